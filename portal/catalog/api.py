@@ -48,7 +48,7 @@ VERSIONS_SHOWN = 50
 
 
 class TemplateFilter(filters.FilterSet):
-    q = filters.CharFilter(method="words", label="Words in name, short name, description or program.")
+    q = filters.CharFilter(method="words", label="Words in name, slug, description or program.")
     team = filters.CharFilter(field_name="team__slug", label="Only this team's own.")
     enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
@@ -58,7 +58,7 @@ class TemplateFilter(filters.FilterSet):
 
 
 class FlavorFilter(filters.FilterSet):
-    q = filters.CharFilter(method="words", label="Words in name, short name, description or model.")
+    q = filters.CharFilter(method="words", label="Words in name, slug, description or model.")
     pool = filters.CharFilter(field_name="pool__slug", label="Only those that are had in this pool alone.")
     enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
@@ -204,7 +204,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Delete a template",
-        description="Refused while workspaces are made of it. Its short name is free then.",
+        description="Denied while workspaces use it. Its slug can then be reused.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
@@ -278,7 +278,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Change a flavor",
-        description="For operators; only the fields that are given. What was asked for stays as it was.",
+        description="For operators. Omitted fields stay unchanged. Existing requests are not changed.",
         request=FlavorChangeSerializer(partial=True),
         responses={200: FlavorSerializer},
         parameters=[IF_MATCH],
@@ -290,7 +290,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Delete a flavor",
-        description="For operators. Refused while workspaces are made of it. Its short name is free then.",
+        description="For operators. Denied while workspaces use it. Its slug can then be reused.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],

@@ -27,14 +27,14 @@ MAX_ACCELERATORS = 64
 
 template_slug_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:_[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)?\Z",
-    _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit."),
+    _("Use lower-case letters, digits and hyphens. Start and end with a letter or digit."),
 )
 
 
 class UpstreamAuth(models.TextChoices):
     """How the gateway authenticates to the app with the app's token."""
 
-    NONE = "none", _("Not at all")
+    NONE = "none", _("None")
     BEARER = "bearer", _("Authorization: Bearer …")
     CODE_SERVER = "code-server", _("Cookie of code-server")
 
@@ -42,7 +42,7 @@ class UpstreamAuth(models.TextChoices):
 class Activity(models.TextChoices):
     """How the agent queries the app's activity. CPU, GPUs and commands are measured for every app."""
 
-    UNKNOWN = "", _("Not at all: its CPU, GPUs and commands alone tell")
+    UNKNOWN = "", _("None: only CPU, GPUs and commands")
     JUPYTER = "jupyter", _("Jupyter: kernels and terminals")
     MARIMO = "marimo", _("marimo")
     CODE_SERVER = "code-server", _("code-server")
@@ -51,16 +51,16 @@ class Activity(models.TextChoices):
 class WorkLost(models.TextChoices):
     """When a preemption loses the work of a workspace. Files are always kept."""
 
-    ALWAYS = "always", _("Always: it starts over, like a batch command")
+    ALWAYS = "always", _("Always: work starts over, like a batch command")
     ACCELERATED = "accelerated", _("With accelerators: work on them starts over")
-    NEVER = "never", _("Never: it continues from its files")
+    NEVER = "never", _("Never: work continues from its files")
 
 
 class TemplateEgress(models.TextChoices):
     """What a template's workspaces may reach; never more than their pool and node allow."""
 
-    POOL = "", _("What its pool allows")
-    LIST = "list", _("Only what is listed")
+    POOL = "", _("As the pool allows")
+    LIST = "list", _("Only listed hosts")
     NONE = "none", _("Nothing")
 
 
@@ -74,9 +74,9 @@ COMPUTE_CAPABILITIES = (
 class Bond(models.TextChoices):
     """What the accelerators of a flavor must share. Values are those of `Within`."""
 
-    NODE = Within.NODE.value, _("The node")
-    NUMA = Within.NUMA.value, _("One NUMA node")
-    ISLAND = Within.ISLAND.value, _("One NVLink island")
+    NODE = Within.NODE.value, _("Same node")
+    NUMA = Within.NUMA.value, _("Same NUMA node")
+    ISLAND = Within.ISLAND.value, _("Same NVLink island")
 
 
 class Entry(models.Model):
@@ -95,19 +95,19 @@ class Entry(models.Model):
     )
     restricted = models.BooleanField(default=False)
     deprecated = models.BooleanField(
-        default=False, help_text=_("Still to be had, but marked: its successor is proposed instead.")
+        default=False, help_text=_("Still available, but marked. The successor is suggested instead.")
     )
     default_lifetime_hours = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_LIFETIME_H)],
-        help_text=_("Hours after which such a workspace stops, where nothing is asked for; 0 is no end."),
+        help_text=_("Hours until a workspace stops if the user enters nothing; 0: no end."),
     )
     max_lifetime_hours = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_LIFETIME_H)],
-        help_text=_("Hours that may be asked for at most, extensions included; 0 is no end."),
+        help_text=_("Maximum hours, extensions included; 0: no end."),
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -136,23 +136,23 @@ class Template(Entry):
     description = models.CharField(max_length=200, blank=True)
     icon = models.CharField(max_length=40, blank=True, help_text=_("Name of a symbol in the icon sprite."))
     program = models.CharField(
-        max_length=80, help_text=_("The program that a node must have; inventory reports it.")
+        max_length=80, help_text=_("Program that a node must have, as reported by its inventory.")
     )
     install_hint = models.CharField(
-        max_length=200, blank=True, help_text=_("What an operator does where the program is missing.")
+        max_length=200, blank=True, help_text=_("Instructions for operators if the program is missing.")
     )
     # Device requirements; empty is any. The driver's CUDA, and the minimum compute capability.
     min_cuda = models.CharField(
         max_length=6,
         blank=True,
-        validators=[RegexValidator(r"^1[1-9]\.\d{1,2}$", _("Write it as 12.4."))],
-        help_text=_("The CUDA version that its image or environment brings, such as 12.4."),
+        validators=[RegexValidator(r"^1[1-9]\.\d{1,2}$", _("Enter a version such as 12.4."))],
+        help_text=_("CUDA version of the image or environment, such as 12.4."),
     )
     min_compute_capability = models.CharField(
         max_length=5,
         blank=True,
         choices=[(version, version) for version in COMPUTE_CAPABILITIES],
-        help_text=_("The least that a device must have."),
+        help_text=_("Minimum for a device."),
     )
     # Default software environment of its workspaces; None for software installed on nodes.
     environment = models.ForeignKey(
@@ -164,8 +164,7 @@ class Template(Entry):
         blank=True,
         max_length=8000,
         help_text=_(
-            "A shell script that runs before the program, in the same sandbox. "
-            "If it fails, so does the start."
+            "Shell script that runs before the program, in the same sandbox. If it fails, the start fails."
         ),
     )
     ready_path = models.CharField(
@@ -180,13 +179,13 @@ class Template(Entry):
     )
     service_workers = models.BooleanField(
         default=False,
-        help_text=_("Whether its pages may install service workers, which outlive the page and a restart."),
+        help_text=_("Whether the app may install service workers, which outlive the page and a restart."),
     )
     egress = models.CharField(
         max_length=4,
         blank=True,
         choices=TemplateEgress,
-        help_text=_("What its workspaces may reach, at most."),
+        help_text=_("Maximum network access of workspaces."),
     )
     egress_allow = models.TextField(
         blank=True,
@@ -196,7 +195,7 @@ class Template(Entry):
     git_url = models.CharField(
         max_length=MAX_URL,
         blank=True,
-        help_text=_("A Git repository that its workspaces clone, unless they name another."),
+        help_text=_("Git repository that workspaces clone, unless they set another."),
     )
     git_ref = models.CharField(
         max_length=MAX_REF,
@@ -206,25 +205,23 @@ class Template(Entry):
     git_secret = models.CharField(
         max_length=64,
         blank=True,
-        help_text=_("The secret of the template or the team that opens the repository."),
+        help_text=_("Secret of the template or team with access to the repository."),
     )
     dotfiles_url = models.CharField(
         max_length=MAX_URL,
         blank=True,
-        help_text=_("Dotfiles for users who have none of their own."),
+        help_text=_("Dotfiles for users without their own."),
     )
     mounts = models.JSONField(
         default=list,
         blank=True,
-        help_text=_(
-            "Folders of the node that its workspaces are shown as /data/NAME; NAME:rw to write there."
-        ),
+        help_text=_("Node folders, mounted at /data/NAME; NAME:rw allows writing."),
     )
     activity = models.CharField(
         max_length=20,
         blank=True,
         choices=Activity,
-        help_text=_("How the agent asks the app what it does."),
+        help_text=_("How the agent queries the activity of the app."),
     )
     start_timeout_s = models.PositiveIntegerField(
         default=120,
@@ -240,7 +237,7 @@ class Template(Entry):
         max_length=12,
         choices=WorkLost,
         default=WorkLost.ALWAYS,
-        help_text=_("When its work is lost if it has to make room. Users may know better and say so."),
+        help_text=_("When a preemption loses work. Users can override this."),
     )
 
     class Meta:
@@ -250,7 +247,7 @@ class Template(Entry):
                 fields=["slug"],
                 condition=models.Q(deleted_at=None),
                 name="template_slug_unique",
-                violation_error_message=_("This short name is taken."),
+                violation_error_message=_("Slug already in use. Choose another."),
             )
         ]
 
@@ -297,12 +294,12 @@ class Flavor(Entry):
     )
     accelerator_model = models.CharField(max_length=80, blank=True)
     accelerator_models = models.JSONField(
-        default=list, blank=True, help_text=_("Several models that will do, in place of one.")
+        default=list, blank=True, help_text=_("Several suitable models, instead of one.")
     )
     accelerator_memory_mib = models.PositiveIntegerField(
         default=0,
         validators=[MaxValueValidator(LARGEST)],
-        help_text=_("What a device must have at least; what a share takes of its device."),
+        help_text=_("Minimum of a device; for a share, the amount it takes."),
     )
     accelerator_milli = models.PositiveIntegerField(
         default=1000, validators=[MinValueValidator(1), MaxValueValidator(1000)]
@@ -314,27 +311,27 @@ class Flavor(Entry):
         max_length=10,
         choices=Bond,
         default=Bond.NODE,
-        help_text=_("What several accelerators must share. A tighter bond is preferred in any case."),
+        help_text=_("What several accelerators must share. Tighter bonds are always preferred."),
     )
     preemptible = models.BooleanField(
-        default=True, help_text=_("Others may take its place back after the least run time, with notice.")
+        default=True, help_text=_("Can be preempted after the minimum run time, with notice.")
     )
     work_lost = models.CharField(
         max_length=12,
         choices=WorkLost,
         blank=True,
-        help_text=_("When work of this size is lost if it has to make room; empty is as the template says."),
+        help_text=_("When a preemption loses work of this size; empty: as the template."),
     )
     expected_hours = models.FloatField(
         default=8,
         validators=[MinValueValidator(MIN_EXPECTED_HOURS), MaxValueValidator(MAX_EXPECTED_HOURS)],
-        help_text=_("How long such a workspace is expected to run, for estimates."),
+        help_text=_("Expected run time, for estimates."),
     )
     price_cents = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_PRICE_CENTS)],
-        help_text=_("What an hour with its accelerators costs, in hundredths of the site's currency."),
+        help_text=_("Price per hour with its accelerators, in hundredths of the site's currency."),
     )
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"
@@ -347,12 +344,12 @@ class Flavor(Entry):
                 fields=["slug"],
                 condition=models.Q(deleted_at=None),
                 name="flavor_slug_unique",
-                violation_error_message=_("This short name is taken."),
+                violation_error_message=_("Slug already in use. Choose another."),
             ),
             models.CheckConstraint(
                 condition=models.Q(mig_profile="") | models.Q(within=Bond.NODE),
                 name="flavor_mig_has_no_bond",
-                violation_error_message=_("MIG instances have no bond between them."),
+                violation_error_message=_("MIG instances cannot have a bond."),
             ),
         ]
 

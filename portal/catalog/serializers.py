@@ -103,7 +103,7 @@ def _hours(help_text: str) -> serializers.IntegerField:
     return serializers.IntegerField(allow_null=True, read_only=True, help_text=help_text)
 
 
-EXPECTED_WORDS = "How long such a workspace is expected to run, in hours, where nobody says otherwise."
+EXPECTED_WORDS = "Expected run time in hours, if the user enters nothing."
 LIFETIMES = ("default_lifetime_hours", "max_lifetime_hours")
 
 
@@ -114,13 +114,14 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
         source="successor.slug",
         allow_null=True,
         default=None,
-        help_text="What takes its place; null: nothing.",
+        help_text="Replacement; null: none.",
     )
     teams = serializers.SerializerMethodField(
-        help_text="Short names of the teams that may use it; null: everybody. Only operators and "
-        "auditors see teams that are not theirs."
+        help_text=(
+            "Slugs of the teams that may use it; null: everyone. Only operators and auditors see other teams."
+        )
     )
-    deprecated = serializers.BooleanField(help_text="Still to be had, but marked.")
+    deprecated = serializers.BooleanField(help_text="Still available, but marked.")
     default_lifetime_hours = _hours("Hours after which such a workspace stops by default; 0 means no limit.")
     max_lifetime_hours = _hours("Maximum lifetime in hours, extensions included; 0 means no limit.")
 
@@ -220,7 +221,7 @@ class FlavorSerializer(EntrySerializer):
 
     resources = serializers.SerializerMethodField(help_text="Resources on each node.")
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
-    simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
+    simulated = serializers.BooleanField(help_text="Whether it is simulated.")
     work_lost = serializers.ChoiceField(
         WorkLost.choices,
         allow_blank=True,
@@ -300,14 +301,14 @@ class EntryChangeSerializer(StrictSerializer):
     deprecated = serializers.BooleanField(
         required=False, help_text="Whether new workspaces should use another one."
     )
-    teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
+    teams = _slugs(help_text="Slugs of the teams that may use it; null: everyone.")
     default_lifetime_hours = _lifetime(
-        "Hours after which such a workspace stops where nothing is asked for; 0: no end. Of "
-        "template and flavor the shorter holds; null in both: as the site says."
+        "Hours until a workspace stops if the user enters nothing; 0: no end. The shorter of "
+        "template and flavor applies. Default: site setting."
     )
     max_lifetime_hours = _lifetime(
-        "Hours that may be asked for at most, with extensions; 0: no end. Of template and flavor "
-        "the shorter holds; null in both: as the site says."
+        "Maximum hours, extensions included; 0: no end. The shorter of template and flavor "
+        "applies. Default: site setting."
     )
 
     examples = {"default_lifetime_hours": 8, "max_lifetime_hours": 72}
@@ -445,7 +446,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         max_length=40,
         allow_null=True,
         required=False,
-        help_text="Short name of the software environment that its workspaces get.",
+        help_text="Slug of the software environment of its workspaces.",
     )
 
     examples = {
@@ -572,7 +573,7 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         0,
         MAX_PRICE_CENTS,
         allow_null=True,
-        help_text="What an hour with its accelerators costs, in hundredths of the currency; null: no price.",
+        help_text="Price per hour with its accelerators, in hundredths of the currency; null: no price.",
     )
     pool = serializers.CharField(max_length=40, allow_null=True, required=False)
     successor = serializers.CharField(

@@ -55,14 +55,14 @@ LOCATION = OpenApiParameter(
     {"type": "string", "format": "uri-reference"},
     OpenApiParameter.HEADER,
     required=True,
-    description="The path of what was made, or of what shows how far it is.",
+    description="Path of the new resource, or of its progress.",
     response=list(MADE),
 )
 RETRY_AFTER = OpenApiParameter(
     "Retry-After",
     {"type": "integer", "minimum": 1},
     OpenApiParameter.HEADER,
-    description="After how many seconds it is worth looking at `Location` again.",
+    description="Seconds until the next request to `Location`.",
     response=list(MADE),
 )
 
@@ -90,7 +90,7 @@ class StrictSerializer(serializers.Serializer[Any]):
                 raise serializers.ValidationError(
                     {
                         key[:60].encode(errors="replace").decode(): [
-                            _("Unknown field. Known: %(names)s.") % {"names": names}
+                            _("Unknown field. Use one of: %(names)s.") % {"names": names}
                         ]
                         for key in unknown[:10]
                     }
@@ -222,9 +222,9 @@ class ApiView(APIView):
             return _problem(
                 500,
                 ProblemCode.INTERNAL_ERROR,
-                _("Something went wrong inside the portal."),
+                _("Internal error in the portal."),
                 self.request,
-                next_action=_("Try again; if it stays, tell an operator the request_id."),
+                next_action=_("Try again. If the error persists, give the request_id to an operator."),
             )
 
 
@@ -316,9 +316,9 @@ def unknown_endpoint(request: HttpRequest, **_kwargs: Any) -> JsonResponse:
     return plain_response(
         404,
         ProblemCode.NOT_FOUND,
-        _("There is no such endpoint."),
+        _("Endpoint not found."),
         request,
-        next_action=_("See /api/v1/docs/ for those that there are."),
+        next_action=_("See /api/v1/docs/ for all endpoints."),
     )
 
 

@@ -80,7 +80,7 @@ def let_choose(form: forms.Form, name: str, among: Offered, *, url: Any, none: s
     if not among.many:
         field.choices = [("", none), *among.options]
         return
-    hint = _("Its short name; what you write is completed. Empty: %(none)s.") % {"none": none}
+    hint = _("Enter the slug; suggestions appear as you type. Empty: %(none)s.") % {"none": none}
     form.fields[name] = forms.CharField(
         label=field.label,
         required=field.required,

@@ -32,7 +32,10 @@ IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
-    description="Only while it is as in the answer that had this `ETag`; 412 says who changed it since.",
+    description=(
+        "Only if the resource is unchanged since the response with this `ETag`. Otherwise "
+        "412, with who changed it."
+    ),
 )
 
 

@@ -41,8 +41,9 @@ PARAMETER = OpenApiParameter(
     {"type": "string", "pattern": "^[!-~]{1,120}$"},
     OpenApiParameter.HEADER,
     description=(
-        "Any text of your choice, new for each new request. The same request with the same key within a day "
-        "is answered as the first one was, with `Idempotent-Replayed: true`, and changes nothing again."
+        "Any text, unique for each new request. A repeated request with the same key within "
+        "24 hours returns the first response with `Idempotent-Replayed: true` and changes "
+        "nothing."
     ),
 )
 _KEY = re.compile(r"[\x21-\x7e]{1,120}")

@@ -92,4 +92,4 @@ class JsonParser(parsers.BaseParser):
         try:
             return parse_json(raw)
         except InvalidJson as error:
-            raise exceptions.ParseError(_("The body cannot be read: %(why)s.") % {"why": error}) from error
+            raise exceptions.ParseError(_("Invalid request body: %(why)s.") % {"why": error}) from error

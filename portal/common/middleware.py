@@ -59,7 +59,7 @@ class RejectNulBytesMiddleware:
         if "\0" not in request.path and "%00" not in query and "\0" not in query:
             return self.get_response(request)
         if request.path.startswith(PROGRAMS):
-            return plain_response(400, "bad_request", _("The address has a NUL character."), request)
+            return plain_response(400, "bad_request", _("The URL contains a NUL character."), request)
         return render(request, "400.html", status=400)
 
 

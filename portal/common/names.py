@@ -11,9 +11,9 @@ SERVICE_PREFIX = "svc-"
 # Safe as one path component: starts with a letter or digit, never with a dot.
 slug_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\Z",
-    _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit."),
+    _("Use lower-case letters, digits and hyphens. Start and end with a letter or digit."),
 )
 username_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\Z",
-    _("Use lower-case letters, digits, dots, hyphens and underscores; begin and end with a letter or digit."),
+    _("Use lower-case letters, digits, dots, hyphens and underscores. Start and end with a letter or digit."),
 )

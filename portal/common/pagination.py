@@ -173,5 +173,5 @@ def whole_number(text: str, code: StrEnum, *, field: str, maximum: int) -> int:
 def _bad_cursor() -> InvalidInput:
     return InvalidInput(
         Reason(CommonCode.CURSOR_INVALID),
-        errors={"cursor": [_("Take it from a “next” or “previous” link.")]},
+        errors={"cursor": [_("Use a value from a “next” or “previous” link.")]},
     )

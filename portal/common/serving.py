@@ -48,16 +48,16 @@ class SyncHandler(WSGIHandler):
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INSIDE):
             # Checked on the decoded path, whatever encoding the client used.
-            return plain_response(404, "not_found", _("There is no such page."), request)
+            return plain_response(404, "not_found", _("Page not found."), request)
         response: HttpResponseBase = super().get_response(request)
         if response.streaming and getattr(response, "is_async", False):
             # The stream has not started and holds no resources.
             return plain_response(
                 421,
                 "misdirected",
-                _("This process serves no event streams."),
+                _("This process does not serve event streams."),
                 request,
-                next_action=_("Ask the portal's public address."),
+                next_action=_("Use the public URL of the portal."),
             )
         return response
 

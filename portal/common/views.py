@@ -18,7 +18,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     Returns a problem document for API paths, else a page.
     """
     if request.path.startswith("/api/"):
-        return plain_response(400, ProblemCode.BAD_REQUEST, _("The request cannot be understood."), request)
+        return plain_response(400, ProblemCode.BAD_REQUEST, _("The request is not valid."), request)
     return defaults.bad_request(request, exception)
 
 

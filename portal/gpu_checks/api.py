@@ -139,7 +139,7 @@ class GpuCheckCreateSerializer(StrictSerializer):
 class GpuCheckFilter(filters.FilterSet):
     device = filters.UUIDFilter(field_name="device_id", label="Id of the device.")
     uuid = filters.CharFilter(field_name="device__uuid", label="UUID of the device.")
-    pool = filters.CharFilter(field_name="device__node__pool__slug", label="Short name of the pool.")
+    pool = filters.CharFilter(field_name="device__node__pool__slug", label="Slug of the pool.")
     node = filters.CharFilter(field_name="device__node__name", label="Name of the node.")
     kind = filters.ChoiceFilter(choices=CheckKind.choices, label="Check or scrub.")
     cause = filters.ChoiceFilter(choices=CheckCause.choices, label="Why it was run.")
@@ -184,7 +184,7 @@ class GpuCheckViewSet(ReadViewSet):
         return Response(GpuCheckDetailSerializer(self.get_object()).data)
 
     @operation(
-        "Have a device checked, or scrubbed",
+        "Check or scrub a device",
         idempotent=True,
         description="For operators. Nothing is placed on the device until it has ended. Asking for what is "
         "under way already answers with that.",
@@ -253,7 +253,7 @@ class DeviceResetViewSet(ApiViewSet):
     lookup_value_converter = "uuid"
 
     @operation(
-        "Have a GPU reset",
+        "Reset a GPU",
         idempotent=True,
         description="For operators. By the vendor's own tool on its node, where nobody holds the GPU, and "
         "where it is cordoned or its last check advises it. Meanwhile the node's charts and its watch for "
@@ -289,7 +289,7 @@ class NodeLinkViewSet(ApiViewSet):
     lookup_value_converter = "uuid"
 
     @operation(
-        "Have the link to another node checked",
+        "Check the link to another node",
         idempotent=True,
         description="For operators, where both nodes have RDMA. One idle whole GPU of each, which has passed "
         "a check, is held as long as it goes on. They make sums of what both have, by NCCL over RDMA alone, "

@@ -108,7 +108,7 @@ def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Works
             notifications = notifications.filter(at__gte=workspace.placed_at)
         if notifications.exists():
             continue
-        title = gettext("%(device)s, which %(workspace)s uses, has reported an error") % {
+        title = gettext("%(device)s, used by %(workspace)s, reported an error") % {
             "device": display_name(device),
             "workspace": workspace.name,
         }
@@ -116,7 +116,7 @@ def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Works
             [workspace.owner],
             kind=NOTICE,
             title=gettext("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
-            body=gettext("%(what)s Save your work and start it again: it then gets another device.")
+            body=gettext("%(what)s Save your work and restart the workspace to get another device.")
             % {"what": consequence.text},
             url=url,
         )

@@ -84,15 +84,17 @@ def _name(grant: AllocatedDevice) -> str:
 
 def _notify(workspace: Workspace, names: list[str]) -> None:
     title = ngettext(
-        "%(workspace)s had to be ended: %(devices)s has disappeared",
-        "%(workspace)s had to be ended: %(devices)s have disappeared",
+        "%(workspace)s was ended: %(devices)s disappeared",
+        "%(workspace)s was ended: %(devices)s disappeared",
         len(names),
     ) % {"workspace": workspace.name, "devices": names_joined(names)}
     events.notify(
         [workspace.owner],
         kind="workspace.device_lost",
         title=gettext("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
-        body=gettext("What ran on it is lost; its files are kept. Start it again to get another device."),
+        body=gettext(
+            "Running work was lost. Files are kept. Start the workspace again to get another device."
+        ),
         url=f"/workspaces/{workspace.pk}/",
     )
 

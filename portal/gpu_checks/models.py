@@ -25,11 +25,11 @@ class CheckCause(models.TextChoices):
 
     SCHEDULE = "schedule", _("On schedule")
     NEW = "new", _("New device")
-    RETURNED = "returned", _("Device came back")
-    HAND_OUT = "hand_out", _("Before hand-out")
+    RETURNED = "returned", _("Device returned")
+    HAND_OUT = "hand_out", _("Before a start")
     RECLAIM = "reclaim", _("After reclaim")
-    OPERATOR = "operator", _("Asked for")
-    RECHECK = "recheck", _("Second look")
+    OPERATOR = "operator", _("Requested")
+    RECHECK = "recheck", _("Repeat")
 
 
 class RunState(models.TextChoices):

@@ -26,12 +26,12 @@ from provisioning.gpu.check.thresholds import ALL_PAIRS
 RUNS_SHOWN = 8
 
 RECOVERY: Mapping[str, str | Promise] = {
-    "retry": _("Check it again: this may pass by itself."),
-    "inspect": _("Look at the machine: the report below says what to look for."),
-    "reset": _("Reset the GPU on its page, with nothing running on it; a check follows."),
-    "drain_and_reset": _("Drain its node, reset the GPU on its page; a check follows."),
-    "reboot": _("Drain its node and reboot it, then check the device again."),
-    "replace": _("Have the device replaced. Until then it stays out."),
+    "retry": _("Check the device again. The problem may be temporary."),
+    "inspect": _("Check the machine as described in the report below."),
+    "reset": _("Stop all work on the GPU, then reset it on its page. A check follows."),
+    "drain_and_reset": _("Drain the node, then reset the GPU on its page. A check follows."),
+    "reboot": _("Drain and reboot the node, then check the device again."),
+    "replace": _("Replace the device. It stays out of service until then."),
 }
 """How to recover a device, by `provisioning.gpu.check.Action`."""
 
@@ -39,7 +39,7 @@ _LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckVerdict.PASS: (_("Passed"), "circle-check", "ok"),
     CheckVerdict.DEGRADED: (_("Degraded"), "alert-triangle", "wait"),
     CheckVerdict.FAIL: (_("Failed"), "circle-x", "bad"),
-    CheckVerdict.INCONCLUSIVE: (_("Undecided"), "circle-dashed", "wait"),
+    CheckVerdict.INCONCLUSIVE: (_("Inconclusive"), "circle-dashed", "wait"),
     CheckVerdict.HUNG: (_("Hung"), "alert-circle", "bad"),
     RunState.QUEUED: (_("Queued"), "hourglass", "wait"),
     RunState.RUNNING: (_("Running"), "loader-2", "busy"),
@@ -56,12 +56,12 @@ _STATUS_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
 _SEVERITY_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     "info": (_("Note"), "info-circle", ""),
     "degraded": (_("Warning"), "alert-triangle", "wait"),
-    "inconclusive": (_("Undecided"), "circle-dashed", "wait"),
+    "inconclusive": (_("Inconclusive"), "circle-dashed", "wait"),
     "fail": (_("Failed"), "circle-x", "bad"),
     "hung": (_("Hung"), "alert-circle", "bad"),
 }
 _TESTS: Mapping[str, str | Promise] = {
-    "canary": _("Canary: planted errors are found"),
+    "canary": _("Canary: detection of planted errors"),
     "residue": _("Leftover data, cleared and verified"),
     "address": _("Address test of all memory"),
     "copy": _("Memory copy"),
@@ -70,11 +70,11 @@ _TESTS: Mapping[str, str | Promise] = {
     "bandwidth": _("Memory bandwidth"),
     "peers": _("Links to other GPUs"),
     "all_pairs": _("All links of these GPUs at once"),
-    "two_nodes": _("Sums with another node, bit by bit"),
+    "two_nodes": _("Sums with another node, compared bit by bit"),
     "modulo20": _("Modulo-20 patterns"),
     "bit_fade": _("Bit fade"),
-    "steady": _("Steady load at full heat"),
-    "power_steps": _("Steps between idle and full power"),
+    "steady": _("Steady full load"),
+    "power_steps": _("Power steps, idle to full"),
     "all_reduce": _("Sums over several GPUs"),
 }
 _METRICS: Mapping[str, str | Promise] = {
@@ -93,7 +93,7 @@ _BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+|{
 _AGAINST: Mapping[str, str | Promise] = {
     "datasheet": _("datasheet"),
     "baseline": _("other devices of this model"),
-    "node_median": _("its neighbours"),
+    "node_median": _("neighbouring devices"),
     "link": _("its link"),
 }
 
@@ -275,7 +275,7 @@ def metric_title(name: str) -> str:
         if how == "own":
             text = gettext("%(type)s matrix product (own kernel)")
         elif how == "burst":
-            text = gettext("%(type)s matrix product (at first)")
+            text = gettext("%(type)s matrix product (cold)")
         return text % {"type": dtype.upper()}
     if name.startswith("peer_gb_s:"):
         return gettext("Link to %(device)s…") % {"device": name.removeprefix("peer_gb_s:")[:12]}

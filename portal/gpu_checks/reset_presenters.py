@@ -45,8 +45,8 @@ def question(actor: User, device: Device, action: str) -> dict[str, Any]:
         "device": device,
         "loses": list(_consequences(device)),
         "stays": [
-            _("its cordon, until it passes the check that follows at once"),
-            _("what runs on other GPUs of %(node)s") % {"node": node},
+            _("its cordon, until it passes the check that follows"),
+            _("work on other GPUs of %(node)s") % {"node": node},
         ],
         "refusals": [sentence_of(refused)] if refused is not None else [],
         "hidden": {etags.FORM_FIELD: etags.version_of(resets.seen_of(device))},
@@ -61,18 +61,16 @@ def question(actor: User, device: Device, action: str) -> dict[str, Any]:
 
 def _consequences(device: Device) -> Iterable[str]:
     if device.node.pool.simulated:
-        yield _("nothing: the GPU is simulated, and nothing is reset")
+        yield _("nothing; the GPU is simulated")
         return
-    yield _("whatever is in its memory")
-    yield _(
-        "for %(seconds)d seconds at most: charts of all GPUs of %(node)s, and the watch by NVML for errors"
-    ) % {
+    yield _("the contents of its memory")
+    yield _("charts and NVML error detection of all GPUs of %(node)s, for up to %(seconds)d s") % {
         "seconds": DEADLINE_S,
         "node": device.node.name,
     }
     linked = ", ".join(f"GPU {sibling.index}" for sibling in resets.siblings(device))
     if linked:
-        yield _("links to %(gpus)s; where these have to be reset with it, the driver refuses and says so") % {
+        yield _("links to %(gpus)s; the driver refuses the reset if these must be reset too") % {
             "gpus": linked
         }
 

@@ -227,10 +227,10 @@ def _title(code: ShareCode) -> str:
     """
     match code:
         case ShareCode.OVER:
-            return gettext("%(workspace)s takes more than its part of a GPU's memory")
+            return gettext("%(workspace)s uses more than its share of GPU memory")
         case ShareCode.ASKED:
-            return gettext("A process of %(workspace)s was asked to end: it takes too much GPU memory")
+            return gettext("A process of %(workspace)s was asked to exit: too much GPU memory")
         case ShareCode.KILLED:
-            return gettext("A process of %(workspace)s was ended: it took too much GPU memory")
+            return gettext("A process of %(workspace)s was ended: too much GPU memory")
         case _:
             return ""

@@ -90,7 +90,7 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
     except (InvalidInput, PreconditionFailed) as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("Set. Devices are checked like this from now on."))
+        messages.success(request, _("Check settings saved."))
     return redirect("fleet:pool", slug)
 
 
@@ -101,7 +101,7 @@ def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
     run = selectors.check_by_id(check_id)
     if request.method == "POST":
         runs.cancel_check(actor=request.user, run_id=run.pk)
-        messages.success(request, _("Cancelled: it had not begun."))
+        messages.success(request, _("Cancelled before it started."))
         return redirect("gpu_checks:check", run.pk)
     context = {"run": run, "check": presenters.page(request.user, run)}
     return render(request, "gpu_checks/check.html", context)

@@ -11,7 +11,7 @@ from portal.common.events.event_types import EventType
 
 SUBJECTS = {
     "workspace": _("Workspaces"),
-    "quota_request": _("Requests for more"),
+    "quota_request": _("Quota requests"),
     "grant": _("Grants"),
     "quota": _("Quotas"),
     "budget": _("GPU-hours"),

@@ -47,9 +47,9 @@ def describe(external_name: str) -> dict[str, Any] | None:
     elif near and life.offered_s:
         button = _("Extend by %(time)s") % {"time": format_duration(life.offered_s)}
     if life.why:
-        text = _("%(why)s It stops, and its files stay.")
+        text = _("%(why)s The workspace stops. Files are kept.")
         if life.releases:
-            text = _("%(why)s Its app restarts without them: kernels lose their variables, files stay.")
+            text = _("%(why)s The app restarts without GPUs. Kernels lose their variables; files are kept.")
         text %= {"why": life.why}
         say = {"tone": "bad", "text": text, "at": life.stops_at.isoformat()}
         summary = {**summary, "messages": [say, *summary["messages"]]}
@@ -70,7 +70,7 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
     workspace = _workspace(external_name)
     user = User.objects.filter(pk=user_id, is_active=True).first()
     if workspace is None or user is None or not policies.may_open(user, workspace):
-        return 404, {"code": "not_found", "text": _("There is no such workspace.")}
+        return 404, {"code": "not_found", "text": _("Workspace not found.")}
     try:
         notice = presenters.notice_about(workspace)
         if notice is not None and notice.cause in KEEPABLE:

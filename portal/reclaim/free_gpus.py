@@ -53,7 +53,7 @@ def _notify(workspace: Workspace) -> bool:
         [workspace.owner],
         kind=KIND,
         title=_("The GPUs of %(name)s are free") % {"name": workspace.name},
-        body=_("It was started without them. Attach them on its page: its app restarts with them."),
+        body=_("The workspace started without GPUs. Attach them on its page; the app then restarts."),
         url=f"/workspaces/{workspace.pk}/",
     )
     return True

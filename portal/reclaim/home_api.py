@@ -139,8 +139,8 @@ class HomeDeleteSerializer(StrictSerializer):
 
 
 class HomeFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     archived = filters.BooleanFilter(
         field_name="away", lookup_expr="isnull", exclude=True, label="Whether it is in an archive alone."
@@ -188,8 +188,10 @@ class HomeViewSet(ReadViewSet):
 
     @operation(
         "Restore an archived home folder",
-        description="What is started meanwhile waits. For its user and operators; twice is success while it "
-        "goes on. Starting a workspace does the same.",
+        description=(
+            "For its user and operators. New workspaces wait. Idempotent. Starting a workspace "
+            "also restores it."
+        ),
         request=None,
         responses={200: HomeSerializer},
         retry_after_s=5,

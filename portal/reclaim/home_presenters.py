@@ -104,16 +104,18 @@ def _line(
     if away:
         text = _("Archived for %(used)s.") % amounts
         if deletable:
-            text = _("Archived for %(used)s: an administrator may delete it for good now.") % amounts
+            text = _("Archived for %(used)s. Administrators can delete it permanently now.") % amounts
         elif limit_s is not None:
-            text = _("Archived for %(used)s of %(limit)s; then an administrator may delete it for good.")
+            text = _(
+                "Archived for %(used)s of %(limit)s. After that, administrators can delete it permanently."
+            )
             text = text % amounts
-        after = _("Nothing is lost: it is restored when you start a workspace there, or by one click.")
+        after = _("No data is lost. Start a workspace there, or choose “Restore”.")
         if deletable:
-            after = _("It can be restored until it is deleted.")
+            after = _("You can restore it until it is deleted.")
     else:
-        text = _("Not used for %(used)s of %(limit)s; archived in %(left)s.") % amounts if limit_s else ""
-        after = _("It is restored when it is needed again. Keep it, and it counts as used now.")
+        text = _("Unused for %(used)s of %(limit)s. Archived in %(left)s.") % amounts if limit_s else ""
+        after = _("It is restored when needed again. Choose “Keep home folder” to reset the time.")
         if standing.unused_s < homes.DAY_S:
             text = _("Archived after %(limit)s without use.") % amounts if limit_s else ""
     progress, percent = _progress(archive)
@@ -160,14 +162,14 @@ def delete_question(place: HomePlace, archive: HomeArchive) -> dict[str, Any]:
     size = filesizeformat(archive.size_bytes)
     named = {"home": homes.name_of(place), "user": place.owner.username, "size": size}
     return {
-        "title": _("Delete the archived home folder %(home)s for good?") % named,
+        "title": _("Permanently delete the archived home folder %(home)s?") % named,
         "loses": [
             _("all files of %(user)s in this team and pool: %(size)s in the archive") % named,
-            _("the way back: it cannot be restored any more"),
+            _("the option to restore it"),
         ],
         "stays": [
             _("the account, and home folders in other teams and pools"),
-            _("other archives that the user has made"),
+            _("other archives of the user"),
             _("an entry in the audit log with your reason, and a notice to the user"),
         ],
         "yes": _("Delete %(home)s") % named,

@@ -41,7 +41,7 @@ def keep(request: SignedInRequest, home_id: int) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("The home folder is kept. It counts as used now."))
+        messages.success(request, _("Home folder kept. The unused time starts again."))
     return redirect(_homes_url(request, place))
 
 
@@ -56,7 +56,7 @@ def restore(request: SignedInRequest, home_id: int) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("It is being restored. What you start meanwhile waits for it."))
+        messages.success(request, _("Restoring the home folder. New workspaces wait until this is complete."))
     return redirect(_homes_url(request, place))
 
 

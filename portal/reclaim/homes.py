@@ -174,14 +174,14 @@ def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
     if place.away is None:
         title = _("Your home folder in %(team)s is archived in %(left)s")
         body = _(
-            "It is archived when it was not used for %(limit)s. Nothing is lost: it is restored when you need"
-            " it. Keep it where it is on the page of home folders, or start a workspace."
+            "Home folders are archived after %(limit)s without use and restored when needed. To "
+            "keep it, open Home folders, or start a workspace."
         )
     else:
-        title = _("Your archived home folder in %(team)s may be deleted in %(left)s")
+        title = _("Your archived home folder in %(team)s can be deleted in %(left)s")
         body = _(
-            "After %(limit)s in its archive an administrator may delete it for good. Restore it, or keep the "
-            "archive, on the page of home folders."
+            "Administrators can permanently delete it after %(limit)s in the archive. To keep "
+            "it, open Home folders."
         )
     return events.Note(user=place.owner, title=title % named, body=body % named, url=URL)
 

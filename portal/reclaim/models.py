@@ -211,34 +211,36 @@ class ReclaimPolicy(models.Model):
         "accounts.Team", null=True, blank=True, on_delete=models.CASCADE, related_name="reclaim_policy"
     )
 
-    idle_minutes = _minutes(MAX_MINUTES, _("Without work, for workspaces without accelerators; 0: never."))
-    idle_gpu_minutes = _minutes(MAX_MINUTES, _("Without work, for workspaces with accelerators; 0: never."))
-    gpu_unused_minutes = _minutes(
-        MAX_MINUTES, _("With all GPUs at 0 %, whatever else goes on; 0: never stopped for that.")
-    )
+    idle_minutes = _minutes(MAX_MINUTES, _("Idle limit of workspaces without accelerators; 0: never."))
+    idle_gpu_minutes = _minutes(MAX_MINUTES, _("Idle limit of workspaces with accelerators; 0: never."))
+    gpu_unused_minutes = _minutes(MAX_MINUTES, _("Limit with all GPUs at 0 %, whatever else runs; 0: never."))
     release_gpu_minutes = _minutes(
         MAX_MINUTES,
-        _("Without work, after which GPUs are released and the app goes on without them; 0: never."),
+        _("Idle limit after which GPUs are released and the app restarts without them; 0: never."),
     )
-    longest_hours = _minutes(MAX_LIFETIME_H, _("The longest life, extensions included; 0: no limit."))
-    notice_minutes = _minutes(MAX_NOTICE_MINUTES, _("The least notice before any stop."))
+    longest_hours = _minutes(MAX_LIFETIME_H, _("Maximum lifetime, extensions included; 0: no limit."))
+    notice_minutes = _minutes(MAX_NOTICE_MINUTES, _("Minimum notice before a stop."))
     archive_days = _minutes(
-        MAX_DAYS, _("After so long without use, home folders are archived and emptied; 0: never.")
+        MAX_DAYS, _("Unused time after which home folders are archived and emptied; 0: never.")
     )
     delete_days = _minutes(
-        MAX_DAYS, _("After so long in an archive, an administrator may delete a home folder; 0: never.")
+        MAX_DAYS, _("Time in an archive after which administrators can delete a home folder; 0: never.")
     )
     stop_when_spent = models.BooleanField(
-        null=True, blank=True, help_text=_("Stop what has accelerators once the team's GPU-hours are spent.")
+        null=True,
+        blank=True,
+        help_text=_("Stop workspaces with accelerators when the team's GPU-hours are spent."),
     )
-    zone = models.CharField(max_length=64, blank=True, help_text=_("Time zone, as Europe/Berlin."))
+    zone = models.CharField(max_length=64, blank=True, help_text=_("Time zone, such as Europe/Berlin."))
     days = models.JSONField(default=list, blank=True)
-    work_from = models.TimeField(null=True, blank=True, help_text=_("Hours of work begin."))
-    work_until = models.TimeField(null=True, blank=True, help_text=_("Hours of work end."))
-    after_hours_minutes = _minutes(MAX_MINUTES, _("Without work outside these hours; a shorter limit only."))
-    stop_at = models.TimeField(null=True, blank=True, help_text=_("Stops what is not used at this hour."))
+    work_from = models.TimeField(null=True, blank=True, help_text=_("Start of working hours."))
+    work_until = models.TimeField(null=True, blank=True, help_text=_("End of working hours."))
+    after_hours_minutes = _minutes(
+        MAX_MINUTES, _("Idle limit outside these hours; applies if it is shorter.")
+    )
+    stop_at = models.TimeField(null=True, blank=True, help_text=_("Time at which unused workspaces stop."))
     start_at = models.TimeField(
-        null=True, blank=True, help_text=_("Starts at this hour what was stopped so, but on holidays.")
+        null=True, blank=True, help_text=_("Time at which these workspaces start again, except on holidays.")
     )
     holidays = models.JSONField(default=list, blank=True)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)

@@ -398,9 +398,9 @@ def _notify(rows: Sequence[ReclaimNotice]) -> None:
                 )
                 % {"name": row.workspace.name, "time": format_day_time(row.due_at)},
                 body=(
-                    _("%(why)s Its app restarts without them: kernels lose their variables, files stay.")
+                    _("%(why)s The app restarts without GPUs. Kernels lose their variables; files are kept.")
                     if row.cause in RELEASES
-                    else _("%(why)s Its files are kept. On its page you can keep or extend it.")
+                    else _("%(why)s Files are kept. Open its page to keep or extend it.")
                 )
                 % {"why": message_of(Reason.from_json(row.reason))},
                 url=f"/workspaces/{row.workspace_id}/",
@@ -453,8 +453,8 @@ def _release_gpus(workspace: Workspace, reason: Reason) -> bool:
     events.notify(
         [workspace.owner],
         kind="workspace.gpu_released",
-        title=_("%(name)s has released its GPUs") % {"name": workspace.name},
-        body=_("%(why)s Its app restarts without them, and its files stay. Attach them on its page.")
+        title=_("GPUs of %(name)s released") % {"name": workspace.name},
+        body=_("%(why)s The app restarts without GPUs. Files are kept. Attach GPUs again on its page.")
         % {"why": message_of(reason)},
         url=f"/workspaces/{workspace.pk}/",
     )
@@ -466,7 +466,7 @@ def _tell_stopped(workspace: Workspace, reason: Reason) -> None:
         [workspace.owner],
         kind="workspace.reclaimed",
         title=_("%(name)s was stopped") % {"name": workspace.name},
-        body=_("%(why)s Its files are kept: start it when you need it.") % {"why": message_of(reason)},
+        body=_("%(why)s Files are kept. Start the workspace when you need it.") % {"why": message_of(reason)},
         url=f"/workspaces/{workspace.pk}/",
     )
 

@@ -22,18 +22,18 @@ LABELS = {
     "idle_gpu_minutes": _("Idle limit with GPUs (minutes)"),
     "gpu_unused_minutes": _("GPU idle limit (minutes)"),
     "release_gpu_minutes": _("Release GPUs after (minutes)"),
-    "longest_hours": _("Longest life (hours)"),
+    "longest_hours": _("Maximum lifetime (hours)"),
     "notice_minutes": _("Notice before a stop (minutes)"),
     "archive_days": _("Archive unused home folders after (days)"),
-    "delete_days": _("Archived home folders may be deleted after (days)"),
+    "delete_days": _("Allow deletion of archived home folders after (days)"),
     "stop_when_spent": _("When the team's GPU-hours are spent"),
     "zone": _("Time zone"),
     "days": _("Days"),
-    "work_from": _("Work begins"),
-    "work_until": _("Work ends"),
+    "work_from": _("Working hours start"),
+    "work_until": _("Working hours end"),
     "after_hours_minutes": _("Idle limit outside these hours (minutes)"),
     "stop_at": _("Stop idle workspaces at"),
-    "start_at": _("Start them again at"),
+    "start_at": _("Start stopped workspaces at"),
     "holidays": _("Holidays"),
 }
 
@@ -76,29 +76,29 @@ class PolicyForm(forms.Form):
         "idle_gpu_minutes", MAX_MINUTES, _("For workspaces with GPUs. 0: never.")
     )
     gpu_unused_minutes = _integer_field(
-        "gpu_unused_minutes", MAX_MINUTES, _("All its GPUs at 0 %, whatever else it does. 0: never.")
+        "gpu_unused_minutes", MAX_MINUTES, _("All GPUs at 0 %, whatever else runs. 0: never.")
     )
     release_gpu_minutes = _integer_field(
         "release_gpu_minutes",
         MAX_MINUTES,
-        _("Without work: instead of stopping, its app restarts without GPUs. 0: never."),
+        _("When idle, the app restarts without GPUs instead of stopping. 0: never."),
     )
     longest_hours = _integer_field("longest_hours", MAX_LIFETIME_H, _("Extensions included. 0: no limit."))
     notice_minutes = _integer_field(
-        "notice_minutes", MAX_NOTICE_MINUTES, _("At least. No idle limit is shorter than it.")
+        "notice_minutes", MAX_NOTICE_MINUTES, _("Minimum. Idle limits cannot be shorter.")
     )
     archive_days = _integer_field(
-        "archive_days", MAX_DAYS, _("Without use by the user, who is notified first. 0: never.")
+        "archive_days", MAX_DAYS, _("Days without use. The user is notified first. 0: never.")
     )
     delete_days = _integer_field(
-        "delete_days", MAX_DAYS, _("By an administrator only, each by itself. 0: never.")
+        "delete_days", MAX_DAYS, _("Only administrators can delete them, one at a time. 0: never.")
     )
     stop_when_spent = forms.TypedChoiceField(
         label=LABELS["stop_when_spent"],
         required=False,
         coerce=lambda value: value == "True",
         empty_value=None,
-        choices=[("", _("Not set")), ("True", _("Stop what has GPUs")), ("False", _("Let it run"))],
+        choices=[("", _("Not set")), ("True", _("Stop workspaces with GPUs")), ("False", _("Continue"))],
     )
     days = forms.MultipleChoiceField(
         label=LABELS["days"],
@@ -110,19 +110,19 @@ class PolicyForm(forms.Form):
         label=LABELS["zone"],
         max_length=64,
         required=False,
-        help_text=_("As Europe/Berlin."),
+        help_text=_("For example Europe/Berlin."),
         widget=forms.TextInput(attrs={**PLAIN, "list": "zones"}),
     )
     work_from = _time("work_from")
     work_until = _time("work_until")
-    after_hours_minutes = _integer_field("after_hours_minutes", MAX_MINUTES, _("Only where that is shorter."))
-    stop_at = _time("stop_at", _("After 15 minutes without use. Work goes on."))
-    start_at = _time("start_at", _("What was stopped so, on these days but not on holidays."))
+    after_hours_minutes = _integer_field("after_hours_minutes", MAX_MINUTES, _("Applies if it is shorter."))
+    stop_at = _time("stop_at", _("After 15 minutes without use. Busy workspaces continue."))
+    start_at = _time("start_at", _("Workspaces stopped by this schedule, on these days except holidays."))
     holidays = Dates(
         label=LABELS["holidays"],
         required=False,
         max_length=20_000,
-        help_text=_("Dates as 2026-12-25."),
+        help_text=_("Dates such as 2026-12-25."),
         widget=forms.Textarea(attrs={"rows": "2", "class": "mono", **PLAIN}),
     )
 
@@ -136,7 +136,7 @@ class PolicyForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.new = targets is not None
         if targets is not None:
-            self.fields["for"] = forms.ChoiceField(label=_("For"), choices=list(targets))
+            self.fields["for"] = forms.ChoiceField(label=_("Applies to"), choices=list(targets))
         if of_team:
             del self.fields["notice_minutes"], self.fields["delete_days"]
             if self.initial.get("stop_when_spent") != "False":

@@ -81,17 +81,17 @@ def says(terms: Terms, *, in_full: bool = False) -> list[tuple[str, str]]:
         if seconds is not None:
             lines.append((label, format_duration(seconds) if seconds else never))
 
-    never = _("never stopped for that")
+    never = _("never stopped")
     limit(_("Idle limit without GPUs"), terms.idle_s, never)
     limit(_("Idle limit with GPUs"), terms.idle_gpu_s, never)
     limit(_("GPU idle limit"), terms.gpu_unused_s, never)
     limit(_("GPUs are released after"), terms.release_s, never)
-    limit(_("Longest life"), terms.longest_s, _("no limit"))
+    limit(_("Maximum lifetime"), terms.longest_s, _("no limit"))
     limit(_("Notice before a stop"), terms.notice_s, _("none"))
     limit(_("Unused home folders are archived after"), terms.archive_s, _("never"))
-    limit(_("Archived home folders may be deleted after"), terms.delete_s, _("never"))
+    limit(_("Archived home folders can be deleted after"), terms.delete_s, _("never"))
     if terms.stop_when_spent is not None:
-        text = _("what has GPUs stops") if terms.stop_when_spent else _("it runs on")
+        text = _("workspaces with GPUs stop") if terms.stop_when_spent else _("workspaces continue")
         lines.append((_("When GPU-hours are spent"), text))
     if terms.week is not None:
         lines.append((_("Hours"), presenters.week_words(terms.week)))
@@ -195,29 +195,27 @@ def flat(choices: list[tuple[str, Any]]) -> set[str]:
 def preview_words(preview: Preview) -> str:
     """Return a preview as a sentence."""
     if not preview.starts:
-        return _("No workspace that it is for ran in that time.")
+        return _("No matching workspace ran in this time.")
     if not preview.stops:
         return ngettext(
-            "It would have stopped none of the %(starts)s start that was recorded.",
-            "It would have stopped none of the %(starts)s starts that were recorded.",
+            "Would not have stopped the %(starts)s recorded start.",
+            "Would have stopped none of the %(starts)s recorded starts.",
             preview.starts,
         ) % {"starts": preview.starts}
     workspaces = ngettext("%(count)s workspace", "%(count)s workspaces", preview.workspaces)
     if preview.interrupted:
         whom = ngettext("interrupted %(count)s", "interrupted %(count)s", preview.interrupted)
     else:
-        whom = _("interrupted nobody")
+        whom = _("interrupted no work")
     if preview.releases == preview.stops:
-        text = _(
-            "It would have released the GPUs of %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s."
-        )
+        text = _("Would have released the GPUs of %(workspaces)s, freed %(hours)s GPU-hours and %(whom)s.")
     elif preview.releases:
         text = _(
-            "It would have stopped, or released the GPUs of, %(workspaces)s, freed %(hours)s GPU-hours, and "
-            "%(whom)s."
+            "Would have stopped or released the GPUs of %(workspaces)s, freed %(hours)s "
+            "GPU-hours and %(whom)s."
         )
     else:
-        text = _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.")
+        text = _("Would have stopped %(workspaces)s, freed %(hours)s GPU-hours and %(whom)s.")
     return text % {
         "workspaces": workspaces % {"count": preview.workspaces},
         "hours": format_number(preview.gpu_hours, 1 if preview.gpu_hours < 10 else 0),

@@ -144,7 +144,7 @@ def new(request: SignedInRequest) -> HttpResponse:
                 row = services.create(
                     actor=request.user, target=form.cleaned_data["for"], values=form.given()
                 )
-                messages.success(request, _("The policy is there. It holds from the next minute on."))
+                messages.success(request, _("Policy created. It applies within 1 minute."))
                 return redirect(presenters.url_of(row))
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
@@ -172,7 +172,7 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
                     values=form.given(),
                     expected=etags.expected_by(request),
                 )
-                messages.success(request, _("The policy is changed. It holds from the next minute on."))
+                messages.success(request, _("Policy saved. It applies within 1 minute."))
                 return redirect(presenters.url_of(row))
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
@@ -191,13 +191,16 @@ def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(row, "delete"))
-        messages.success(request, _("The policy is deleted."))
+        messages.success(request, _("Policy deleted."))
         return redirect("reclaim:policies")
     lines = [f"{label}: {value}" for label, value in presenters.says(effective.terms_of(row))]
     context = {
-        "title": _("Delete the policy for: %(name)s?") % {"name": presenters.name_of(row)},
-        "loses": [*lines, _("The next wider policy holds from the next minute on, or the site's settings.")],
-        "stays": [_("What runs goes on, and what is announced for this policy is taken back.")],
+        "title": _("Delete the policy for %(name)s?") % {"name": presenters.name_of(row)},
+        "loses": [
+            *lines,
+            _("this policy; the next more general policy or the site settings apply within 1 minute"),
+        ],
+        "stays": [_("running workspaces; notices of this policy are cancelled")],
         "yes": _("Delete"),
         "action": request.path,
         "back": presenters.url_of(row),
@@ -219,7 +222,7 @@ def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpRespo
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The policy is as in version %(number)s.") % {"number": number})
+            messages.success(request, _("Version %(number)s of the policy restored.") % {"number": number})
         return redirect(presenters.url_of(row))
     differences = presenters.changes_in_words(history.differences(documents.document_of(row), revision.data))
     changes = [
@@ -227,10 +230,10 @@ def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpRespo
         for difference in differences
     ]
     context = {
-        "title": _("Restore version %(number)s of the policy for: %(name)s?")
+        "title": _("Restore version %(number)s of the policy for %(name)s?")
         % {"number": number, "name": presenters.name_of(row)},
-        "loses": changes or [_("Nothing: it is like that now.")],
-        "stays": [_("The present one is kept as a version, too.")],
+        "loses": changes or [_("nothing; the policy is already like this")],
+        "stays": [_("the current settings, as a version")],
         "yes": _("Restore"),
         "action": request.path,
         "back": presenters.url_of(row),

@@ -95,8 +95,8 @@ NAMES: dict[str, str | Promise] = {
     SignalKind.CPU: _l("CPU"),
     SignalKind.KERNELS: _l("Kernels"),
     SignalKind.TERMINALS: _l("Terminals"),
-    SignalKind.JOBS: _l("Commands of shells"),
-    SignalKind.TRAFFIC: _l("Traffic by the gateway"),
+    SignalKind.JOBS: _l("Shell commands"),
+    SignalKind.TRAFFIC: _l("Traffic through the gateway"),
 }
 
 
@@ -121,7 +121,7 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
         elif kind == SignalKind.TERMINALS:
             text = _("used") if value else _("not used")
         elif kind == SignalKind.KERNELS and signal["active"] and not value:
-            text = _("used since the last look")
+            text = _("used since the last check")
         else:
             text = (
                 _("%(value)d busy") % signal
@@ -138,15 +138,15 @@ def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases:
     `releases`: at the limit its GPUs are released and it does not stop.
     """
     if row is None or row.signals == "[]" or not observing.is_fresh(row.observed_at):
-        return _("Activity is not known yet, which counts as work.")
+        return _("Activity unknown, counted as work.")
     if not row.idle_s:
-        return _("It is in use.")
+        return _("In use.")
     values = {"idle": format_duration(row.idle_s), "limit": format_duration(limit_s)}
     if limit_s is None:
         return _("Idle for %(idle)s. No idle limit applies.") % values
     if releases:
-        return _("Idle for %(idle)s. After %(limit)s its GPUs are released.") % values
-    return _("Idle for %(idle)s. After %(limit)s it stops.") % values
+        return _("Idle for %(idle)s. GPUs are released after %(limit)s.") % values
+    return _("Idle for %(idle)s. Stops after %(limit)s.") % values
 
 
 def _step_of(notice: ReclaimNotice | None) -> str | None:
@@ -252,7 +252,7 @@ def notice_about(workspace: Workspace) -> ReclaimNotice | None:
 def source_words(source: Source) -> str:
     """Return the source as text."""
     if source.kind is None:
-        return _("the site's settings")
+        return _("site settings")
     kind = str(PolicyScope(source.kind).label)
     return (
         _("%(kind)s %(name)s") % {"kind": kind.lower(), "name": source.name} if source.name else kind.lower()
@@ -312,7 +312,7 @@ def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, n
         ("idle_s", _("Idle limit"), policy.idle_s, run_state.idle_s),
         ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, run_state.gpu_idle_s),
         ("release_s", _("GPUs are released after"), policy.release_s, run_state.idle_s),
-        ("longest_s", _("Longest life"), policy.longest_s, lived_s),
+        ("longest_s", _("Maximum lifetime"), policy.longest_s, lived_s),
         ("notice_s", _("Notice before a stop"), policy.notice_s, None),
     ):
         if limit_s and name in effective.sources:
@@ -320,7 +320,7 @@ def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, n
     for week, source in zip(policy.weeks, effective.sources.get("weeks", ()), strict=True):
         add(_("Hours"), week_words(week), source)
     if policy.stop_when_spent:
-        add(_("GPU-hours"), _("it stops when they are spent"), effective.sources["stop_when_spent"][0])
+        add(_("GPU-hours"), _("stops when they are spent"), effective.sources["stop_when_spent"][0])
     return rules
 
 
@@ -333,9 +333,11 @@ def week_words(week: Week) -> str:
             % {"begin": f"{week.begins:%H:%M}", "end": f"{week.ends:%H:%M}"}
         )
     if week.after_hours_s:
-        parts.append(_("outside it stops after %(time)s") % {"time": format_duration(week.after_hours_s)})
+        parts.append(
+            _("stops after %(time)s outside these hours") % {"time": format_duration(week.after_hours_s)}
+        )
     if week.stop_at is not None:
-        parts.append(_("what is not used stops at %(time)s") % {"time": f"{week.stop_at:%H:%M}"})
+        parts.append(_("stops at %(time)s if not in use") % {"time": f"{week.stop_at:%H:%M}"})
     if week.start_at is not None:
-        parts.append(_("it starts again at %(time)s") % {"time": f"{week.start_at:%H:%M}"})
+        parts.append(_("starts again at %(time)s") % {"time": f"{week.start_at:%H:%M}"})
     return "; ".join([*parts, week.zone])

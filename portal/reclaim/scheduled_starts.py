@@ -81,7 +81,7 @@ def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
             except PortalError as error:
                 _notify(workspace, _("%(name)s was not started"), error.sentence)
                 return False
-            _notify(workspace, _("%(name)s starts again"), _("A schedule had stopped it, and starts it now."))
+            _notify(workspace, _("%(name)s starts again"), _("The workspace was stopped by a schedule."))
             return True
     except NotFound:
         return False

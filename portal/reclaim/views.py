@@ -27,7 +27,5 @@ def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(
-            request, _("%(name)s is kept, even if nothing happens in it.") % {"name": workspace.name}
-        )
+        messages.success(request, _("%(name)s is kept, even while idle.") % {"name": workspace.name})
     return to_workspace(workspace)

@@ -119,7 +119,7 @@ class GpuUse(ApiView):
     query_params = frozenset({"since", "until", "team", "by"})
 
     @operation(
-        "Report what GPUs did",
+        "Report GPU use",
         description="Of the site for operators and auditors; of a team for its owners too. Based on totals "
         "by day. Those of today and yesterday are updated once an hour.",
         parameters=[

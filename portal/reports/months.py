@@ -79,21 +79,21 @@ def words(team: Team, since: date, until: date) -> list[str]:
     rows = GpuDay.objects.filter(team=team.slug, dimension=Dimension.ALL, day__range=(since, until))
     sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
     amounts = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
-    sentences = [_("It held GPUs for %(hours)s GPU-hours.") % {"hours": presenters.hours(amounts.held)}]
+    sentences = [_("Allocated: %(hours)s GPU-hours.") % {"hours": presenters.hours(amounts.held)}]
     if amounts.dark is not None:
         sentences.append(
-            _("%(dark)s of what was measured of it was without work.") % {"dark": format_share(amounts.dark)}
+            _("Without work: %(dark)s of the measured time.") % {"dark": format_share(amounts.dark)}
         )
     if amounts.missing:
         sentences.append(
-            _("%(hours)s GPU-hours were not measured.") % {"hours": presenters.hours(amounts.missing)}
+            _("Not measured: %(hours)s GPU-hours.") % {"hours": presenters.hours(amounts.missing)}
         )
     if amounts.cost:
-        sentences.append(_("It cost %(money)s.") % {"money": format_money(amounts.money)})
+        sentences.append(_("Cost: %(money)s.") % {"money": format_money(amounts.money)})
     idle = most_idle(team, since, until)
     if idle:
         listed = ", ".join(f"{name} ({format_number(hours, 1)})" for name, hours in idle)
-        sentences.append(_("Idle for the most GPU-hours: %(names)s.") % {"names": listed})
+        sentences.append(_("Most idle GPU-hours: %(names)s.") % {"names": listed})
     return sentences
 
 

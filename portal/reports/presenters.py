@@ -87,16 +87,16 @@ def finding(report: Report) -> str:
     """Return a sentence about the share without work, compared with the days before."""
     dark, before = report.total.dark, report.before.dark
     if dark is None:
-        return _("Nothing was measured in these days.")
+        return _("No measurements in this period.")
     sentence = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
     if before is None:
         return sentence
     points = round(100 * dark) - round(100 * before)
     if not points:
-        return f"{sentence} {_('It was as much in as many days before.')}"
+        return f"{sentence} {_('Same as in the previous period.')}"
     return "{} {}".format(
         sentence,
-        _("It was %(before)s in as many days before.") % {"before": format_share(before)},
+        _("Previous period: %(before)s.") % {"before": format_share(before)},
     )
 
 
@@ -105,7 +105,7 @@ def caveat(report: Report) -> str:
     share = report.total.unmeasured
     if not share or round(100 * share) == 0:
         return ""
-    return _("%(share)s of the GPU time was not measured, and is counted as neither.") % {
+    return _("%(share)s of the GPU time was not measured and is not included.") % {
         "share": format_share(share)
     }
 

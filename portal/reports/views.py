@@ -38,9 +38,11 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
         return None
     authenticated = user_of_token(secret)
     if authenticated is None:
-        return _unauthorized("This token is unknown, expired or revoked. Make one with the scope pools:read.")
+        return _unauthorized(
+            "The token is unknown, expired or revoked. Create one with the scope pools:read."
+        )
     if {Scope.ALL, Scope.POOLS_READ}.isdisjoint(authenticated[1].scopes):
-        return HttpResponse("This token lacks the scope “pools:read”.\n", status=403, content_type=PLAIN)
+        return HttpResponse("The token lacks the scope “pools:read”.", status=403, content_type=PLAIN)
     return None
 
 

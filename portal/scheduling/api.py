@@ -62,14 +62,14 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
 
 
 class QueueFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     resource = filters.CharFilter(
         field_name="queue_entry__blocker__resource", label="The resource that is short."
     )
 
 
 @documented(
-    list="List what waits",
+    list="List the queue",
     of="Oldest first, over all pools; `position` is the order in which it is looked at.",
 )
 class QueueViewSet(ListViewSet):
@@ -121,8 +121,8 @@ class AdmissionPreview(ApiView):
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(
-        "Ask what would happen to a request",
-        description="The same code as the creation: what it says is what the request gets. Creates nothing.",
+        "Preview a request",
+        description="Uses the same code as the creation, so the result is the same. Creates nothing.",
         request=PreviewSerializer,
         responses={200: AdmissionPreviewSerializer},
         errors=[400, 409, 415],

@@ -26,9 +26,9 @@ class DrainSerializer(serializers.Serializer[Any]):
 
 
 DRAIN_SAYS = (
-    "For operators. It is cordoned, and what runs there is asked to leave within the site's grace: it stops "
-    "with its files kept, waits in the queue again at its old place, and starts elsewhere. Asking again "
-    "tells nobody twice and answers with how many are there yet."
+    "For operators. Cordons it and moves workspaces away: after the site's grace period "
+    "they stop, keep their files, are queued again at their old position and start "
+    "elsewhere. Repeated requests notify users once and return the number left."
 )
 
 

@@ -84,10 +84,10 @@ class LearntMix(models.Model):
 class MoveOutcome(models.TextChoices):
     """The outcome of a move."""
 
-    UNDER_WAY = "", _("Under way")
+    UNDER_WAY = "", _("In progress")
     ARRIVED = "arrived", _("Moved")
-    ELSEWHERE = "elsewhere", _("Went elsewhere")
-    STAYED = "stayed", _("Stayed")
+    ELSEWHERE = "elsewhere", _("Started elsewhere")
+    STAYED = "stayed", _("Not moved")
 
 
 class Move(models.Model):

@@ -52,7 +52,7 @@ class QueueRow:
         reason = reason_of(self.workspace.queue_entry.reason)
         if self.visible or reason is None or reason.code not in NAMES_SOFTWARE:
             return reason
-        return Reason(reason.code, {**reason.params, "environment": gettext("Its software")})
+        return Reason(reason.code, {**reason.params, "environment": gettext("Software")})
 
     @property
     def eta_basis(self) -> str:

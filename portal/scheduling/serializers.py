@@ -35,7 +35,7 @@ class NodeReasonSerializer(serializers.Serializer[Any]):
 class HolderSerializer(serializers.Serializer[Any]):
     """A team that uses some of the resource."""
 
-    team = serializers.CharField(help_text="Short name of the team.")
+    team = serializers.CharField(help_text="Slug of the team.")
     amount = serializers.IntegerField(help_text="How much it holds, in the resource's base unit.")
     until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
     idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")

@@ -78,7 +78,7 @@ class SitePlan(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Say what applying a site file would do",
+        "Preview a site file",
         description="For administrators. Changes nothing.",
         request=SiteFileSerializer,
         responses={200: PlanSerializer},

@@ -70,9 +70,9 @@ class WorkspaceFilter(filters.FilterSet):
     state = filters.MultipleChoiceFilter(
         choices=State.choices, label="One or more states. Without it, all but `terminated`."
     )
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     template = filters.CharFilter(field_name="template__slug", label="Short name of the template.")
-    flavor = filters.CharFilter(field_name="flavor__slug", label="Short name of the flavor.")
+    flavor = filters.CharFilter(field_name="flavor__slug", label="Slug of the flavor.")
     owner = filters.CharFilter(field_name="owner__username", label="Name of its user.")
     name = filters.CharFilter(label="Exactly this name.")
     created_after = MomentFilter(
@@ -160,8 +160,9 @@ class WorkspaceViewSet(ListViewSet):
     @operation(
         "Create a workspace",
         description=(
-            "Starts it where there is room, else queues it. With an `Idempotency-Key`, repeating the request "
-            "within a day creates nothing and answers with `Idempotent-Replayed: true`."
+            "Starts the workspace if it fits, otherwise queues it. A repeated request with the "
+            "same `Idempotency-Key` within 24 hours creates nothing and returns "
+            "`Idempotent-Replayed: true`."
         ),
         request=WorkspaceCreateSerializer,
         responses={201: WorkspaceSerializer},
@@ -190,7 +191,7 @@ class WorkspaceViewSet(ListViewSet):
                 "If-None-Match",
                 str,
                 OpenApiParameter.HEADER,
-                description="The last answer's `ETag`: 304 while nothing has changed since.",
+                description="`ETag` of the last response: 304 if unchanged.",
             )
         ],
         errors=[404],
@@ -208,8 +209,7 @@ class WorkspaceViewSet(ListViewSet):
     @operation(
         "Change a workspace",
         description=(
-            "Its name, the time for which it is needed, its priority. What is left out stays; saying what is "
-            "so already changes nothing."
+            "Changes name, expected duration or priority. Omitted fields stay unchanged. Idempotent."
         ),
         request=WorkspaceChangeSerializer,
         responses={200: WorkspaceSerializer},
@@ -223,10 +223,7 @@ class WorkspaceViewSet(ListViewSet):
 
     @operation(
         "Delete a workspace",
-        description=(
-            "Its user's home folder stays. 202 while it ends, 204 once nothing is left of it; "
-            "repeating it is success."
-        ),
+        description=("The user's home folder is kept. 202 while it ends, 204 when it has ended. Idempotent."),
         responses={202: WorkspaceSerializer, 204: None},
         parameters=[IF_MATCH],
         retry_after_s=RETRY_AFTER_S,
@@ -239,7 +236,7 @@ class WorkspaceViewSet(ListViewSet):
 
     @operation(
         "Start a workspace",
-        description="A stopped one, or a failed one again. Starting what runs or starts is success.",
+        description="Starts a stopped or failed workspace. Idempotent.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
         retry_after_s=RETRY_AFTER_S,
@@ -251,7 +248,7 @@ class WorkspaceViewSet(ListViewSet):
 
     @operation(
         "Stop a workspace",
-        description="Its files stay. Stopping what is stopped or stopping is success.",
+        description="Files are kept. Idempotent.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
         retry_after_s=RETRY_AFTER_S,
@@ -264,9 +261,9 @@ class WorkspaceViewSet(ListViewSet):
     @operation(
         "Extend a workspace",
         description=(
-            "Moves the end of a running workspace, as far as its flavor and the site allow; a stop that was "
-            "announced is taken back. With an `Idempotency-Key`, repeating the request within a day moves "
-            "nothing more and answers with `Idempotent-Replayed: true`."
+            "Moves the end of a running workspace, up to the limit of its flavor and the site, "
+            "and cancels an announced stop. A repeated request with the same `Idempotency-Key` "
+            "within 24 hours changes nothing and returns `Idempotent-Replayed: true`."
         ),
         request=ExtendSerializer,
         responses={200: WorkspaceSerializer},

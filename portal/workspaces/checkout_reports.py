@@ -206,24 +206,20 @@ def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
     match state:
         case "cloning":
             percent = entry.get("percent")
-            return (
-                _("Is being cloned, %(percent)d %%") % {"percent": percent}
-                if percent
-                else _("Is being cloned")
-            )
+            return _("Cloning, %(percent)d %%") % {"percent": percent} if percent else _("Cloning")
         case "cloned":
             return (
                 _("Cloned into %(folder)s at %(commit)s") % named if named["commit"] else _("Cloned, empty")
             )
         case "kept":
-            return _("%(folder)s was there already and is left as it is") % named
+            return _("%(folder)s already existed and is unchanged") % named
         case "installing":
-            return _("Is being installed")
+            return _("Installing")
         case "installed":
-            return _("Installed by %(note)s") % named if named["note"] else _("Its files are linked")
+            return _("Installed by %(note)s") % named if named["note"] else _("Files linked")
         case "failed":
             return _("Failed")
-    return _("Is cloned once it has started")
+    return _("Cloned after the start")
 
 
 def note_of(workspace: Workspace) -> list[CheckoutRow]:

@@ -45,7 +45,7 @@ def of_workspace(workspace: Workspace) -> tuple[str, str]:
     then = in_words(limits_of(workspace.template, workspace.team), workspace.pool)
     if now == then or workspace.placed_at is None:
         return then, ""
-    return now, then or _("What its pool allows")
+    return now, then or _("As the pool allows")
 
 
 def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
@@ -68,9 +68,9 @@ def words_of(limits: list[EgressLimit] | tuple[EgressLimit, ...]) -> str:
         return ""
     match policy.egress:
         case Egress.NONE:
-            return _("Nothing outside of it")
+            return _("No network access")
         case Egress.LIST:
             listed = policy.words().replace(",", ", ")
-            return _("Only %(listed)s") % {"listed": listed} if listed else _("Nothing outside of it")
+            return _("Only %(listed)s") % {"listed": listed} if listed else _("No network access")
         case Egress.OPEN:
             return ""

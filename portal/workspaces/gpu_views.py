@@ -38,9 +38,9 @@ def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             workspace,
             title=_("Release the GPUs of %(name)s?") % {"name": workspace.name},
             stays=[
-                _("every file in the home folder"),
-                _("the workspace itself, its software and its address: it goes on without GPUs"),
-                _("the way back: attach them again at any time, as soon as they are free"),
+                _("all files in the home folder"),
+                _("the workspace, its software and its address; it runs without GPUs"),
+                _("the option to attach GPUs again when they are free"),
             ],
             yes=_("Release GPU"),
         )
@@ -67,9 +67,9 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             title=_("Attach the GPUs of %(name)s?") % {"name": workspace.name},
             loses=[] if free else lines,
             stays=[
-                _("every file in the home folder"),
+                _("all files in the home folder"),
                 *(lines if free else []),
-                _("the way back: while it waits, release them to go on without"),
+                _("the option to release GPUs again while it waits"),
             ],
             yes=_("Attach GPU"),
         )
@@ -84,24 +84,24 @@ def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
     """Return whether it would start with its GPUs at once, and the forecast in sentences."""
     forecast = start_forecasts().attached(workspace)
     if forecast.starts_now:
-        return True, [_("its GPUs are free: it starts with them at once")]
+        return True, [_("GPUs are free; the workspace starts with them at once")]
     if not forecast.possible:
         return False, [line for line in (forecast.message, forecast.next_action) if line]
     if forecast.eta_at is None:
-        return False, [_("its GPUs are in use: it waits in the queue, and does not run meanwhile")]
+        return False, [_("GPUs are in use; the workspace stops and waits in the queue")]
     wait_s = max(0.0, (forecast.eta_at - timezone.now()).total_seconds())
-    text = _("its GPUs are in use: it waits about %(time)s in the queue, and does not run meanwhile")
+    text = _("GPUs are in use; the workspace stops and waits in the queue for about %(time)s")
     return False, [text % {"time": format_duration(wait_s)}]
 
 
 def _ask(
     request: SignedInRequest, workspace: Workspace, *, loses: list[str] | None = None, **context: Any
 ) -> HttpResponse:
-    ends = [_("nothing: it does not run now")]
+    ends = [_("nothing; the workspace is not running")]
     if workspace.state == State.RUNNING:
         ends = [
-            _("its app restarts: no driver can change the GPUs of an app that runs"),
-            _("kernels lose their variables, and terminals what runs in them"),
+            _("the app, which restarts"),
+            _("variables of kernels and programs in terminals"),
             _("files outside the home folder, such as /tmp"),
         ]
     back = reverse("workspaces:detail", args=[workspace.pk])

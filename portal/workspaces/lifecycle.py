@@ -76,11 +76,11 @@ class TerminationReason(models.TextChoices):
     """Why a workspace ended or was stopped. Those in `FAILURES` lead to FAILED."""
 
     NONE = "", _("None")
-    DELETED = "deleted", _("Deleted by a person")
-    START_FAILED = "start_failed", _("It could not be started")
-    START_TIMEOUT = "start_timeout", _("It did not become ready in time")
-    APP_EXITED = "app_exited", _("Its program ended by itself")
-    LOST = "lost", _("It disappeared")
+    DELETED = "deleted", _("Deleted by a user")
+    START_FAILED = "start_failed", _("Failed to start")
+    START_TIMEOUT = "start_timeout", _("Not ready in time")
+    APP_EXITED = "app_exited", _("Program exited")
+    LOST = "lost", _("Disappeared")
     RECLAIMED = "reclaimed", _("Stopped by a rule")
 
 

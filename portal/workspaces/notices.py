@@ -41,10 +41,10 @@ def failed(event: WorkspaceFailed) -> None:
         case TerminationReason.LOST:
             kind, title = "workspace.lost", _("%(name)s has disappeared") % named
         case TerminationReason.APP_EXITED:
-            kind, title = "workspace.lost", _("%(name)s has ended by itself") % named
+            kind, title = "workspace.lost", _("%(name)s exited") % named
         case _:
-            kind, title = "workspace.failed", _("%(name)s could not be started") % named
-    body = _("%(why)s Its files are kept.") % {"why": message_of(event.reason)}
+            kind, title = "workspace.failed", _("%(name)s failed to start") % named
+    body = _("%(why)s Files are kept.") % {"why": message_of(event.reason)}
     if error_code_of(event.reason) == memory_kills.OUT_OF_MEMORY:
         body = " ".join(filter(None, (body, memory_kills.suggestion_for(workspace))))
     notify(
@@ -68,7 +68,7 @@ def ready(event: WorkspaceReady) -> None:
         [workspace.owner],
         kind="workspace.ready",
         title=_("%(name)s is ready") % {"name": workspace.name},
-        body=_("It waited %(duration)s for its place and runs now.")
+        body=_("The workspace waited %(duration)s and is now running.")
         % {"duration": format_duration(waited.total_seconds())},
         url=f"/workspaces/{workspace.pk}/",
     )

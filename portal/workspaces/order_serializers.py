@@ -62,23 +62,19 @@ class WorkspaceShapeSerializer(StrictSerializer):
 
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
-    expected_hours = _expected_hours(
-        "How long you will need it: estimates rest on it, and short ones may overtake."
-    )
+    expected_hours = _expected_hours("Expected duration. Optional. Shorter workspaces may start sooner.")
     environment = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=40,
-        help_text="Short name of the software environment; without it, the template's.",
+        help_text="Slug of the software environment. Default: the template's.",
     )
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):
     """The team that is charged, and whether the workspace waits for accelerators."""
 
-    team = serializers.CharField(
-        required=False, max_length=40, help_text="May be left out where you have just one team."
-    )
+    team = serializers.CharField(required=False, max_length=40, help_text="Optional if you have one team.")
     start_without_gpu = serializers.BooleanField(
         required=False,
         default=False,
@@ -162,7 +158,7 @@ class ExtendSerializer(StrictSerializer):
 class ResizeSerializer(StrictSerializer):
     """The new flavor of a workspace."""
 
-    flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
+    flavor = serializers.CharField(max_length=60, help_text="Slug of the flavor.")
 
 
 def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> WorkspaceOrder:

@@ -35,12 +35,12 @@ class SaveForm(forms.Form):
         label=gettext_lazy("Name"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
     )
     description = forms.CharField(label=gettext_lazy("Description"), max_length=200, required=False)
-    team = forms.ChoiceField(label=gettext_lazy("For whom"), required=False)
+    team = forms.ChoiceField(label=gettext_lazy("Available to"), required=False)
     source = forms.CharField(
         label=gettext_lazy("Packages"),
         strip=False,
         max_length=MAX_SOURCE,
-        help_text=gettext_lazy("What you have, in these versions. Change what shall be different."),
+        help_text=gettext_lazy("Your packages with their versions. Edit the list as needed."),
         widget=forms.Textarea(
             attrs={"rows": 12, "spellcheck": "false", "autocapitalize": "none", "class": "mono"}
         ),
@@ -50,7 +50,7 @@ class SaveForm(forms.Form):
         super().__init__(*args, **kwargs)
         field: Any = self.fields["team"]
         own = [(team.slug, team.name)] if environment_policies.may_manage(actor, team) else []
-        everybody = [("", _("Everybody"))] if environment_policies.may_manage(actor, None) else []
+        everybody = [("", _("Everyone"))] if environment_policies.may_manage(actor, None) else []
         field.choices = [*own, *everybody]
 
 
@@ -105,7 +105,9 @@ def reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The next start removes them. Until then you can take this back."))
+            messages.success(
+                request, _("The next start removes your extra packages. You can cancel this until then.")
+            )
         return _redirect_to_packages(workspace_id)
     return render(request, "confirm.html", _reset_question(request, workspace))
 
@@ -114,19 +116,19 @@ def _reset_question(request: SignedInRequest, workspace: Workspace) -> dict[str,
     try:
         installed = own_packages.read(actor=request.user, workspace=workspace).packages
     except PortalError:
-        loses = [_("all that you have installed on top of its environment")]
+        loses = [_("all packages you installed in addition to the environment")]
     else:
         loses = [f"{package.name} {package.version}" for package in installed] or [
-            _("nothing: you have installed nothing")
+            _("nothing; you have no extra packages")
         ]
     others = [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]]
     if others:
-        loses.append(_("the same in %(names)s, which shares them") % {"names": ", ".join(others)})
+        loses.append(_("the same packages in %(names)s") % {"names": ", ".join(others)})
     return {
-        "title": _("Remove your packages at the next start of %(name)s?") % {"name": workspace.name},
+        "title": _("Reset your packages at the next start of %(name)s?") % {"name": workspace.name},
         "loses": loses,
-        "stays": [_("the environment itself"), _("your notebooks and all other files")],
-        "yes": _("Remove them at the next start"),
+        "stays": [_("the environment"), _("your notebooks and all other files")],
+        "yes": _("Reset packages"),
         "action": request.path,
         "back": reverse("workspaces:packages", args=[workspace.pk]),
     }
@@ -142,7 +144,7 @@ def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("Your packages stay."))
+            messages.success(request, _("Your packages are kept."))
     return _redirect_to_packages(workspace_id)
 
 
@@ -176,7 +178,7 @@ def save(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("It is made, and its build is asked for."))
+            messages.success(request, _("Environment created. Build queued."))
             return redirect("environments:detail", environment.slug)
     context = {"workspace": workspace, "form": form}
     return render(request, "workspaces/save_packages.html", context, status=form_status(form))

@@ -57,34 +57,36 @@ def stage_words(workspace: Workspace) -> str:
     match workspace.state:
         case State.PENDING:
             if workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL:
-                return _("Waits for approval")
+                return _("Waiting for approval")
             place = workspace.queue_entry.position
             return (
-                _("Position %(place)d in the queue") % {"place": place} if place else _("Waits for a place")
+                _("Position %(place)d in the queue") % {"place": place}
+                if place
+                else _("Waiting for capacity")
             )
         case State.PROVISIONING:
             return (
-                _("%(template)s starts") % {"template": workspace.template.name}
+                _("Starting %(template)s") % {"template": workspace.template.name}
                 if workspace.launched_at
-                else _("Placed, about to start")
+                else _("Placed, starting")
             )
         case State.RUNNING:
             if is_cut_off(workspace):
-                return _("Its machine was revoked")
+                return _("Machine revoked")
             return _("Will be preempted soon") if workspace.preempting else _("Ready")
         case State.STOPPING:
-            return _("Its processes are ending")
+            return _("Processes are ending")
         case State.STOPPED:
             return _("Your files are kept")
         case State.TERMINATING:
-            return _("Releasing its resources")
+            return _("Releasing resources")
         case State.TERMINATED:
-            return _("Its resources are free again")
+            return _("Resources released")
         case State.FAILED:
             return (
                 str(TerminationReason(workspace.termination_reason).label)
                 if workspace.termination_reason
-                else _("It failed")
+                else _("Failed")
             )
     return str(State(workspace.state).label)
 
@@ -263,12 +265,12 @@ def ask_url(actor: User, workspace: Workspace) -> str:
 
 
 PREEMPTED_FOR = {
-    "in_team": "a request of its team with a higher priority",
-    "reclaim": "the team that owns the quota which it had borrowed",
-    "fair_share": "another team, which has borrowed less",
-    "booking": "a booking",
-    "drain": "maintenance of its node or GPU",
-    "move": "its move to another place",
+    "in_team": "a request of the same team with a higher priority",
+    "reclaim": "the team that owns the borrowed quota",
+    "fair_share": "a team that has borrowed less",
+    "booking": "a reservation",
+    "drain": "maintenance of the node or GPU",
+    "move": "its move to another node",
 }
 
 
@@ -314,7 +316,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         newer_version=newer_version(workspace),
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
-        else _("It failed"),
+        else _("Failed"),
         stopped=stops.cause_of(workspace.status.stopped)
         if workspace.state in (State.STOPPING, State.STOPPED)
         else None,
@@ -403,7 +405,7 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
     if isinstance(seen.get("rss_mib"), int):
         facts.append((_("Memory used"), format_memory(seen["rss_mib"])))
     if isinstance(seen.get("gpus_stale_s"), int):
-        silent = _("no answer from their driver for %(count)d s") % {"count": seen["gpus_stale_s"]}
+        silent = _("no response from the driver for %(count)d s") % {"count": seen["gpus_stale_s"]}
         facts.append((_("GPUs"), silent))
     return facts
 

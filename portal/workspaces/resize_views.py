@@ -107,21 +107,21 @@ def _rows(workspace: Workspace, wanted: str) -> list[FlavorRow]:
 def _consequences(workspace: Workspace) -> Sequence[str]:
     if workspace.state == State.RUNNING:
         return [
-            _("its app restarts: no driver can change the size of an app that runs"),
-            _("kernels lose their variables, and terminals what runs in them"),
+            _("the app, which restarts"),
+            _("variables of kernels and programs in terminals"),
             _("files outside the home folder, such as /tmp"),
-            _("if it has to wait for the new size: what it has now is given back meanwhile"),
+            _("its current resources, if the new size has to wait"),
         ]
     if workspace.state == State.PENDING:
-        return [_("its place in the queue: it takes its turn as one that is asked for now")]
-    return [_("nothing: it does not run now, and takes the new size when it is started")]
+        return [_("its position in the queue, which is set again")]
+    return [_("nothing; the new size applies at the next start")]
 
 
 def _unchanged_lines(workspace: Workspace) -> Sequence[str]:
     lines = [
-        _("every file in the home folder"),
-        _("the workspace itself, its software and its address"),
+        _("all files in the home folder"),
+        _("the workspace, its software and its address"),
     ]
     if workspace.gpu_released:
-        lines.append(_("its GPUs stay released: attach them to have those of the new size"))
+        lines.append(_("the release of its GPUs; attach them to use the new size"))
     return lines

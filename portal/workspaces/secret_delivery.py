@@ -207,7 +207,7 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
 
 def _row(facts: dict[str, Any]) -> SecretRow:
     sources = {
-        Source.USER: _("its user's"),
+        Source.USER: _("user's"),
         Source.TEAM: _("the team's"),
         Source.TEMPLATE: _("the template's"),
     }

@@ -122,9 +122,9 @@ class Stage:
     def state_label(self) -> str:
         labels = {
             "done": _("done"),
-            "current": _("under way"),
+            "current": _("in progress"),
             "failed": _("failed"),
-            "todo": _("still to come"),
+            "todo": _("pending"),
         }
         return labels[self.state]
 

@@ -207,7 +207,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
     url = serializers.SerializerMethodField(help_text="The workspace's own origin and its first page.")
     portal_url = serializers.SerializerMethodField(help_text="Its page in the portal.")
-    simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
+    simulated = serializers.BooleanField(help_text="Whether it is simulated.")
     error = ErrorSerializer(
         allow_null=True, read_only=True, help_text="Why it waits or failed; null if nothing is wrong."
     )
@@ -255,7 +255,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         source="environment_version.environment.slug",
         allow_null=True,
         default=None,
-        help_text="Short name of its software environment; null for what its node has by itself.",
+        help_text="Slug of its software environment; null: the software of the node.",
     )
     environment_version = serializers.IntegerField(
         source="environment_version.number",

@@ -22,7 +22,7 @@ IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
-    description="Only while the workspace is as in the answer that had this `ETag`.",
+    description="Only if the workspace is unchanged since the response with this `ETag`.",
 )
 
 

@@ -147,7 +147,7 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     except PortalError as error:
         return _redirect_with_error(request, workspace, error)
     messages.success(
-        request, _("%(name)s is being deleted. Your home folder stays.") % {"name": workspace.name}
+        request, _("%(name)s is being deleted. Your home folder is kept.") % {"name": workspace.name}
     )
     return redirect("home:home")
 

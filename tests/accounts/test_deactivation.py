@@ -173,7 +173,7 @@ def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, al
     MembershipFactory(team=team, user=UserFactory(username="carla"))
     deactivation.deactivate(actor=ada, user=alice)
     assert roles(team) == {"alice": "member", "bob": "owner", "carla": "member"}
-    assert Notification.objects.get(user=bob).title == "You own the team Vision now"
+    assert Notification.objects.get(user=bob).title == "You are now the owner of Vision"
     deactivation.reactivate(actor=ada, user=alice)
     assert roles(team)["alice"] == "member"
 

@@ -56,11 +56,11 @@ def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
     browser = as_user(bob)
     assert 'href="/account/delete/"' in browser.get("/account/").content.decode()
     words = text_of(browser.get(PAGE))
-    for said in ("Delete your account?", "API tokens", "you are signed out here", "with your name"):
+    for said in ("Delete account?", "API tokens", "you are signed out here", "with your name"):
         assert said in words
     done = browser.post(PAGE, follow=True)
     assert done.redirect_chain[-1][0] == "/sign-in/"
-    assert "Your account is deleted." in text_of(done)
+    assert "Account deleted." in text_of(done)
     bob.refresh_from_db()
     assert (bob.state, bob.email, bob.memberships.count()) == (AccountState.DELETED, "", 0)
     assert browser.get("/").status_code == other.get("/").status_code == 302
@@ -99,7 +99,7 @@ def test_home_folders_as_it_is_said(as_user, bob, pool, make, settle, how, homes
     settle()
     browser = as_user(bob)
     words = text_of(browser.get(PAGE))
-    assert "Delete 1 home folder with all its files, for good: vision/bob (" in words
+    assert "Permanently delete 1 home folder with all its files: vision/bob (" in words
     assert "where an operator finds them" in words
     asked = {"workspaces": "delete"} | ({"homes": "delete"} if homes else {})
     if how == "page":
@@ -123,7 +123,7 @@ def test_a_team_with_nobody_else_is_left_to_operators(as_user, charlie):
     own = TeamFactory(slug="own", name="Own")
     MembershipFactory(team=own, user=charlie, role="owner")
     browser = as_user(charlie)
-    assert "ownership of Own, which nobody else is in: operators look after it" in text_of(browser.get(PAGE))
+    assert "ownership of Own, which then has no members; operators manage it" in text_of(browser.get(PAGE))
     assert browser.delete(REST).status_code == 204
     assert own.memberships.count() == 0
 

@@ -245,7 +245,7 @@ def test_a_leaked_password_is_refused_where_one_is_set(as_user, alice, settings,
     body = {"old_password": PASSWORD, "new_password": LEAKED, "repeated": LEAKED}
     answered = as_user(alice).post("/account/", body)
     assert answered.status_code == 400
-    assert "known from a leak" in answered.content.decode()
+    assert "appeared in a data leak" in answered.content.decode()
 
 
 def test_a_missing_file_lets_it_pass_and_says_so(settings, caplog, tmp_path):

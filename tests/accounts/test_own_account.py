@@ -45,7 +45,7 @@ def test_another_password_ends_other_browsers_and_not_this_one(alice):
 def test_tokens_end_too_where_it_is_said(alice):
     here = signed_in("alice")
     _, secret = make_token(alice)
-    assert "Revoke my 1 API token too" in text_of(here.get("/account/"))
+    assert "Also revoke my 1 API token" in text_of(here.get("/account/"))
     here.post("/account/", {**CHANGE, "end_tokens": "on"})
     assert token_lookup.user_of_token(secret) is None
 
@@ -55,7 +55,7 @@ def test_tokens_end_too_where_it_is_said(alice):
     [
         ({"old_password": "wrong"}, "current password is wrong"),
         ({"new_password": "short", "repeated": "short"}, "too short"),
-        ({"repeated": "something-else"}, "The two passwords differ."),
+        ({"repeated": "something-else"}, "The passwords do not match."),
         ({"new_password": "alice@example.org", "repeated": "alice@example.org"}, "too similar"),
     ],
 )
@@ -94,7 +94,7 @@ def test_an_address_that_is_none_or_anothers_is_refused(alice, address):
 def test_sessions_are_listed_and_ended_one_by_one(alice):
     here, there = signed_in("alice"), signed_in("alice", "203.0.113.7", "Other/2")
     page = text_of(here.get("/account/"))
-    assert "203.0.113.7" in page and "Other/2" in page and "(this one)" in page
+    assert "203.0.113.7" in page and "Other/2" in page and "(this session)" in page
     other = UserSession.objects.get(address="203.0.113.7")
     here.post(f"/account/sessions/{other.pk}/revoke/")
     assert (works(here), works(there)) == (True, False)

@@ -42,7 +42,7 @@ def test_a_password_alone_begins_no_session(asked, alice):
     assert not UserSession.objects.filter(user=alice).exists()
     page = asked.get(STEP)
     assert page.status_code == 200
-    assert "One more step" in page.content.decode()
+    assert "Second step" in page.content.decode()
 
 
 def test_the_code_leads_where_one_wanted_to(asked, alice, secret):

@@ -16,7 +16,7 @@ def test_a_wrong_password_is_refused_without_saying_who_exists(as_user, alice):
     for name in ("alice", "nobody"):
         answered = client.post(URL, {"username": name, "password": "wrong"})
         assert client.get("/").status_code == 302
-        texts.add("Name and password do not match" in answered.content.decode())
+        texts.add("Wrong name or password" in answered.content.decode())
     assert texts == {True}
 
 

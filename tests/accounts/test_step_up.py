@@ -53,7 +53,7 @@ def test_a_page_asks_and_does_nothing_yet(stale, bob, path, body):
     answered = stale.post(path, body)
     assert answered.status_code == 403
     text = answered.content.decode()
-    assert "Confirm that it is you" in text
+    assert "Confirm your identity" in text
     assert f'action="{path}"' in text
     assert state() == before
 

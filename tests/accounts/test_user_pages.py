@@ -44,7 +44,7 @@ def test_somebody_is_invited_on_the_page(as_user, ada, team):
 def test_a_mistake_stands_at_its_field_and_what_was_typed_stays(as_user, ada, alice):
     page = as_user(ada).post("/users/", {"username": "alice", "email": "a@example.org", "role": "member"})
     assert page.status_code == 400
-    assert "This name is taken." in text_of(page)
+    assert "Name already in use. Choose another." in text_of(page)
     assert 'value="a@example.org"' in page.content.decode()
 
 
@@ -65,7 +65,7 @@ def test_five_hundred_are_found_by_search_and_cost_as_many_queries_as_ten(as_use
     page = text_of(browser.get("/users/?q=person-49&state=active"))
     assert "person-499" in page and "person-48" not in page
     assert "1–50 of 503 users" in text_of(browser.get("/users/"))
-    assert "Nobody matches" in text_of(browser.get("/users/?role=approver"))
+    assert "No matching users" in text_of(browser.get("/users/?role=approver"))
 
 
 def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob, team):
@@ -82,7 +82,7 @@ def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob
         assert words in page, words
     browser.post("/users/alice/deactivate/", {"note": "left"})
     shown = browser.get("/users/alice/")
-    assert "alice is deactivated" in text_of(shown)
+    assert "alice deactivated" in text_of(shown)
     assert "Reactivate" in text_of(shown)
     assert "deactivated alice: left" in text_of(shown)
     browser.post("/users/alice/reactivate/")
@@ -92,11 +92,11 @@ def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob
 def test_deleting_asks_about_workspaces(as_user, ada, bob, team):
     WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
     browser = as_user(ada)
-    assert "Delete 1 workspace too: paper" in text_of(browser.get("/users/bob/delete/"))
+    assert "Also delete 1 workspace: paper" in text_of(browser.get("/users/bob/delete/"))
     refused = browser.post("/users/bob/delete/", follow=True)
     assert "bob still has 1 workspace: paper" in text_of(refused)
     done = browser.post("/users/bob/delete/", {"workspaces": "delete"}, follow=True)
-    assert "The account of bob is deleted" in text_of(done)
+    assert "Account of bob deleted" in text_of(done)
     assert browser.get("/users/bob/").status_code == 404
 
 
@@ -111,7 +111,7 @@ def test_all_sessions_end_with_the_tokens_where_it_is_said(as_user, ada, bob, te
     make_token(bob)
     browser = as_user(ada)
     assert "203.0.113.7" in text_of(browser.get("/users/bob/"))
-    assert "Revoke 1 API token too" in text_of(browser.get("/users/bob/sessions/revoke/"))
+    assert "Also revoke 1 API token" in text_of(browser.get("/users/bob/sessions/revoke/"))
     browser.post("/users/bob/sessions/revoke/", {"tokens": "on"})
     assert other.get("/").status_code == 302
     assert not bob.tokens.filter(revoked_at=None).exists()
@@ -132,7 +132,7 @@ def test_roles_and_teams_are_changed_on_the_page(as_user, ada, team, charlie):
     assert charlie.memberships.filter(team=team, role="member").exists()
     UserFactory(username="erin", email="e@example.org")
     page = browser.post("/users/charlie/", {"email": "E@example.org"})
-    assert (page.status_code, "This e-mail address is in use." in text_of(page)) == (400, True)
+    assert (page.status_code, "E-mail address already in use." in text_of(page)) == (400, True)
 
 
 def test_only_administrators_see_the_way_there(as_user, ada, olga):

@@ -82,7 +82,7 @@ def test_a_flavor_says_what_its_accelerators_share(within):
 
 def test_instances_of_a_gpu_share_nothing_but_their_node(db):
     flavor = FlavorFactory.build(accelerator_count=2, mig_profile="1g.10gb", within="numa")
-    with pytest.raises(ValidationError, match="no bond"):
+    with pytest.raises(ValidationError, match="cannot have a bond"):
         flavor.full_clean()
 
 

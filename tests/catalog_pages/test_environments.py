@@ -49,7 +49,7 @@ def test_the_form_says_what_is_ready_what_is_built_and_where_a_driver_is_too_old
     assert shown["near"] == "Near · ready · CUDA 12.9"
     assert shown["slow"] == "Slow · is being built: 90 %"
     assert shown["later"] == "Later · has not been built yet"
-    assert shown[""] == "What each node has by itself"
+    assert shown[""] == "Software of the node"
 
 
 def test_an_operator_sets_it_and_its_versions_and_page_name_it(as_user, olga, local_pool, sent):

@@ -66,7 +66,7 @@ def test_an_operator_makes_a_flavor_and_sees_where_it_fits(as_user, olga, catalo
     )
     shown = as_user(olga).post("/catalog/flavors/new/", {**given, "preview": "1"})
     assert shown.status_code == 200
-    assert "There is room now, on 1 node." in shown.content.decode()
+    assert "Can start now, on 1 node." in shown.content.decode()
     assert not Flavor.objects.filter(slug="half").exists()
     assert as_user(olga).post("/catalog/flavors/new/", given)["Location"] == "/catalog/flavors/half/"
     made = Flavor.objects.get(slug="half")
@@ -79,7 +79,7 @@ def test_an_owner_is_led_to_the_own_teams_form(as_user, alice, bob, team):
     away = as_user(alice).get("/catalog/templates/new/")
     assert away["Location"] == "/catalog/templates/new/?team=vision"
     page = as_user(alice).get(away["Location"]).content.decode()
-    assert "Only Vision sees and uses it." in page
+    assert "Visible to Vision only." in page
     assert "service_workers" not in page
     assert 'name="audience"' not in page
     assert as_user(bob).get("/catalog/templates/new/").status_code == 403
@@ -241,11 +241,11 @@ def test_a_preview_counts_devices_with_room_now_and_ever(olga, alice, team, cata
         assert (found[pool.slug].devices_now, found[pool.slug].devices_ever) == (now, ever)
         assert (found["without"].devices_now, found["without"].devices_ever) == (0, 0)
     page = as_user(olga).get(f"/catalog/flavors/{half.slug}/").content.decode()
-    assert "Devices with room" in page
-    assert "5 now, 6 ever" in page
+    assert "Available devices" in page
+    assert "5 now, 6 in total" in page
     plain = as_user(olga).get("/catalog/flavors/cpu-small/").content.decode()
-    assert "Nodes with room now" in plain
-    assert "Devices with room" not in plain
+    assert "Nodes with capacity now" in plain
+    assert "Available devices" not in plain
     answer = api_of(olga, {"flavor": half.slug}).json()
     assert [(row["devices_now"], row["devices_ever"]) for row in answer["pools"]] == [(5, 6), (0, 0)]
 
@@ -261,7 +261,7 @@ def test_a_preview_leaves_the_state_as_it_was(olga, team, catalog):
 def test_what_never_fits_says_so(olga, catalog):
     local_pool_with(node_info())
     large = FlavorFactory(cpu_milli=900_000)
-    assert preview(olga, large).sentence == "No node could ever take it."
+    assert preview(olga, large).sentence == "No node is suitable."
     held = FlavorFactory(accelerator_count=1, accelerator_model="None such")
     assert preview(olga, held).fits.nodes_ever == 0
 
@@ -332,10 +332,10 @@ def test_a_startup_script_has_the_line_ends_of_a_shell(as_user, olga, catalog):
 
 
 def test_the_form_names_the_folders_that_nodes_show(as_user, olga, alice, team, catalog):
-    assert "No node shows any yet." in as_user(olga).get("/catalog/templates/new/").content.decode()
+    assert "No node provides folders yet." in as_user(olga).get("/catalog/templates/new/").content.decode()
     shown = ("rdma", "mount:imagenet", "mount:scratch")
     local_pool_with(node_info("reads", provides=shown), node_info("writes", provides=("mount:scratch:rw",)))
     page = as_user(olga).get("/catalog/templates/new/").content.decode()
-    assert "Nodes show imagenet, scratch:rw." in page
+    assert "Nodes provide imagenet, scratch:rw." in page
     # A team's own template names none.
     assert "imagenet" not in as_user(alice).get("/catalog/templates/new/?team=vision").content.decode()

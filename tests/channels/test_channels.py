@@ -107,7 +107,7 @@ def test_a_team_hears_of_what_happens_in_it(team, alice, bob, charlie, process):
         events.record(actor=SYSTEM, kind=kind, message="ends it", **fields)
     tick()
     (job,) = process.jobs
-    assert job.title == "[Berth] paper: A workspace could not be started."
+    assert job.title == "[Berth] paper: A workspace failed to start."
     assert job.body == f"Berth ends it: no image\nhttp://localhost:8000/workspaces/{workspace.pk}/"
 
 
@@ -314,7 +314,7 @@ def test_pages_make_change_and_delete(alice, team, process, as_user):
     assert (channel.name, channel.kinds, channel.url) == ("Another", ["requests"], before)
     browser.post(f"/channels/{channel.pk}/test/")
     tick()
-    assert "A test of the channel" in browser.get(f"/channels/{channel.pk}/").content.decode()
+    assert "Test of channel" in browser.get(f"/channels/{channel.pk}/").content.decode()
     browser.post(f"/channels/{channel.pk}/switch/", {"enabled": "0"})
     assert not Channel.objects.get().enabled
     assert browser.post(f"/channels/{channel.pk}/delete/")["Location"] == "/account/channels/"

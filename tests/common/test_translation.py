@@ -54,9 +54,9 @@ def test_makemessages_runs_clean(made: tuple[subprocess.CompletedProcess[str], s
         'msgid "Workspace not found, or you do not have access to it."',
         'msgid "%(username)s still has %(count)d workspace charged to %(team)s."',
         'msgid_plural "%(username)s still has %(count)d workspaces charged to %(team)s."',
-        'msgid "Name and password do not match. The password is case-sensitive."',
-        'msgid "Its program ended by itself"',
-        'msgid "This short name is taken."',
+        'msgid "Wrong name or password. Passwords are case-sensitive."',
+        'msgid "Program exited"',
+        'msgid "Slug already in use. Choose another."',
     ],
 )
 def test_what_people_read_is_found(made: tuple[subprocess.CompletedProcess[str], str], text: str) -> None:

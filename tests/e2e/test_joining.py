@@ -57,10 +57,10 @@ def test_the_owner_s_badge_and_the_asker_s_page_follow_by_themselves(
 
     page.locator("#join-optics").click()
     page.get_by_label("Message to the owners").fill("I build the new camera")
-    page.get_by_role("button", name="Ask to join").click()
-    page.get_by_text("Waits for an owner").wait_for()
+    page.get_by_role("button", name="Send request").click()
+    page.get_by_text("Waiting for an owner").wait_for()
     page.goto("/")
-    page.get_by_text("You are in no team yet").wait_for()
+    page.get_by_text("You are not in a team yet").wait_for()
     owner.locator("#to-decide .badge").wait_for()
     owns.shot("badge")
 
@@ -68,10 +68,10 @@ def test_the_owner_s_badge_and_the_asker_s_page_follow_by_themselves(
     owner.get_by_text("I build the new camera").wait_for()
     owns.shot("inbox")
     owner.get_by_role("button", name="Approve as member").click()
-    owner.get_by_text("Nothing waits for you").wait_for()
+    owner.get_by_text("Your inbox is empty").wait_for()
     assert not owner.locator("#to-decide .badge").count()
 
-    page.get_by_text("You are in Optics now.").wait_for()
+    page.get_by_text("You are now a member of Optics.").wait_for()
     asks.shot("joined")
     page.locator("#first-workspace").click()
     page.wait_for_url("**/workspaces/new/**")

@@ -210,7 +210,7 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
         hand.idle_for(work, 1900, lambda: step() == "release", "the notice of a release")
         wake(ada)
         keep.wait_for()
-        ada.page.get_by_text("Its app restarts without them").wait_for()
+        ada.page.get_by_text("The app restarts without GPUs").wait_for()
         # Its line has room, and takes no more of hers than it needs.
         ada.page.wait_for_function(
             "(px => px >= 20 && px <= 60)(document.getElementById('jp-header-panel').offsetHeight)"

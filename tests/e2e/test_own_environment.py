@@ -248,21 +248,21 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     page.fill("#id_name", name)
     page.fill("#id_source", f"six\n{WRONG}\n")
     page.locator("#id_notebook").uncheck()
-    page.get_by_role("button", name="Make and build it").click()
+    page.get_by_role("button", name="Create and build").click()
     # It says so by itself, without a reload.
     problem = page.locator("#mending")
     problem.wait_for(timeout=BUILD_LIMIT_S * 1000)
     assert WRONG in problem.inner_text() and "Line 2" in problem.inner_text()
     shot(page, "failed")
-    problem.get_by_role("link", name="Read the log").click()
+    problem.get_by_role("link", name="View log").click()
     page.locator("pre.log mark.wrong", has_text=WRONG).wait_for()
     shot(page, "log")
-    page.get_by_role("link", name="Edit the list").click()
+    page.get_by_role("link", name="Edit list").click()
     assert page.locator("#mending .wrong-line").inner_text() == WRONG
     shot(page, "list")
     page.fill("#id_source", "six\n")
-    page.get_by_role("button", name="Build as another version").click()
-    make = page.get_by_role("link", name="Make a template with it")
+    page.get_by_role("button", name="Build new version").click()
+    make = page.get_by_role("link", name="Create template")
     make.wait_for(timeout=BUILD_LIMIT_S * 1000)
     shot(page, "ready")
     make.click()
@@ -275,13 +275,13 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     }.items():
         page.fill(f"#id_{field}", value)
     assert page.locator("#id_environment").input_value() == name
-    page.get_by_role("button", name="Make the template").click()
+    page.get_by_role("button", name="Create template").click()
     page.get_by_role("heading", name=f"{name} app", exact=True).wait_for()
     shot(page, "template")
     page.goto("/catalog/flavors/new/")
     for field, value in {"slug": name, "name": name, "cpu_milli": "0.1", "memory_mib": "0.25"}.items():
         page.fill(f"#id_{field}", value)
-    page.get_by_role("button", name="Make the flavor").click()
+    page.get_by_role("button", name="Create flavor").click()
     page.get_by_role("heading", name=name, exact=True).wait_for()
     context.close()
 

@@ -80,7 +80,7 @@ class Site:
         page = self.admin.page
         page.goto(f"{self.berth.url}/pools/")
         page.locator(f"main a[href='/pools/{self.nodes()['node-a']['pool']}/']").first.click()
-        page.get_by_role("link", name="Add a machine").click()
+        page.get_by_role("link", name="Add machine").click()
         page.get_by_role("heading", name="Machines", exact=True).wait_for()
         return page
 
@@ -156,7 +156,7 @@ def test_the_command_of_the_page_adds_each(site: Site) -> None:
     site.admin.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=site.berth.url)
     for name, machine in site.machines.items():
         page = site.machines_page()
-        page.get_by_role("button", name="Add a machine").click()
+        page.get_by_role("button", name="Add machine").click()
         page.get_by_role("button", name="Copy").click()
         page.get_by_text("Copied").first.wait_for()
         words = shlex.split(page.evaluate("navigator.clipboard.readText()"))
@@ -230,14 +230,14 @@ def test_drained_and_put_back(site: Site) -> None:
     admin.get_by_label("Note").fill("New memory")
     site.admin.shot("drain")
     admin.get_by_role("button", name="Drain node-x").click()
-    page.get_by_text("It has to make room and stops in").wait_for(timeout=SOON_MS)
+    page.get_by_text("Preempted in").wait_for(timeout=SOON_MS)
     page.screenshot(path=site.ada.shot_path("drained-told"), full_page=True)
     expect(page.locator("#live .note.wait").first).to_contain_text("node-x", timeout=LIMIT_MS)
     eventually(lambda: not site.machines["node-x"].owned(), limit_s=LIMIT_S, what="nothing runs on node-x")
     page.screenshot(path=site.ada.shot_path("drained-waits"), full_page=True)
     assert site.ada_api.workspace(site.workspaces["node-y"])["state"] == "running"
     site.admin.shot("drained")
-    admin.get_by_role("button", name="Put it back").click()
+    admin.get_by_role("button", name="Return to service").click()
     page.locator("#act-open").wait_for(timeout=LIMIT_MS)
 
 
@@ -266,7 +266,7 @@ def test_revoked(site: Site) -> None:
         site.ada.context.browser, site.berth, "ada", "two-nodes-phone", color_scheme="dark", **PHONE
     )
     small.sign_in()
-    small.page.get_by_text("Its machine was revoked").first.wait_for()
+    small.page.get_by_text("Machine revoked").first.wait_for()
     small.shot("home")
     small.page.goto(f"{site.berth.url}/workspaces/{workspace_id}/")
     small.page.get_by_text("node-y, was revoked").first.wait_for()
@@ -294,10 +294,10 @@ def test_drained_with_its_homes(site: Site) -> None:
     expect(admin.locator("[aria-labelledby=homes-title]")).to_contain_text("1 home folder")
     site.admin.shot("node-with-homes")
     admin.get_by_role("link", name="Drain").click()
-    admin.get_by_label("Move its home folders to").select_option("node-a")
+    admin.get_by_label("Move home folders to").select_option("node-a")
     site.admin.shot("drain-with-homes")
     admin.get_by_role("button", name="Drain node-x").click()
-    admin.get_by_role("heading", name="They are being moved to node-a").wait_for()
+    admin.get_by_role("heading", name="Moving to node-a").wait_for()
     expect(admin.locator("#live")).to_contain_text("1 remaining home folder is in use by workspaces")
     site.admin.shot("homes-wait")
     expect(admin.locator("#live")).to_contain_text("1 of 1 moved", timeout=LIMIT_MS)

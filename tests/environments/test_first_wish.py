@@ -38,7 +38,7 @@ def why(row: Workspace) -> str:
 def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sent, as_user):
     page = as_user(bob).get("/workspaces/new/?template=vscode").content.decode()
     assert "VS Code · has not been built yet" in page
-    assert "“VS Code” is installed first: your workspace waits, and starts by itself." in page
+    assert "“VS Code” is installed first. Your workspace then starts automatically." in page
     row = make(bob, template="vscode")
     assert row.state == "pending"
     command = only(sent)

@@ -136,11 +136,11 @@ def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
     assert browser.post("/environments/new/", {**given, "folder": PATH}).status_code == 302
     looked_at(only(sent), programs=("python3",))
     page = browser.get("/environments/ml/").content.decode()
-    assert PATH in page and "Not there" in page and "Python 3.11.7, 2 packages" in page
-    assert "It has no jupyter-lab, marimo" in page and "Look at it again" in page
+    assert PATH in page and "Missing" in page and "Python 3.11.7, 2 packages" in page
+    assert "Missing: jupyter-lab, marimo" in page and "Check again" in page
     changing = {"do": "preview", "source_kind": "folder", "folder": "/srv/bare", "python": "3.12"}
     preview = browser.post("/environments/ml/edit/", changing).content.decode()
-    assert "on node-1. Nothing is built." in preview and "templates that start these cannot run" in preview
+    assert "on node-1. Nothing is built." in preview and "Templates that need these cannot run" in preview
 
 
 def test_a_teams_owner_is_not_shown_folders(there, team, alice, as_user):

@@ -88,9 +88,9 @@ def test_what_is_different_stands_in_words(local_pool, sent, olga, as_user):
     packages = (Package("numpy", "2.2.0", 1), Package("pandas", "2.2.3", 1))
     built(only(sent), lock=LOCK.replace("2.1.0", "2.2.0"), packages=packages, size_mib=314)
     old, new = EnvironmentVersion.objects.order_by("number")
-    said = "numpy 2.1.0 → 2.2.0, pandas added, 14 MiB heavier"
+    said = "numpy 2.1.0 → 2.2.0, pandas added, 14 MiB larger"
     assert changes.between(old, new).sentence == said
-    assert changes.between(new, old).sentence == "numpy 2.2.0 → 2.1.0, pandas removed, 14 MiB lighter"
+    assert changes.between(new, old).sentence == "numpy 2.2.0 → 2.1.0, pandas removed, 14 MiB smaller"
     assert not changes.between(new, new)
     assert said in as_user(olga).get("/environments/tools/").content.decode()
 
@@ -151,7 +151,7 @@ def test_the_home_page_says_how_far_data_science_is(
     command = only(sent)
     progress(command, "downloading", done=6, total=10)
     shown = as_user(bob).get("/").content.decode()
-    assert "40 %. Until it is there" in shown
+    assert "40 %. Until it is ready" in shown
     assert "is being built: 40 %" in as_user(bob).get("/workspaces/new/").content.decode()
     failed(command, "index_unreachable")
     assert "Data science" not in as_user(bob).get("/").content.decode()
@@ -201,7 +201,7 @@ def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent,
     assert 'name="program" value=' not in empty
     # An owner of a team may not read the commands of the site's: hers begins empty.
     hers = as_user(alice).get(f"/catalog/templates/new/?environment=tools&team={team.slug}").content.decode()
-    assert '<option value="tools" selected' in hers and "A copy of JupyterLab" not in hers
+    assert '<option value="tools" selected' in hers and "Copy of JupyterLab" not in hers
 
 
 def test_what_stands_there_by_itself_follows_the_template(local_pool, sent, team, bob, make, as_user):

@@ -43,18 +43,18 @@ def asked(made: Environment, source: str, **more: str) -> previews.Preview:
 @pytest.mark.parametrize(
     ("source", "lines"),
     [
-        (SOURCE, ("The same is asked for: only newer versions of its packages would come.",)),
+        (SOURCE, ("No changes to the list. A build uses newer package versions.",)),
         ("numpy>=2.2\npandas>=2\n", ("numpy 2.1.0 → >=2.2",)),
-        ("numpy\npandas>=2\npolars\n", ("polars is added",)),
-        ("NumPy>=2\n", ("pandas is not asked for any more",)),
-        ("numpy<3\npandas>=2\n", ("What the present version has is enough for all that is asked for.",)),
+        ("numpy\npandas>=2\npolars\n", ("polars added",)),
+        ("NumPy>=2\n", ("pandas no longer requested",)),
+        ("numpy<3\npandas>=2\n", ("The current version has all requested packages.",)),
         ("numpy\npandas>=2\nxlrd; python_version < '3'\n", None),
-        ("numpy\npandas>=2\nnpm:code-server\n", ("code-server is added",)),
+        ("numpy\npandas>=2\nnpm:code-server\n", ("code-server added",)),
     ],
 )
 def test_a_list_is_compared_with_what_the_present_version_has(tools, source, lines):
     found = asked(tools, source)
-    enough = ("What the present version has is enough for all that is asked for.",)
+    enough = ("The current version has all requested packages.",)
     assert (found.against, found.exact, found.changes) == (1, False, lines or enough)
 
 
@@ -77,15 +77,15 @@ def test_it_says_who_uses_it_and_that_they_keep_what_they_have(tools, team, bob)
     )
     found = asked(tools, "numpy")
     assert (found.reach.workspaces, found.reach.running, found.reach.templates) == (1, 0, ("Plots",))
-    assert "Templates whose new workspaces get it: Plots." in found.when
-    assert any(line.startswith("1 workspace keeps the version") for line in found.when)
+    assert "Templates that use it for new workspaces: Plots." in found.when
+    assert any(line.startswith("1 workspace keeps its version") for line in found.when)
 
 
 def test_without_a_node_it_waits(sent):
     made = environment(source=SOURCE)
     found = asked(made, SOURCE)
-    assert (found.against, found.changes) == (0, ("It is the first version.",))
-    assert found.when == ("No node is there that could build it: it waits until one is.",)
+    assert (found.against, found.changes) == (0, ("First version.",))
+    assert found.when == ("No node can build it now. The build waits for one.",)
 
 
 def test_it_refuses_what_a_change_would_refuse(tools, team, alice):
@@ -113,6 +113,6 @@ def test_rest_previews_for_who_manages_it_and_nobody_else_learns_of_it(local_poo
     path = f"/api/v1/environments/{made.slug}/preview"
     client.force_login(alice)
     answer = client.post(path, {"source": "numpy\npolars"}, "application/json")
-    assert answer.json()["changes"] == ["polars is added", "jupyterlab is added", "marimo is added"]
+    assert answer.json()["changes"] == ["polars added", "jupyterlab added", "marimo added"]
     client.force_login(other)
     assert client.post(path, {"source": "numpy"}, "application/json").status_code == 404

@@ -293,7 +293,7 @@ def test_administrators_see_how_far_it_is(server, ada, olga, as_user, api):
     again()
     html = as_user(ada).get("/audit/").content.decode()
     assert f"tcp://127.0.0.1:{server.port}" in html
-    assert "1 entry waits" in html or "2 entries wait" in html
+    assert "1 entry is waiting" in html or "2 entries are waiting" in html
     (row,) = api(ada).get("audit-streams").json()
     assert row["name"] == "syslog"
     assert row["last_error"] == "dropped"

@@ -200,7 +200,7 @@ def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
     client = as_user(alice)
     assert "no mail server is set" in client.get("/account/").content.decode()
     settings.BERTH_MAIL = True
-    assert "E-mail them to alice@example.org" in client.get("/account/").content.decode()
+    assert "Also e-mail notices to alice@example.org" in client.get("/account/").content.decode()
     client.post("/account/notices/", {})
     alice.refresh_from_db()
     assert alice.mail_notices is False

@@ -74,15 +74,15 @@ def test_the_other_titles():
     series = hour({0: point(0, **hot)})
     titles = [chart.title for chart in charts.device_charts(device(), series)]
     assert titles[1:] == [
-        "GPU memory: 40 of 80 GiB at most, 20 GiB on average",
-        "Power: 400 W on average, 690 W at most; clocks held down by power limits for 1 min 30 s",
-        "Temperature: 83 °C at most, clocks held down by heat for 30 s",
+        "GPU memory: up to 40 of 80 GiB, 20 GiB on average",
+        "Power: 400 W on average, up to 690 W; throttled by power limits for 1 min 30 s",
+        "Temperature: up to 83 °C, throttled by heat for 30 s",
     ]
     calm = hour({0: point(0, **{**hot, "thermal_s": 0, "power_s": 0})})
     titles = [chart.title for chart in charts.device_charts(device(), calm)]
     assert titles[2:] == [
-        "Power: 400 W on average, 690 W at most",
-        "Temperature: 83 °C at most, no heat throttling",
+        "Power: 400 W on average, up to 690 W",
+        "Temperature: up to 83 °C, no heat throttling",
     ]
     untold = hour({0: point(0, **{**hot, "throttle_s": None, "thermal_s": None})})
     assert "heat throttling not reported" in drawn(untold, "temperature").title
@@ -247,7 +247,7 @@ def test_the_page_and_its_part(client, bob, real):
     assert "<html" not in part.text and part.text.count("<figure") == 4
     assert "every 30s" in part.text and 'aria-current="true">Last hour' in part.text
     assert not re.search(r"\sstyle=|<script|<style", part.text)
-    assert "held by a workspace" in part.text
+    assert "allocated" in part.text
     assert client.get(url_of(real, "year")).text.count("<figure") == 4, "another span is the hour"
     assert client.get(url_of(Device())).status_code == 404
 

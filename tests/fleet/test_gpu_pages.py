@@ -106,7 +106,7 @@ def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
     ]  # fmt: skip
     client = as_user(alice)
     page = text(client.get(f"/gpus/devices/{Device.objects.get(uuid='GPU-gpu-03-0').pk}/"))
-    assert "Instances on its memory" in page and "3g.40gb" in page
+    assert "MIG instances" in page and "3g.40gb" in page
     part = client.get(f"/gpus/devices/{Device.objects.get(uuid='MIG-4').pk}/")
     assert "instance 1g.10gb of GPU 0 of gpu-03" in text(part)
 
@@ -126,7 +126,7 @@ def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, cha
     part_row, gpu_row = Device.objects.get(uuid="MIG-0"), Device.objects.get(uuid="GPU-gpu-03-0")
     client = as_user(olga)
     word = str(LOOKS[DeviceState(state)].word)
-    assert "The GPU that it is part of is out of use." in text(client.get(f"/gpus/devices/{part_row.pk}/"))
+    assert "The GPU of this instance is out of service." in text(client.get(f"/gpus/devices/{part_row.pk}/"))
     assert text(client.get(f"/gpus/devices/{gpu_row.pk}/")).count(word) >= 2
     assert text(client.get(f"/gpus/nodes/{gpu_row.node_id}/")).count(word) >= 2
     Device.objects.filter(uuid="MIG-0").update(checking=True)
@@ -161,7 +161,7 @@ def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp
 
 def test_without_any_gpu_it_says_what_to_do(local_pool, alice, as_user):
     page = text(as_user(alice).get("/gpus/"))
-    assert "No GPU here" in page and "add_simulated_pool" in page
+    assert "No GPUs" in page and "add_simulated_pool" in page
 
 
 @pytest.mark.parametrize("count", [2, 125])
@@ -193,10 +193,10 @@ def test_a_device_says_why_it_is_out_and_what_brings_it_back(lab, bob, olga, as_
     )
     url = f"/gpus/devices/{device('gpu-01', 0).pk}/"
     page = text(as_user(bob).get(url))
-    assert "Memory copy 1000 GB/s is below 2412." in page and "Drain its node, reset the GPU" in page
-    assert "Put it back" not in page
+    assert "Memory copy 1000 GB/s is below 2412." in page and "Drain the node, then reset the GPU" in page
+    assert "Return to service" not in page
     client = as_user(olga)
-    assert "Put it back" in text(client.get(url))
+    assert "Return to service" in text(client.get(url))
     assert client.post(url, {"do": "uncordon"}).url == url
     assert not device("gpu-01", 0).cordoned
 

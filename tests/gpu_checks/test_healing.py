@@ -65,21 +65,21 @@ def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_
 
     wanted = {0: "drain_and_reset", 1: "reboot", 2: "reboot", 4: "inspect"}
     words = {
-        "drain_and_reset": "Drain its node, reset",
-        "reboot": "reboot it",
-        "inspect": "Look at the machine",
+        "drain_and_reset": "Drain the node, then reset",
+        "reboot": "reboot the node",
+        "inspect": "Check the machine",
     }
     devices = {device.index: device for device in Device.objects.all()}
     for index, recovery in wanted.items():
         shown = operator.get(f"devices/{devices[index].pk}").json()
         assert (shown["cordoned"], shown["cordon_cause"], shown["recovery"]) == (True, "check", recovery)
         page = text(pages.get(f"/gpus/devices/{devices[index].pk}/"))
-        assert words[recovery] in page and "imulated" in page and "Put it back" in page
+        assert words[recovery] in page and "imulated" in page and "Return to service" in page
     assert "is below" in operator.get(f"devices/{devices[3].pk}").json()["warning"]
     assert "is below" in text(pages.get(f"/gpus/devices/{devices[3].pk}/"))
     for run in operator.get("gpu-checks?page_size=50").json()["results"]:
         assert run["simulated"] and "imulated" in run["summary"]
-        assert "says nothing about any hardware" in text(pages.get(f"/gpus/checks/{run['id']}/"))
+        assert "says nothing about real hardware" in text(pages.get(f"/gpus/checks/{run['id']}/"))
 
     # Repaired, and looked at again: some by a program, one by a click. The vanished one comes back.
     rescript(pool, **dict.fromkeys(FAULTS, ""))

@@ -154,7 +154,7 @@ def test_an_operator_runs_one_from_the_device_and_reads_its_page(olga, bob, as_u
     url = f"/gpus/devices/{h100.pk}/checks/"
     assert as_user(bob).post(url, {"level": "quick"}).status_code == 403
     where = as_user(olga).post(url, {"level": "quick"}).url
-    assert "Waits for its node" in text(as_user(bob).get(where))
+    assert "Waiting for the node" in text(as_user(bob).get(where))
     command = only(sent)
     results.apply_progress(
         run_id=command.run,
@@ -196,7 +196,7 @@ def test_the_block_is_refreshed_by_itself_and_leads_elsewhere_without_htmx(olga,
     url = f"/gpus/devices/{h100.pk}/checks/"
     assert client.get(url).url == f"/gpus/devices/{h100.pk}/"
     part = client.get(url, headers={"HX-Request": "true"})
-    assert "It has not been checked yet." in text(part) and "every 30s" in text(part)
+    assert "Not checked yet." in text(part) and "every 30s" in text(part)
     client.post(url, {"level": "quick"})
     assert "every 2s" in text(client.get(url, headers={"HX-Request": "true"}))
 
@@ -213,7 +213,7 @@ def test_a_simulated_check_is_called_so_everywhere(olga, as_user, operator, cata
     assert (seen["state"], seen["simulated"], seen["report"]["simulated"]) == ("done", True, True)
     assert seen["verdict"] == "degraded" and "imulated" in seen["summary"]
     page = text(as_user(olga).get(f"/gpus/checks/{made['id']}/"))
-    assert "says nothing about any hardware" in page
+    assert "says nothing about real hardware" in page
     assert not commands(sent)
 
 
@@ -231,7 +231,7 @@ def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100
     assert (pool.check_every_hours, pool.check_level, pool.hand_out_max_age_hours) == (24, "quick", 0)
     assert (pool.check_required, pool.scrub_required) == (False, True)
     told = text(as_user(bob).get(url))
-    assert "every 24 hours" in told and "Not before hand-out" in told
+    assert "every 24 hours" in told and "No check before a start" in told
     page = as_user(olga)
     page.post(f"{url}checks/", form | {"check_every_hours": "often"})
     assert "Hours must be whole numbers" in text(page.get(url))

@@ -432,7 +432,7 @@ def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, se
     where = reverse("fleet:node", args=[nodes[0].pk])
     client.force_login(olga)
     page = client.get(where).content.decode()
-    assert "Check the link" in page
+    assert "Check link" in page
     assert f'<option value="{nodes[1].pk}">node-2</option>' in page and "node-3</option>" in page
     Device.objects.filter(node=nodes[1]).update(passed_at=None)
     assert "node-2</option>" not in client.get(where).content.decode()
@@ -444,7 +444,7 @@ def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, se
     page = client.get(answer.url).content.decode()
     assert "Link to node-3" in page and reverse("gpu_checks:check", args=[run.partner_id]) in page
     client.force_login(alice)
-    assert "Check the link" not in client.get(where).content.decode()
+    assert "Check link" not in client.get(where).content.decode()
     refused = client.post(
         reverse("gpu_checks:check-link", args=[nodes[0].pk]), {"with_node": str(nodes[1].pk)}
     )
@@ -461,7 +461,7 @@ def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
     page = client.get(where).content.decode()
     assert "node-1 has no idle whole GPU" in page and 'id="with-node"' not in page
     Node.objects.update(provides=[])
-    assert "Link to another node" not in client.get(where).content.decode()
+    assert "Check link to another node" not in client.get(where).content.decode()
 
 
 def test_a_choice_that_is_none_leads_back(client, nodes, olga):

@@ -269,11 +269,11 @@ def test_pages_say_what_is_going_on(client, gpus, olga):
     run = ask(gpus[0])
     client.force_login(olga)
     page = client.get(reverse("gpu_checks:check", args=[run.pk])).content.decode()
-    assert "Kept free for it" in page and reverse("fleet:device", args=[gpus[2].pk]) in page
+    assert "Reserved to measure the links" in page and reverse("fleet:device", args=[gpus[2].pk]) in page
     page = client.get(reverse("fleet:device", args=[gpus[1].pk])).content.decode()
-    assert "measures its link to it" in page
+    assert "is measuring the link between the two" in page
     page = client.get(reverse("fleet:device", args=[gpus[0].pk])).content.decode()
-    assert "A check or a scrub is on it" in page
+    assert "A check or scrub is running" in page
 
 
 def test_a_nodes_page_asks_once_for_all_of_its_devices(client, gpus, olga, django_assert_max_num_queries):
@@ -285,7 +285,7 @@ def test_a_nodes_page_asks_once_for_all_of_its_devices(client, gpus, olga, djang
     ask(gpus[0])
     with django_assert_max_num_queries(len(idle) + 1):
         page = client.get(where).content.decode()
-    assert page.count("measures its link to it") == 2
+    assert page.count("is measuring the link between the two") == 2
 
 
 def test_rest_names_them(client, gpus, olga):

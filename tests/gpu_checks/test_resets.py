@@ -306,12 +306,12 @@ def test_the_page_asks_with_what_it_would_interrupt(
     asked = client.post(link, {"version": page.context["hidden"]["version"]})
     run = GpuCheckRun.objects.get(kind=CheckKind.RESET)
     assert asked.url == f"/gpus/checks/{run.pk}/"
-    assert "Waits for its node" in text(client.get(asked.url))
+    assert "Waiting for the node" in text(client.get(asked.url))
     command = command_of(sent)
     results.apply_progress(run_id=run.pk, lease=command.lease, progress={})
-    assert "Is being reset" in text(client.get(asked.url))
+    assert "Resetting" in text(client.get(asked.url))
     assert says(command, "failed", "The reset failed.")
-    assert "Drain its node and reboot it" in text(client.get(asked.url))
+    assert "Drain and reboot the node" in text(client.get(asked.url))
 
 
 def test_an_old_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) -> None:
@@ -335,7 +335,7 @@ def test_a_simulated_gpu_is_not_reset_and_says_so(
     out(device)
     client.force_login(olga)
     link = f"/gpus/devices/{device.pk}/reset/"
-    assert "nothing: the GPU is simulated, and nothing is reset" in text(client.get(link))
+    assert "nothing; the GPU is simulated" in text(client.get(link))
     page = client.post(link)
     (message,) = sent.take("node.gpu_reset")
     sent.deliver(message)

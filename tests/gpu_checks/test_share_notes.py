@@ -102,7 +102,7 @@ def test_what_was_ended_stands_in_the_timeline_and_in_a_notice(runs, clock):
     assert "used 61 GiB" in asked.why and "asked process “python” to exit" in asked.why
     assert "killed process “python”" in killed.why and killed.data["code"] == "gpu_share_process_killed"
     _over, asked_of, ended = notices()
-    assert "was asked to end" in asked_of.title and "was ended" in ended.title, "though at the same second"
+    assert "was asked to exit" in asked_of.title and "was ended" in ended.title, "though at the same second"
     assert "Use less" in ended.body
     assert [code for code, *_ in shown(runs)] == ["gpu_share_process_killed"]
 

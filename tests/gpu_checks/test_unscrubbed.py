@@ -98,7 +98,7 @@ def test_nobody_comes_to_a_gpu_that_somebody_has_left_before_all_have(two, gpu, 
 
 
 def test_its_page_says_why_the_rest_is_given_to_nobody(two, gpu, alice, sent, as_user):
-    words = "nobody else gets a part of it until all have"
+    words = "New shares start after all others end"
     assert words not in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
     leave(two[0], sent)
     assert words in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()

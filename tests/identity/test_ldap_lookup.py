@@ -68,9 +68,9 @@ def test_the_page_shows_attributes_and_what_follows(directory, as_user, ada):
     assert "No password is needed" in empty and 'type="password"' not in empty
     before = untouched()
     page = html.unescape(browser.post(PAGE, {"username": " NORA "}).content.decode())
-    assert "The account nora would be made" in page
+    assert "The account nora would be created" in page
     assert "nora@example.org" in page and "entryUUID" in page
-    assert "Nothing was changed, and nobody was signed in." in page
+    assert "Preview only. Nothing was changed." in page
     assert untouched() == before
     assert browser.get("/api/v1/me").json()["username"] == "ada"
 

@@ -44,7 +44,7 @@ def who(browser: Client) -> str:
 def said(answer: Any) -> str:
     """The sentence of the page that refuses."""
     text = answer.content.decode()
-    assert "You are not signed in" in text
+    assert "Sign-in failed" in text
     assert 'href="/sign-in/"' in text
     return str(text.split('role="alert"', 1)[1].split("</div>", 1)[0])
 
@@ -343,7 +343,7 @@ def test_a_test_shows_what_is_said_and_changes_nothing(op, as_user, ada):
     found = browser.get(op.approve(away["Location"]))
     assert found["Location"] == "/sign-in-providers/corp/tested/"
     page = browser.get(found["Location"]).content.decode()
-    assert "The account nora would be made" in page
+    assert "The account nora would be created" in page
     assert "preferred_username" in page
     assert (User.objects.count(), IdentityLink.objects.count()) == before
     assert who(browser) == "ada"

@@ -64,9 +64,9 @@ def test_nothing_configured_says_what_to_do(browser, settings):
 def test_a_preview_shows_what_would_become_of_claims_and_changes_nothing(browser):
     before = (User.objects.count(), Event.objects.count())
     page = browser.post("/sign-in-providers/corp/", {"claims": json.dumps(CLAIMS)}).content.decode()
-    assert "The account nora would be made" in page
+    assert "The account nora would be created" in page
     assert "Team vision" in page
-    assert "is not verified" in page
+    assert "(not verified, not used)" in page
     assert (User.objects.count(), Event.objects.count()) == before
 
 
@@ -106,7 +106,7 @@ def test_links_are_made_and_ended_on_the_page(browser, bob):
         "nobody-there"
         in browser.post(f"{url}link/", {"username": "nobody-there", "subject": "1"}).content.decode()
     )
-    assert "End the link" in browser.get(f"{url}unlink/bob/").content.decode()
+    assert "Unlink account" in browser.get(f"{url}unlink/bob/").content.decode()
     browser.post(f"{url}unlink/bob/")
     assert not IdentityLink.objects.exists()
 

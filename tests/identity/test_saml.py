@@ -260,7 +260,7 @@ def test_a_test_shows_what_is_said_and_changes_nothing(idp, as_user, ada):
     attempt = Attempt.__new__(Attempt)
     attempt.id, attempt.acs = request.get("ID"), request.get("AssertionConsumerServiceURL")
     found = bring(browser, attempt.good(idp))
-    assert "The account nora would be made" in browser.get(found["Location"]).content.decode()
+    assert "The account nora would be created" in browser.get(found["Location"]).content.decode()
     assert who(browser) == "ada"
     assert not User.objects.filter(username="nora").exists()
 

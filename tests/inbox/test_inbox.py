@@ -256,11 +256,17 @@ def body(response) -> str:
 
 def test_the_page_shows_who_what_since_when_and_why(full, alice, petra, as_user):
     page = body(as_user(alice).get("/inbox/"))
-    for words in ("fay", "asks to join Vision", "Hello", "Owners of Vision decide it", "Approve as member"):
+    for words in (
+        "fay",
+        "requests to join Vision",
+        "Hello",
+        "Owners of Vision decide it",
+        "Approve as member",
+    ):
         assert words in page
     page = body(as_user(petra).get("/inbox/?kind=quota"))
-    assert "Look at the evidence" in page and "You decide requests" in page
-    assert "See whether it fits" not in page
+    assert "View details" in page and "You decide requests" in page
+    assert "View details" not in page
     assert "Approve as member" not in page
 
 
@@ -283,7 +289,7 @@ def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
     bad = Device.objects.order_by("uuid")[0]
     cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
     page = body(as_user(olga).get("/inbox/"))
-    assert "Keep it out" in page and "Check it again" in page
+    assert "Keep out of service" in page and "Check again" in page
     given = {"do": "cordon", "note": "fails", "next": "/inbox/"}
     assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == "/inbox/"
     given["next"] = "https://elsewhere.example/"

@@ -376,7 +376,7 @@ def test_operators_are_told_of_nodes_and_pools_that_are_away_and_members_are_not
     for _ in range(3):
         services.apply_inventory_failure(pool=pool, failure=failure)
     found = told(olga)
-    assert found["pool.unreachable"] == (f"Simulated: The pool {pool.name} cannot be reached", 0)
+    assert found["pool.unreachable"] == (f"Simulated: Pool {pool.name} is unreachable", 0)
     title, repeats = found["node.offline"]
     assert title.endswith(f"of {pool.name} is offline")
     assert repeats == len(nodes) - 1, "one notice, which counts the others"

@@ -14,8 +14,8 @@ from tests.api.conftest import api as api
 from tests.factories import inventory_of, local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
-ON_PCI = "Look at dmesg for lines with NVRM, then reboot the machine."
-GONE = "Look whether it sits in its slot and has power; cordon it if it was taken out on purpose."
+ON_PCI = "Check dmesg for lines with NVRM, then reboot the machine."
+GONE = "Check its slot and power. If it was removed on purpose, cordon it."
 
 
 def gpu(number: int, uuid: str = "") -> DeviceInfo:

@@ -94,7 +94,7 @@ def test_an_auditor_is_offered_no_team_and_joins_none(team):
 def test_a_viewer_is_taken_in_as_one(asked, fay, alice, team, as_user):
     services.approve(actor=alice, request_id=asked.pk, role=Role.VIEWER)
     part = as_user(fay).get("/", headers={"HX-Request": "true", "HX-Target": "no-team"}).content.decode()
-    assert "Look at the team" in part and "New workspace" not in part
+    assert "View team" in part and "New workspace" not in part
 
 
 def test_a_message_has_a_limit(team, fay):

@@ -22,7 +22,7 @@ def body(response) -> str:
 
 def test_home_says_what_being_in_no_team_means_and_lists_teams_with_owners(team, fay, catalog, as_user):
     page = body(as_user(fay).get("/"))
-    assert "You are in no team yet" in page and "Vision" in page and "alice" in page
+    assert "You are not in a team yet" in page and "Vision" in page and "alice" in page
     assert "/join/teams/vision/" in page
     assert "bob" not in page.split("<main")[1]
 
@@ -30,7 +30,7 @@ def test_home_says_what_being_in_no_team_means_and_lists_teams_with_owners(team,
 def test_home_lists_no_team_where_teams_are_not_listed(team, fay, catalog, as_user, settings):
     settings.BERTH_LIST_TEAMS = False
     page = body(as_user(fay).get("/"))
-    assert "You are in no team yet" in page and "Vision" not in page and "alice" not in page
+    assert "You are not in a team yet" in page and "Vision" not in page and "alice" not in page
     for path in ("/join/", "/teams/"):
         assert "Vision" not in body(as_user(fay).get(path))
     assert as_user(fay).get("/join/teams/vision/").status_code == 404
@@ -39,7 +39,7 @@ def test_home_lists_no_team_where_teams_are_not_listed(team, fay, catalog, as_us
 
 def test_members_and_operators_have_a_home_page_as_before(team, bob, olga, catalog, as_user):
     for user in (bob, olga):
-        assert "You are in no team yet" not in body(as_user(user).get("/"))
+        assert "You are not in a team yet" not in body(as_user(user).get("/"))
 
 
 def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
@@ -52,10 +52,10 @@ def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
         page = body(as_user(user).get(answer.url))
         assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in body(as_user(alice).get("/notifications/"))
-    assert "Asked" in body(browser.get("/"))
+    assert "Requested" in body(browser.get("/"))
     as_user(alice).post(f"{answer.url}decide/", {"do": "approve", "role": "member"})
     part = body(browser.get("/", headers={"HX-Request": "true", "HX-Target": "no-team"}))
-    assert "You are in Vision now." in part and "/workspaces/new/?team=vision" in part
+    assert "You are now a member of Vision." in part and "/workspaces/new/?team=vision" in part
     assert "New workspace" in body(browser.get(answer.url))
 
 

@@ -26,7 +26,7 @@ def post(client, path, body):
 def test_an_operator_opens_changes_credits_and_closes_on_the_page(as_user, olga, alice, team):
     page = as_user(olga)
     where = f"/quotas/teams/{team.slug}/ledger/"
-    assert "Count this team" in page.get(f"/teams/{team.slug}/").content.decode()
+    assert "Limit this team" in page.get(f"/teams/{team.slug}/").content.decode()
     page.post(where, {"do": "set", "hours": "12.5", "period": "week"})
     account = LedgerAccount.objects.get()
     assert (account.quota, account.period) == (GPU_HOUR * 25 // 2, "week")
@@ -37,7 +37,7 @@ def test_an_operator_opens_changes_credits_and_closes_on_the_page(as_user, olga,
     shown = as_user(alice).get(f"/teams/{team.slug}/").content.decode()
     assert "of 14 GPU-hours" in shown
     assert "conference" in shown
-    assert "Change the grant" not in shown
+    assert "Change GPU-hours" not in shown
     page.post(where, {"do": "close"})
     assert not LedgerAccount.objects.exists()
 

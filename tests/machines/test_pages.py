@@ -35,9 +35,9 @@ def test_the_conditions_of_a_machine(local_pool, clock):
     Node.objects.filter(pk=node.pk).update(online=True, seen_at=now)
     assert found_conditions(heard_at=now) == [Condition.ONLINE]
     assert found_conditions(clock_off_s=-95.0) == [Condition.CLOCK_OFF]
-    assert notes_of(selectors.with_nodes().get(), now) == ["Its clock is 95 s behind: synchronise it."]
+    assert notes_of(selectors.with_nodes().get(), now) == ["The clock is 95 s behind. Synchronise it."]
     assert found_conditions(clock_off_s=0.0, version="9.9.9") == [Condition.VERSION_DIFFERS]
-    assert f"Berth 9.9.9, the portal {VERSION}" in notes_of(selectors.with_nodes().get(), now)[0]
+    assert f"Berth 9.9.9, but the portal has {VERSION}" in notes_of(selectors.with_nodes().get(), now)[0]
     assert found_conditions(version=VERSION, cloned_at=now) == [Condition.CLONED]
     assert found_conditions(cloned_at=now - timedelta(days=2)) == [Condition.ONLINE]
     Node.objects.filter(pk=node.pk).update(cordoned=True)
@@ -49,20 +49,20 @@ def test_the_conditions_of_a_machine(local_pool, clock):
     Node.objects.filter(pk=node.pk).update(online=False)
     assert found_conditions() == [Condition.OFFLINE]
     assert found_conditions(certificate_expires_at=now + timedelta(days=3)) == [Condition.OFFLINE]
-    assert "ends in 3 days" in notes_of(selectors.with_nodes().get(), now)[1]
+    assert "expires in 3 days" in notes_of(selectors.with_nodes().get(), now)[1]
     assert found_conditions(state=MachineState.LEFT) == [Condition.LEFT]
     assert found_conditions(state=MachineState.REVOKED) == [Condition.REVOKED]
 
 
 def test_the_command_is_shown_once(doors, local_pool, olga, as_user):
     browser = as_user(olga)
-    assert "Add a machine" in browser.get("/pools/this-machine/").content.decode()
+    assert "Add machine" in browser.get("/pools/this-machine/").content.decode()
     page = browser.post(f"{LIST}add/").content.decode()
     assert "berth node join https://berth.example.org:8007 --token berth-join." in page
-    assert "shown only this once" in page
+    assert "shown only once" in page
     again = browser.get(LIST).content.decode()
     assert "berth-join." not in again
-    assert "Tokens that wait for a machine" in again
+    assert "Unused tokens" in again
     token = JoinToken.objects.get()
     browser.post(f"{LIST}tokens/{token.pk}/revoke/")
     assert not JoinToken.objects.exists()
@@ -92,7 +92,7 @@ def test_revoking_on_the_page(joined, olga, as_user):
     browser = as_user(olga)
     assert "Revoke gpu-07?" in browser.get(f"/machines/{machine.pk}/revoke/").content.decode()
     page = browser.post(f"/machines/{machine.pk}/revoke/", {"note": "stolen"}, follow=True)
-    assert "gpu-07 is revoked." in page.content.decode()
+    assert "gpu-07 revoked." in page.content.decode()
     machine.refresh_from_db()
     assert machine.state == MachineState.REVOKED
     page = browser.post(f"/machines/{machine.pk}/delete/", follow=True).content.decode()

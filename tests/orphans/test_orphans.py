@@ -207,12 +207,12 @@ def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
     page = browser.get("/orphans/").content.decode()
     assert home.name in page
     assert "700 MiB" in page or "0.7 GiB" in page
-    assert "Stays until somebody removes it" in page
+    assert "Manual" in page
     wrong = browser.post(f"/orphans/{home.pk}/delete/", {"confirm": "ghost"})
     assert wrong.status_code == 400 and "is not the name of the home folder" in wrong.content.decode()
     done = program.post(f"orphans/{home.pk}/delete", {"confirm": home.name})
     assert (done.status_code, done.json()["state"]) == (202, "removing")
-    assert "Being removed" in browser.get("/orphans/").content.decode()
+    assert "Deleting" in browser.get("/orphans/").content.decode()
     browser.post("/orphans/refresh/")
     assert [message.queue for message in sent.of("node.list_leftovers")] == ["node.node-1"]
 

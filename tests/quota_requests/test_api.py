@@ -32,7 +32,7 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     evidence = approver.get(answer["Location"]).json()["evidence"]
     assert evidence["site_size"] == 8000
     assert evidence["idle_percent"] is None
-    assert evidence["effect"] == "nobody gives anything up: 8 free now"
+    assert evidence["effect"] == "no effect on other teams; 8 free now"
     url = f"/api/v1/quota-requests/{made['id']}"
     assert approver.post(f"{url}/approve", {"amount": 3000}, **JSON).status_code == 400
     approved = approver.post(f"{url}/approve", {"amount": 500, "note": "For now"}, **JSON).json()

@@ -28,7 +28,7 @@ def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):
     assert (made.state, made.amount, made.resource) == (RequestState.OPEN, 2000, "gpu:h100")
     notice = Notification.objects.get()
     assert notice.user == petra
-    assert notice.title == "bob asks for 2 × H100 more for Vision"
+    assert notice.title == "bob requests 2 × H100 more for Vision"
     assert notice.url == f"/quotas/requests/{made.pk}/"
     event = Event.objects.get(kind="quota.request_asked")
     assert (event.actor, event.team) == (bob, team)

@@ -62,7 +62,7 @@ def test_less_can_be_approved_and_more_cannot(bob, petra, team, eight):
     requests.approve(actor=petra, request_id=made.pk, amount=500, until=ends)
     grant = Grant.objects.get()
     assert (grant.amount, grant.ends_at) == (500, ends)
-    assert told(bob) == ["petra approved 0.5 × H100 (of 2 asked for) for Vision"]
+    assert told(bob) == ["petra approved 0.5 × H100 (of 2 requested) for Vision"]
 
 
 def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):
@@ -248,7 +248,7 @@ def test_a_grant_is_taken_back_and_counts_no_more(bob, alice, olga, petra, team,
     assert not Grant.objects.active(in_hours(0)).exists()
     assert "control.schedule" in sent.tasks
     assert Event.objects.filter(kind="quota.grant_revoked").count() == 1
-    assert "petra took back 1 × H100 granted to Vision" in told(alice)
+    assert "petra revoked the grant of 1 × H100 to Vision" in told(alice)
 
 
 def test_a_grant_warns_a_day_before_and_ends_by_itself_each_once(bob, alice, petra, team, eight, clock, sent):
@@ -264,8 +264,8 @@ def test_a_grant_warns_a_day_before_and_ends_by_itself_each_once(bob, alice, pet
     clock.shift(24 * 3600)
     sent.clear()
     assert [grants.end_due_grants(), grants.end_due_grants()] == [1, 0]
-    assert told(alice)[1:] == ["1 × H100 granted to Vision has ended"]
-    assert told(bob)[-1] == "1 × H100 granted to Vision has ended"
+    assert told(alice)[1:] == ["Grant of 1 × H100 to Vision has ended"]
+    assert told(bob)[-1] == "Grant of 1 × H100 to Vision has ended"
     assert "control.schedule" in sent.tasks
     assert Event.objects.filter(kind="quota.grant_ended").count() == 1
 

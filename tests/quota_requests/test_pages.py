@@ -123,13 +123,13 @@ def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user
     hint = as_user(bob).get(
         "/quotas/ask/?team=vision&kind=quota&resource=gpu:h100", headers={**HTMX, "HX-Target": "hint"}
     )
-    assert "Approved at once: up to 2 × H100 for up to 8 h" in text_of(hint)
+    assert "Approved automatically: up to 2 × H100 for up to 8 h" in text_of(hint)
     assert "0 × H100 in use of a quota of 4" in text_of(hint)
     assert b"<html" not in hint.content
 
 
 def test_who_is_in_no_team_learns_what_to_do(petra, as_user):
-    assert "You are in no team yet" in text_of(as_user(petra).get("/quotas/ask/"))
+    assert "You are not in a team yet" in text_of(as_user(petra).get("/quotas/ask/"))
 
 
 def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight, as_user):
@@ -175,12 +175,12 @@ def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent
     page = as_user(bob).get(
         "/quotas/ask/", {"team": "vision", "resource": "gpu:h100", "amount": 1000, **start}
     )
-    assert "starts by itself as soon as this is approved" in text_of(page)
+    assert "starts when the request is approved" in text_of(page)
     as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
     made = QuotaRequest.objects.get()
     assert (made.workspace.name, made.workspace.state) == ("big", "pending")
     inbox = as_user(petra).get("/quotas/approvals/")
-    assert "on Gpu-1 waits for it" in text_of(inbox)
+    assert "on Gpu-1 waits for this request" in text_of(inbox)
     sent.clear()
     as_user(petra).post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve", "amount": "1"})
     for message in sent.take("control.schedule"):
@@ -192,7 +192,7 @@ def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent
     assert "Running" in page
     for reader, path in ((bob, f"/quotas/requests/{made.pk}/"), (petra, "/quotas/approvals/")):
         shown = text_of(as_user(reader).get(path))
-        assert "waits for it" not in shown
+        assert "waits for this request" not in shown
         assert "on Gpu-1, which is running" in shown
 
 
@@ -204,7 +204,7 @@ def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, tea
     assert "2 wait for you" in page
     first, second = QuotaRequest.objects.order_by("created_at")
     for made, left, badge in (
-        (first, "1 waits for you, oldest first.", '><span class="badge plain wait">1<'),
+        (first, "1 request is waiting for you.", '><span class="badge plain wait">1<'),
         (second, "Nothing waits", ">\n</span>"),
     ):
         part = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
@@ -248,14 +248,14 @@ def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as
 
     page = text_of(as_user(petra).get("/quotas/approvals/"))
     for words in (
-        "bob asks for 3 × H100 more for Vision",
+        "bob requests 3 × H100 more for Vision",
         "2 × H100 in use of a quota of 4",
         "168 GPU-hours: 0.233 × H100 on average, 2 workspaces",
         "Idle share not measured",
-        "Left in Lab 0 of its quota is not in use",
-        "8 in service, 1 free; 6 promised as quota and grants",
-        "1 free now; may be taken back from what others borrow: NLP 2",
-        "Denied: bob asked for 1 × H100: “Use A100”",
+        "Available in Lab 0 of the quota unused",
+        "8 in service, 1 free; 6 in quotas and grants",
+        "1 free now; may preempt work of borrowers: NLP 2",
+        "Denied: bob requested 1 × H100: “Use A100”",
     ):
         assert words in page
 
@@ -284,7 +284,7 @@ def test_what_gpus_were_used_for_is_measured_or_said_not_to_be(bob, petra, team,
     figures = {"measured_s": 3600, "gpu_s": 3600, "gpu_pct_s": 45 * 3600}
     DeviceHour.objects.create(series=series, start_s=hour_s, **figures)
     page = text_of(as_user(petra).get("/quotas/approvals/"))
-    assert "GPU use, 30 days 45 % of 1 GPU-hours that were measured; 47 not measured" in page
+    assert "GPU use, 30 days 45 % of 1 measured GPU-hours; 47 not measured" in page
     assert selectors.evidence(made).use.percent == 45
     about_disk = ask(bob, team, resource="cpu_milli")
     assert selectors.evidence(about_disk).use is None
@@ -315,10 +315,10 @@ def test_approving_less_turns_the_row_into_what_was_decided_with_a_way_back(bob,
     assert (grant.amount, row.status_code) == (500, 200)
     assert timedelta(hours=23) < grant.ends_at - timezone.now() <= timedelta(hours=24)
     assert b"<html" not in row.content
-    assert "petra approved 0.5 × H100 of it" in text_of(row)
+    assert "petra approved 0.5 × H100" in text_of(row)
     assert f"/quotas/grants/{grant.pk}/revoke/" in row.content.decode()
     back = client.post(f"/quotas/grants/{grant.pk}/revoke/", headers=HTMX)
-    assert "Approved, over" in text_of(back)
+    assert "Ended" in text_of(back)
     grant.refresh_from_db()
     assert grant.ended_at
 
@@ -347,7 +347,7 @@ def test_who_comes_second_sees_who_was_first(bob, petra, team, eight, as_user):
     requests.approve(actor=UserFactory(username="paul", is_approver=True), request_id=made.pk)
     row = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
     assert "paul approved the request a moment ago" in text_of(row)
-    assert "Take it back" in text_of(row)
+    assert "Revoke grant" in text_of(row)
 
 
 def test_what_comes_later_is_announced_and_disturbs_nothing(bob, petra, team, eight, as_user):
@@ -356,7 +356,7 @@ def test_what_comes_later_is_announced_and_disturbs_nothing(bob, petra, team, ei
     news = {**HTMX, "HX-Target": "news"}
     assert text_of(client.get(f"/quotas/approvals/?known={made.pk}", headers=news)) == ""
     ask(bob, team, resource="gpu")
-    assert "1 more has come" in text_of(client.get(f"/quotas/approvals/?known={made.pk}", headers=news))
+    assert "1 new request" in text_of(client.get(f"/quotas/approvals/?known={made.pk}", headers=news))
 
 
 def test_who_decides_nothing_sees_their_own_requests(bob, alice, team, eight, as_user):
@@ -391,7 +391,7 @@ def test_cancelling_on_the_page(bob, team, eight, as_user):
 
 def test_rules_are_made_switched_and_removed(petra, team, eight, as_user):
     client = as_user(petra)
-    assert "Everything is decided by a person" in text_of(client.get("/quotas/rules/"))
+    assert "No rules" in text_of(client.get("/quotas/rules/"))
     wrong = client.post("/quotas/rules/", {"resource": "gpu:h100", "amount": "0", "hours": "8", "team": ""})
     assert wrong.status_code == 400
     client.post("/quotas/rules/", {"resource": "gpu:h100", "amount": "0.5", "hours": "8", "team": "vision"})
@@ -411,7 +411,7 @@ def test_a_delegate_is_told_and_sees_the_inbox(petra, olga, bob, team, eight, as
     wrong = client.post("/quotas/delegations/", {"delegate": "nobody-has-this", "lasts": "24"})
     assert "User not found" in text_of(wrong)
     client.post("/quotas/delegations/", {"delegate": "olga", "lasts": "24"})
-    assert "You decide in place of petra" in text_of(as_user(olga).get("/quotas/approvals/"))
+    assert "You are a delegate of petra" in text_of(as_user(olga).get("/quotas/approvals/"))
     assert Notification.objects.filter(user=olga, kind="quota.delegated").exists()
     made = Delegation.objects.get()
     as_user(olga).post(f"/quotas/delegations/{made.pk}/revoke/")

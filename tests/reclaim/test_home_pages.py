@@ -28,14 +28,14 @@ def page(browser, url: str) -> str:
 def test_value_threshold_and_time_left_wherever_the_home_is_met(workspace, place, bob, as_user):
     browser = as_user(bob)
     unused(place, 50)
-    assert "Not used for 50 days of 90 days; archived in 40 days." in page(browser, "/homes/")
+    assert "Unused for 50 days of 90 days. Archived in 40 days." in page(browser, "/homes/")
     assert 'id="home-notes"' not in page(browser, "/")
     unused(place, 80)
     homes.run()
     at = f"/workspaces/{workspace.pk}/"
     for url in ("/", "/homes/", at, f"{at}files/", f"{at}files/archives/"):
         text = page(browser, url)
-        assert "Not used for 80 days of 90 days; archived in 14 days." in text, url
+        assert "Unused for 80 days of 90 days. Archived in 14 days." in text, url
         assert f'id="keep-home-{place.pk}"' in text
     kept = browser.post(f"/homes/{place.pk}/keep/")
     assert kept["Location"] == "/homes/" and HomeStay.objects.get().warned_s is None
@@ -49,18 +49,20 @@ def test_archived_and_restored_on_the_pages(workspace, place, bob, olga, as_user
     browser, at = as_user(bob), f"/workspaces/{workspace.pk}/"
     for url in ("/", "/homes/", at, f"{at}files/archives/"):
         text = page(browser, url)
-        assert "Archived for 10 days of 300 days; then an administrator may delete it for good." in text, url
+        assert (
+            "Archived for 10 days of 300 days. After that, administrators can delete it permanently." in text
+        ), url
         assert f'id="restore-home-{place.pk}"' in text
     text = page(browser, f"{at}files/archives/")
-    assert "It is all that there is of your home folder" in text
-    assert f"archives/{archive.pk}/delete/" not in text and "Make archive" not in text
+    assert "the only copy of your home folder" in text
+    assert f"archives/{archive.pk}/delete/" not in text and "Create archive" not in text
     listed = page(as_user(olga), "/homes/archived/")
     assert "bob" in listed and "/delete/" not in listed
     assert browser.post(f"/homes/{place.pk}/restore/")["Location"] == "/homes/"
     HomeArchive.objects.update(stream_bytes=4096)
     given = order(sent)
     assert answer(given, bytes_done=1024)
-    assert "Being restored: 1.0\xa0KB of 4.0\xa0KB" in browser.get("/homes/").content.decode()
+    assert "Restoring: 1.0\xa0KB of 4.0\xa0KB" in browser.get("/homes/").content.decode()
     HomeArchive.objects.update(lease="", lease_expires_at=None)
     assert browser.post(f"/homes/{place.pk}/keep/").status_code == 302
     assert HomeArchive.objects.get().state == "restoring", "keeping it does not end that"
@@ -70,7 +72,7 @@ def test_an_administrator_deletes_with_name_and_reason(place, ada, as_user, sent
     put_away(place, sent)
     homes.run()
     browser, url = as_user(ada), f"/homes/{place.pk}/delete/"
-    assert "cannot be restored any more" in page(browser, url)
+    assert "the option to restore it" in page(browser, url)
     early = browser.post(url, {"confirm": "vision/bob", "note": "gone"}, follow=True)
     assert "cannot be deleted yet" in early.content.decode()
     unused(place, 301, told_days=20)

@@ -50,7 +50,7 @@ def pool(catalog):
 
 @pytest.fixture
 def workspace(make, bob, pool, sent, settings) -> Workspace:
-    """Bob's, stopped; homes are archived after 90 days, and may be deleted after 300."""
+    """Bob's, stopped; homes are archived after 90 days, and can be deleted after 300."""
     settings.BERTH_HOME_ARCHIVE_DAYS, settings.BERTH_HOME_DELETE_DAYS = 90, 300
     settings.BERTH_HOME_NOTICE_DAYS = 14
     found: Workspace = make(bob, name="mine")
@@ -337,7 +337,7 @@ def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, 
     unused(place, 290)
     assert homes.run() == homes.Looked(warned=1)
     note = Notification.objects.filter(kind="home.unused_warned").latest("pk")
-    assert note.user == bob and "may be deleted" in note.title
+    assert note.user == bob and "can be deleted" in note.title
     unused(place, 400, told_days=15)
     assert homes.run() == homes.Looked() and HomeArchive.objects.filter(pk=archive.pk).exists(), (
         "never by itself"

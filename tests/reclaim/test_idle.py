@@ -113,7 +113,7 @@ def test_what_goes_by_the_gateway_is_work_from_a_threshold_on(running, alice, li
         lives(1, traffic_bytes=bytes_seen)
     assert ReclaimNotice.objects.get().cause == "idle"
     page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
-    assert "Traffic by the gateway" in page and "29 kB/s; work from 50 kB/s" in page
+    assert "Traffic through the gateway" in page and "29 kB/s; work from 50 kB/s" in page
     found = with_token(alice).get(f"/api/v1/workspaces/{running.pk}/activity").json()
     (traffic,) = [each for each in found["signals"] if each["kind"] == "traffic"]
     assert traffic == {"kind": "traffic", "value": 29_000, "threshold": 50_000, "active": False}

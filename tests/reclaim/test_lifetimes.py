@@ -258,11 +258,11 @@ def test_its_card_its_page_and_its_notebook_say_the_same_time(running, alice, cl
     [
         (
             (72, 336),
-            "After 3 days, if you leave the hours empty. Files stay, and you can extend it to 14 days.",
+            "After 3 days by default. Files are kept, and you can extend it up to 14 days.",
         ),
-        ((30, 0), "After 30 hours, if you leave the hours empty. Files stay, and you can extend it."),
-        ((0, 0), "At no set time, if you leave the hours empty."),
-        ((0, 4), "After 4 hours at the latest. Files stay, and it can be started again."),
+        ((30, 0), "After 30 hours by default. Files are kept, and you can extend it."),
+        ((0, 0), "No end by default."),
+        ((0, 4), "After up to 4 hours. Files are kept, and you can start it again."),
     ],
 )
 def test_the_form_says_when_a_workspace_stops(alice, local_pool, team, client, settings, site, words):

@@ -166,14 +166,14 @@ def record(workspace: Any, clock: Any) -> None:
 def test_the_preview_comes_by_htmx_and_by_a_button_and_saves_nothing(running, as_user, alice, clock):
     browser = as_user(alice)
     url = f"{AT}preview/?for=team:vision&idle_minutes=60"
-    assert "Nothing can be said yet" in browser.get(url).content.decode()
+    assert "No data yet" in browser.get(url).content.decode()
     record(running, clock)
-    words = "It would have stopped 1 workspace, freed 0 GPU-hours, and interrupted nobody."
+    words = "Would have stopped 1 workspace, freed 0 GPU-hours and interrupted no work."
     assert words in browser.get(url).content.decode()
     page = browser.post(f"{AT}new/", {"for": "team:vision", "idle_minutes": "60", "preview": "1"})
     assert words in page.content.decode()
     none = browser.get(f"{AT}preview/?for=team:vision&idle_minutes=600").content.decode()
-    assert "It would have stopped none of the 1 start" in none
+    assert "Would not have stopped the 1 recorded start" in none
     hit = browser.get(f"{AT}preview/?for=team:vision&longest_hours=2").content.decode()
     assert "and interrupted 1." in hit
     assert f"/workspaces/{running.pk}/" in hit

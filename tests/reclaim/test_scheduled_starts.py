@@ -70,7 +70,7 @@ def stopped(make, alice, local_pool, sent, clock) -> Workspace:
 def test_it_starts_in_the_morning_once_with_a_notice(stopped, alice, clock, sent, as_user):
     assert presenters.activity_of(again(stopped))["starts_at"] == datetime(2027, 11, 2, 8, tzinfo=UTC)
     page = as_user(alice).get(f"/workspaces/{stopped.pk}/").content.decode()
-    assert "It starts by itself" in page
+    assert "Stopped by a schedule" in page
     assert at(clock, 2, 7, 59).started == 0
     assert at(clock, 2, 8).started == 1
     assert again(stopped).state == State.PROVISIONING

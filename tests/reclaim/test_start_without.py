@@ -122,7 +122,7 @@ def test_the_form_offers_it_and_does_it(holder, team, alice, as_user):
     chosen = {"template": "jupyterlab", "flavor": FLAVOR, "team": team.slug}
     page = web.get("/workspaces/new/", chosen).content.decode()
     assert 'name="start_without_gpu"' in page
-    assert "Start when there is room" in page
+    assert "Start when capacity is free" in page
     page = web.get("/workspaces/new/", {**chosen, "start_without_gpu": "on"}).content.decode()
     assert "Start without GPUs" in page
     assert (

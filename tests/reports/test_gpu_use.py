@@ -241,7 +241,7 @@ def test_the_report_says_what_was_dark_and_how_it_was_before(reported, olga):
         day=found.since - timedelta(days=1), dimension="all", capacity=10, measured=10, used=5
     )
     again = gpu_use.report(actor=olga)
-    assert presenters.finding(again).endswith("It was 50 % in as many days before.")
+    assert presenters.finding(again).endswith("Previous period: 50 %.")
     (line,) = gpu_use.report(actor=olga, by="day").lines
     assert line.amounts.held == 4 * HOUR
 

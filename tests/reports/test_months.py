@@ -59,10 +59,10 @@ def test_owners_are_told_once_and_nobody_else(team, owner, settings):
     (told,) = Notification.objects.all()
     assert told.user == owner
     assert told.title == "GPU use of Vision in October 2026"
-    assert "for 40 GPU-hours" in told.body
-    assert "80 % of what was measured" in told.body
-    assert "20 GPU-hours were not measured" in told.body
-    assert "It cost 100.00 EUR." in told.body
+    assert "Allocated: 40 GPU-hours" in told.body
+    assert "80 % of the measured time" in told.body
+    assert "Not measured: 20 GPU-hours" in told.body
+    assert "Cost: 100.00 EUR." in told.body
     assert told.url.startswith("/reports/gpu-use/?team=vision")
 
 
@@ -93,9 +93,7 @@ def test_workspaces_whose_gpus_were_idle_the_longest(team, owner):
         ("olga/e", 3.0),
     ]
     months.run(FIRST)
-    assert "Idle for the most GPU-hours: olga/a (20), olga/b (12), olga/e (3)." in (
-        Notification.objects.get().body
-    )
+    assert "Most idle GPU-hours: olga/a (20), olga/b (12), olga/e (3)." in (Notification.objects.get().body)
 
 
 def test_killed_while_telling_it_has_told_nobody_and_tells_once_later(team, owner, monkeypatch):

@@ -192,7 +192,7 @@ def test_deactivating_its_holder_ends_it(team, petra, olga):
 def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team, pool):
     made = as_user(petra).post("/calendar/", form())
     page = as_user(petra).get(made.url).content.decode()
-    assert "somebody else" in page and "Book it" not in page
+    assert "someone else" in page and "Approve" not in page
     as_user(petra).post(made.url, {"do": "approve"})
     assert Reservation.objects.get().state == REQUESTED
     assert "Paper" in as_user(olga).get("/calendar/").content.decode()
@@ -202,7 +202,7 @@ def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team,
 
 def test_permissions_by_page(as_user, petra, olga, team, pool):
     browser = as_user(petra)
-    assert "Nobody books without approval" in browser.get("/calendar/permissions/").content.decode()
+    assert "No permissions" in browser.get("/calendar/permissions/").content.decode()
     assert browser.post("/calendar/permissions/", {"username": "petra"}).status_code == 403
     assert browser.post("/calendar/permissions/", {"username": "nobody"}).status_code == 400
     assert browser.post("/calendar/permissions/", {"username": "olga", "team": "vision"}).status_code == 302

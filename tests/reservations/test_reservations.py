@@ -167,7 +167,7 @@ def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
     clock.shift(3 * 3600)
     assert services.due() == 1
     row.refresh_from_db()
-    assert (row.state, row.note) == (ReservationState.CANCELLED, "Nobody decided it in time.")
+    assert (row.state, row.note) == (ReservationState.CANCELLED, "Not decided in time.")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -209,7 +209,7 @@ def test_the_calendar_asks_checks_and_shows(as_user, alice, charlie, olga, team,
     assert "fits" in checked.content.decode()
     made = as_user(alice).post("/calendar/", form())
     assert made.status_code == 302
-    assert "Waits for approval" in as_user(alice).get(made.url).content.decode()
+    assert "Waiting for approval" in as_user(alice).get(made.url).content.decode()
     assert as_user(charlie).get(made.url).status_code == 404
     as_user(olga).post(made.url, {"do": "approve"})
     row = Reservation.objects.get()

@@ -43,7 +43,7 @@ def test_everybody_sees_the_order_and_names_only_of_their_own(crowd, as_user, bo
 
 
 def test_it_says_when_nothing_waits_and_filters_by_team(crowd, as_user, bob):
-    assert "Nothing waits" in as_user(bob).get("/queue/?team=nobody").content.decode()
+    assert "The queue is empty" in as_user(bob).get("/queue/?team=nobody").content.decode()
     assert "wait-a" in as_user(bob).get("/queue/?team=vision").content.decode()
 
 
@@ -93,8 +93,8 @@ def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, r
         cause="reclaim",
     )
     page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
-    assert "It has to make room and stops" in page
-    assert "files stay, and it is queued again" in page
+    assert "Preempted in" in page
+    assert "Files are kept, and the workspace is queued again" in page
     assert with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()["preempting"]["reason"] == "reclaim"
     assert "Being preempted" in as_user(alice).get("/queue/").content.decode()
 

@@ -219,7 +219,9 @@ def test_two_machines_with_one_identity_are_seen(joined: Newcomer, olga: Any, cl
     machine.refresh_from_db()
     assert machine.cloned_at is not None
     assert Event.objects.filter(kind="machine.cloned").count() == 1
-    assert Notification.objects.get(user=olga, kind="node.cloned").title == "Two machines are gpu-a"
+    assert (
+        Notification.objects.get(user=olga, kind="node.cloned").title == "Two machines use the keys of gpu-a"
+    )
 
 
 def test_a_machine_says_the_same_of_itself_as_when_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:

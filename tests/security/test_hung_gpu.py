@@ -109,4 +109,4 @@ def test_the_page_says_that_the_driver_is_silent(clock, make, alice, local_pool,
         content_type="application/json",
     )
     page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "no answer from their driver for 45 s" in page
+    assert "no response from the driver for 45 s" in page

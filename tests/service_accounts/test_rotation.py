@@ -127,7 +127,7 @@ def test_the_page_offers_no_longer_life(as_user, alice, settings):
     page = as_user(alice).get("/account/tokens/").content.decode()
     assert "In 30 days" in page and "In 90 days" not in page and "Never" not in page
     made = as_user(alice).post("/account/tokens/", {"name": "x", "expires": "", "scopes": ["all"]})
-    assert made.status_code == 200 and "shown only this once" in made.content.decode()
+    assert made.status_code == 200 and "shown only once" in made.content.decode()
 
 
 # --- all tokens of the site -----------------------------------------------------------------------

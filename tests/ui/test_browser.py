@@ -174,11 +174,11 @@ def test_sign_in_and_error_pages_are_accessible(visit: Visit, alice: User, theme
     page.get_by_label("Name", exact=True).fill("alice")
     page.get_by_label("Password").fill("wrong")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text("do not match").wait_for()
+    page.get_by_role("alert").get_by_text("Wrong name or password").wait_for()
     assert violations(page) == []
     assert not overflows(page)
     page.goto("/nowhere/")
-    page.get_by_role("heading", name="Nothing here").wait_for()
+    page.get_by_role("heading", name="Page not found").wait_for()
     assert violations(page) == []
 
 
@@ -193,7 +193,7 @@ def test_two_clicks_from_sign_in_to_a_start(
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.get_by_role("button", name="Start JupyterLab · Large CPU · Vision").click()
     page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]{36}/\?open=1$"))
-    page.get_by_text("It opens here by itself").wait_for()
+    page.get_by_text("The workspace opens here").wait_for()
     assert Workspace.objects.count() == 2
 
 
@@ -246,7 +246,7 @@ def test_the_log_is_offered_as_soon_as_there_is_one(visit: Visit, alice: User, w
     workspace = workspace_in("provisioning", alice, generation=0)
     page = visit(alice)
     page.goto(f"/workspaces/{workspace.pk}/")
-    page.get_by_text("The log begins when the workspace has been placed").wait_for()
+    page.get_by_text("The log starts when the workspace is placed").wait_for()
     Workspace.objects.filter(pk=workspace.pk).update(generation=1)
     page.get_by_role("link", name="Show the last lines").wait_for()
     assert page.locator("#log-title").count() == 1
@@ -285,7 +285,7 @@ def test_a_lost_live_connection_says_so_and_recovers(visit: Visit, alice: User, 
 
     page.route("**/events/", gate)
     page.goto(f"/workspaces/{workspace.pk}/")
-    banner = page.get_by_text("Live connection lost, trying again")
+    banner = page.get_by_text("Live connection lost. Reconnecting")
     banner.wait_for(state="visible")
     Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
     # While the stream stays away the page asks by itself now and then.
@@ -342,7 +342,7 @@ def test_the_theme_switch_holds_across_pages_without_a_flash(visit: Visit, alice
     assert answer is not None
     assert 'data-theme="dark"' in answer.text(), "the server renders it, so nothing flashes"
     assert page.evaluate(background) == dark
-    page.get_by_role("button", name="Theme as the system").click()
+    page.get_by_role("button", name="System theme").click()
     assert page.evaluate(background) == light
 
 
@@ -385,8 +385,8 @@ def test_the_keyboard_reaches_the_content_first(visit: Visit, alice: User, team:
 def test_a_token_can_be_copied(visit: Visit, alice: User) -> None:
     page = visit(alice, permissions=["clipboard-read", "clipboard-write"])
     page.goto("/account/tokens/")
-    page.get_by_label("What is it for?").fill("nightly")
-    page.get_by_role("button", name="Make the token").click()
+    page.get_by_label("Purpose").fill("nightly")
+    page.get_by_role("button", name="Create token").click()
     secret = page.locator("#secret").input_value()
     assert secret.startswith("berth_")
     page.get_by_role("button", name="Copy").click()
@@ -418,7 +418,7 @@ def test_everything_works_without_javascript(
     page.goto("/")
     page.get_by_label("Search by name").fill("nothing-like-it")
     page.get_by_role("button", name="Show").click()
-    page.get_by_text("No workspace matches").wait_for()
+    page.get_by_text("No matching workspaces").wait_for()
     page.goto("/teams/vision/")
     page.get_by_label("Name", exact=True).fill("charlie")
     page.get_by_role("button", name="Add").click()

@@ -42,7 +42,7 @@ def test_without_javascript_it_is_the_same(visit: Any, alice: Any) -> None:
     page.goto("/docs/quotas/")
     page.get_by_role("navigation", name="On this page").get_by_role("link", name="For approvers").click()
     assert page.url.endswith("/docs/quotas/#for-approvers")
-    page.get_by_role("navigation", name="Pages before and after").get_by_role("link").last.click()
+    page.get_by_role("navigation", name="Previous and next page").get_by_role("link").last.click()
     assert page.url.endswith("/docs/people/")
 
 

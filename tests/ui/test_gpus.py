@@ -81,7 +81,7 @@ def test_the_map_is_walked_by_arrows_and_a_check_is_watched(
     page.get_by_role("heading", name="GPU 0 of gpu-01").wait_for()
     page.get_by_label("Level", exact=True).select_option("standard")
     page.get_by_role("button", name="Check again").click()
-    page.get_by_text("Waits for its node").wait_for()
+    page.get_by_text("Waiting for the node").wait_for()
     command = only(sent)
     results.apply_progress(
         run_id=command.run,

@@ -27,17 +27,17 @@ def test_from_no_team_to_a_new_workspace(
     page = visit(fay)
     page.goto("/")
     looked_at(page, "home")
-    page.get_by_role("link", name="Ask to join Vision").click()
+    page.get_by_role("link", name="Request to join Vision").click()
     looked_at(page, "ask")
     page.get_by_label("Message to the owners").fill("I train the new detector.\nBob knows me.")
-    page.get_by_role("button", name="Ask to join").click()
-    page.get_by_text("Waits for an owner").wait_for()
+    page.get_by_role("button", name="Send request").click()
+    page.get_by_text("Waiting for an owner").wait_for()
     looked_at(page, "asked")
     asked = page.url
     page.goto("/join/")
     looked_at(page, "join")
     page.goto("/")
-    page.locator("#join-vision").get_by_text("Asked").wait_for()
+    page.locator("#join-vision").get_by_text("Requested").wait_for()
 
     owner = visit(alice)
     owner.goto("/inbox/")
@@ -47,7 +47,7 @@ def test_from_no_team_to_a_new_workspace(
     owner.reload()
     assert not violations(owner, COLOUR_RULES)
     owner.emulate_media(color_scheme="light")
-    owner.get_by_role("link", name="Another role, or deny").click()
+    owner.get_by_role("link", name="Choose a role, or deny").click()
     owner.wait_for_url(asked)
     looked_at(owner, "decide")
     owner.emulate_media(color_scheme="dark")
@@ -58,7 +58,7 @@ def test_from_no_team_to_a_new_workspace(
     owner.get_by_text("fay is now member of Vision.").wait_for()
 
     # The asker's open page offers the next step by itself.
-    page.get_by_text("You are in Vision now.").wait_for()
+    page.get_by_text("You are now a member of Vision.").wait_for()
     page.locator("#first-workspace").click()
     page.wait_for_url("**/workspaces/new/**")
     assert page.locator("#team").input_value() == "vision"

@@ -107,7 +107,7 @@ def test_a_quota_is_edited_in_place_by_keyboard(visit: Visit, olga: User, site: 
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("2")
     page.keyboard.press("Enter")
-    page.get_by_text("Vision has a quota of 2 × H100.").wait_for()
+    page.get_by_text("Quota of Vision set to 2 × H100.").wait_for()
     assert Quota.objects.get(team__slug="vision", resource=H100).quota == 2000
     expect(page.locator("#edit-team-vision")).to_be_focused()
     page.get_by_role("link", name="Edit Vision").click()
@@ -127,12 +127,12 @@ def test_limits_work_without_javascript(visit: Visit, olga: User, alice: User, s
     page.get_by_label("Quota", exact=True).fill("16")
     page.locator("#cohort").select_option("Laboratory")
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("Language has a quota of 16 CPU cores.").wait_for()
+    page.get_by_text("Quota of Language set to 16 CPU cores.").wait_for()
     assert Quota.objects.get(resource="cpu_milli").quota == 16_000
     assert TeamShare.objects.get(team__slug="nlp").cohort.slug == "lab"
     owner = visit(alice, java_script_enabled=False)
     owner.goto("/teams/vision/")
-    owner.get_by_label("Most H100 of bob (GPUs)").fill("1.5")
+    owner.get_by_label("Cap on H100 for bob (GPUs)").fill("1.5")
     owner.get_by_role("button", name="Set for bob").click()
-    owner.get_by_text("The cap of bob is 1.5 × H100.").wait_for()
+    owner.get_by_text("Cap of bob set to 1.5 × H100.").wait_for()
     assert MemberCap.objects.get(user__username="bob").amount == 1500

@@ -79,7 +79,7 @@ def test_what_cannot_be_sent_says_so_and_recovers(
 
     page.route("**/*q=*", gone)
     search.fill("bet")
-    banner = page.get_by_text("Berth cannot be reached. What you entered is kept.")
+    banner = page.get_by_text("Berth is not reachable. Your input is kept.")
     banner.wait_for(state="visible")
     assert search.input_value() == "bet"
     again = page.get_by_role("button", name="Try again")

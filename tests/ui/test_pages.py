@@ -56,7 +56,7 @@ def test_sign_in_leads_to_no_other_site(alice: User, client: Client, elsewhere: 
 
 def test_a_wrong_password_says_so_and_keeps_the_name(alice: User, client: Client) -> None:
     page = client.post("/sign-in/", {"username": "alice", "password": "wrong"})
-    assert "Name and password do not match" in text_of(page)
+    assert "Wrong name or password" in text_of(page)
     assert 'value="alice"' in page.content.decode()
 
 
@@ -93,8 +93,8 @@ def test_the_theme_is_kept_and_rendered(alice: User, as_user: Browse) -> None:
 
 def test_an_empty_home_teaches_the_next_step(alice: User, team: Team, as_user: Browse) -> None:
     page = text_of(as_user(alice).get("/"))
-    assert "No workspace yet" in page
-    assert "No pool yet" in page
+    assert "No workspaces yet" in page
+    assert "No pools yet" in page
 
 
 def test_home_repeats_the_last_choice_in_one_click(
@@ -143,7 +143,7 @@ def test_two_hundred_workspaces_page_filter_and_search(
     one = client.get("/?q=number-137+jupyter")
     assert one.content.count(b'class="card ws"') == 1
     none = client.get("/?q=nothing-like-it")
-    assert "None of the 200 workspaces" in text_of(none)
+    assert "All 200 workspaces are hidden" in text_of(none)
 
 
 def test_the_list_costs_the_same_queries_for_one_and_for_many(
@@ -163,7 +163,7 @@ def test_only_those_who_see_others_are_offered_everybodys(
     workspace_in("running", bob, name="of-bob")
     assert "of-bob" not in text_of(as_user(alice).get("/"))
     assert "of-bob" in text_of(as_user(alice).get("/?whose=all"))
-    assert "Everybody's" not in text_of(as_user(bob).get("/"))
+    assert "Everyone" not in text_of(as_user(bob).get("/"))
     workspace_in("running", alice, name="of-alice")
     assert "of-alice" not in text_of(as_user(bob).get("/?whose=all"))
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_had_says_why(alice: User, team: Team, catalog: None, as_
     assert "code-server is not installed on any node." in words
     assert "An operator builds the environment “VS Code”" in words
     assert re.search(r'value="vscode" disabled', page.content.decode())
-    assert "Not possible here No node is large enough" in words
+    assert "Not possible No node is large enough" in words
 
 
 def test_a_starting_form_with_javascript_gets_verdicts_and_keeps_a_name_that_was_typed(
@@ -239,7 +239,7 @@ def test_a_refused_form_says_what_to_change_and_keeps_the_choice(
 
 
 def test_someone_without_a_team_is_told_whom_to_ask(as_user: Browse, olga: User, local_pool: Pool) -> None:
-    assert "You are in no team yet" in text_of(as_user(olga).get("/workspaces/new/"))
+    assert "You are not in a team yet" in text_of(as_user(olga).get("/workspaces/new/"))
 
 
 # --- Workspace ----------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
     )
     body = client.get(f"/workspaces/{failed.pk}/").content.decode()
     assert body.count('class="stage failed"') == 1
-    assert "It did not become ready in time" in body
+    assert "Not ready in time" in body
     assert "last line" in body
 
 
@@ -328,7 +328,7 @@ def test_stop_and_delete_ask_first_and_then_do_it(
 ) -> None:
     workspace = make(alice, "cpu-small")
     client = as_user(alice)
-    for verb, words in (("stop", "everything in their memory"), ("delete", "your home folder in Vision")):
+    for verb, words in (("stop", "everything in memory"), ("delete", "your home folder in Vision")):
         question = client.get(f"/workspaces/{workspace.pk}/{verb}/")
         assert words in text_of(question)
     workspace.refresh_from_db()
@@ -337,7 +337,7 @@ def test_stop_and_delete_ask_first_and_then_do_it(
     workspace.refresh_from_db()
     assert workspace.state == State.STOPPING
     answer = client.post(f"/workspaces/{workspace.pk}/delete/", follow=True)
-    assert f"{workspace.name} is being deleted. Your home folder stays." in text_of(answer)
+    assert f"{workspace.name} is being deleted. Your home folder is kept." in text_of(answer)
 
 
 def test_who_signs_in_anew_in_the_middle_of_an_action_lands_on_a_page(
@@ -421,7 +421,7 @@ def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Brow
 def test_a_member_sees_the_team_but_no_forms(bob: User, team: Team, as_user: Browse) -> None:
     client = as_user(bob)
     body = client.get("/teams/vision/").content.decode()
-    assert "Add a member" not in body
+    assert "Add member" not in body
     assert "Leave" in body
     assert client.post("/teams/vision/", {"username": "alice", "role": "member"}).status_code == 403
     assert client.post("/teams/vision/members/alice/role/", {"role": "member"}).status_code == 403
@@ -434,12 +434,12 @@ def test_an_operator_makes_a_team(olga: User, as_user: Browse) -> None:
     assert bad.status_code == 400
     assert "Use lower-case letters" in text_of(bad)
     good = client.post("/teams/", {"name": "Robots", "slug": "robots"}, follow=True)
-    assert "Robots is there, and you are its owner." in text_of(good)
+    assert "Team created. You are the owner." in text_of(good)
 
 
 def test_nobody_else_makes_a_team(alice: User, as_user: Browse) -> None:
     client = as_user(alice)
-    assert "Make a team" not in text_of(client.get("/teams/"))
+    assert "Create a team" not in text_of(client.get("/teams/"))
     assert client.post("/teams/", {"name": "Robots", "slug": "robots"}).status_code == 403
 
 
@@ -459,7 +459,7 @@ def test_a_token_is_shown_once(alice: User, as_user: Browse) -> None:
     assert secret.group(1) not in again
     assert "nightly" in again
     client.post(f"/account/tokens/{token.pk}/revoke/")
-    assert "No token yet" in text_of(client.get("/account/tokens/"))
+    assert "No tokens yet" in text_of(client.get("/account/tokens/"))
 
 
 def test_a_token_without_scopes_is_refused_in_words(alice: User, as_user: Browse) -> None:
@@ -477,7 +477,7 @@ def test_the_password_changes_and_the_session_stays(alice: User, as_user: Browse
     good = client.post(
         "/account/", {"old_password": PASSWORD, "new_password": new, "repeated": new}, follow=True
     )
-    assert "The password is changed" in text_of(good)
+    assert "Password changed" in text_of(good)
     alice.refresh_from_db()
     assert alice.check_password(new)
 
@@ -493,7 +493,7 @@ def test_a_pool_shows_warnings_limits_devices_and_what_is_missing(
     )
     words = text_of(as_user(alice).get("/pools/this-machine/"))
     assert "bubblewrap is missing. Install it. On node-1." in words
-    assert "a sandbox (bubblewrap) control groups" in words
+    assert "sandbox (bubblewrap) control groups" in words
     assert "GPU-node-1-1" in words
     assert "2 of 2 free" in words
     assert "VS Code not installed" in words
@@ -555,7 +555,7 @@ def test_error_pages_carry_code_request_id_and_one_next_action(client: Client, a
     assert page.content.count(b"btn primary") == 1
     nowhere = client.get("/nowhere/")
     assert nowhere.status_code == 404
-    assert "There is nothing at this address" in text_of(nowhere)
+    assert "The page does not exist" in text_of(nowhere)
 
 
 def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
@@ -569,7 +569,7 @@ def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
     monkeypatch.setattr("portal.web.fleet.presenters.pools.capacities", broken)
     page = client.get("/pools/", headers={"X-Request-Id": "abc12345"})
     assert page.status_code == 500
-    assert "Something broke here" in text_of(page)
+    assert "Internal error" in text_of(page)
 
 
 @pytest.mark.parametrize("code", ["400", "403", "403_csrf", "404", "429", "500", "503"])
@@ -586,4 +586,4 @@ def test_a_form_from_elsewhere_is_refused_with_a_page(alice: User) -> None:
     strict.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     page = strict.post("/teams/vision/", {"username": "bob", "role": "member"})
     assert page.status_code == 403
-    assert "This form is too old" in text_of(page)
+    assert "Form expired" in text_of(page)

@@ -56,9 +56,9 @@ def by_password(page: Page, base: str, name: str = "alice") -> None:
 
 def add_passkey(page: Page, base: str, name: str) -> None:
     page.goto(f"{base}/account/two-step/")
-    page.get_by_role("link", name="Add a passkey").click()
+    page.get_by_role("link", name="Add passkey").click()
     page.get_by_label("Name").fill(name)
-    page.get_by_role("button", name="Add the passkey").click()
+    page.get_by_role("button", name="Add passkey").click()
 
 
 def test_a_passkey_is_added_and_signs_in_with_nothing_else(
@@ -70,7 +70,7 @@ def test_a_passkey_is_added_and_signs_in_with_nothing_else(
     add_passkey(page, on_localhost, "Laptop")
     page.get_by_role("heading", name="Your recovery codes").wait_for()
     assert page.locator(".codes li").count() == 10
-    page.get_by_role("link", name="I have kept them").click()
+    page.get_by_role("link", name="I have saved the codes").click()
     page.locator("summary", has_text="Laptop").wait_for()
     page.goto(f"{on_localhost}/sign-in/")
     assert page.url == f"{on_localhost}/", "signed in still"
@@ -110,7 +110,7 @@ def test_the_same_passkey_is_not_added_twice(visit: Visit, alice: User, on_local
     add_passkey(page, on_localhost, "Laptop")
     page.get_by_role("heading", name="Your recovery codes").wait_for()
     add_passkey(page, on_localhost, "Again")
-    page.get_by_text("This device has a passkey for this account already.").wait_for()
+    page.get_by_text("This device already has a passkey for this account.").wait_for()
 
 
 def test_a_dismissed_request_is_said_and_can_be_repeated(
@@ -135,8 +135,8 @@ def test_a_stale_session_confirms_by_passkey_and_goes_on(
     page.get_by_role("heading", name="Your recovery codes").wait_for()
     _make_stale()
     page.goto(f"{on_localhost}/users/bob/delete/")
-    page.get_by_role("button", name="Delete the account").click()
-    page.get_by_role("heading", name="Confirm that it is you").wait_for()
+    page.get_by_role("button", name="Delete account").click()
+    page.get_by_role("heading", name="Confirm your identity").wait_for()
     page.get_by_role("button", name="Use a passkey").click()
     page.wait_for_url(f"{on_localhost}/users/")
     bob.refresh_from_db()
@@ -149,7 +149,7 @@ def test_the_second_step_works_without_javascript(visit: Visit, alice: User, on_
     by_password(page, on_localhost)
     assert not page.get_by_role("button", name="Use a passkey").is_visible()
     page.get_by_label("Code of your authenticator app").fill(code_of(secret))
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.wait_for_url(f"{on_localhost}/")
 
 
@@ -171,7 +171,7 @@ def test_the_pages_are_accessible_and_fit_a_phone(
     stranger.get_by_label("Name").fill("alice")
     stranger.get_by_label("Password").fill(PASSWORD)
     stranger.get_by_role("button", name="Sign in", exact=True).click()
-    stranger.get_by_role("heading", name="One more step").wait_for()
+    stranger.get_by_role("heading", name="Second step").wait_for()
     found = Axe().run(stranger)
     assert not found.response["violations"], found.generate_report()
     assert stranger.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -30,20 +30,20 @@ def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, tea
     page.get_by_label("Name", exact=True).fill("gina")
     page.locator("#id_team").select_option("vision")
     page.get_by_role("button", name="Invite").click()
-    link = page.get_by_label("The link").input_value()
+    link = page.get_by_label("Link", exact=True).input_value()
     looked_at(page, "invited")
 
     guest = visit(None)
     guest.goto("/welcome/" + link.split("/welcome/")[1])
     looked_at(guest, "welcome")
     guest.get_by_label("Password", exact=True).fill(PASSWORD)
-    guest.get_by_label("The same again").fill(PASSWORD)
-    guest.get_by_role("button", name="Set the password").click()
+    guest.get_by_label("Repeat password").fill(PASSWORD)
+    guest.get_by_role("button", name="Set password").click()
     guest.wait_for_url("**/")
     guest.goto("/teams/vision/")
     guest.get_by_role("heading", name="Vision").wait_for()
     guest.goto("/account/")
-    guest.get_by_text("(this one)").wait_for()
+    guest.get_by_text("(this session)").wait_for()
     looked_at(guest, "account")
 
     for name in ("alice", "gina"):
@@ -53,7 +53,7 @@ def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, tea
         looked_at(page, f"deactivate {name}")
     page.get_by_label("Note").fill("left")
     page.get_by_role("button", name="Deactivate gina").click()
-    page.get_by_text("gina is deactivated.").wait_for()
+    page.get_by_text("gina deactivated.").wait_for()
     looked_at(page, "deactivated")
     # The page hears of it, and may be on its way there by itself.
     with suppress(PlaywrightError):

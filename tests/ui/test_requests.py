@@ -105,14 +105,14 @@ def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
     row.get_by_label("Note").fill("For now")
     # Enter in a field is the first button: Approve.
     page.keyboard.press("Enter")
-    row.get_by_text("petra approved 0.5 × H100 of it").wait_for()
+    row.get_by_text("petra approved 0.5 × H100").wait_for()
     assert Grant.objects.get(request=made).amount == 500
     # htmx gives the focus when the swap has settled, after the text is there.
     page.wait_for_function(f"document.activeElement.id === 'r-{made.pk}'")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    row.get_by_text("Approved, over").wait_for()
+    row.get_by_text("Ended", exact=True).wait_for()
     assert Grant.objects.get(request=made).ended_at
     # The other one waits on as it was, and what was typed nowhere was sent nowhere.
     page.locator(f"#r-{asked['second'].pk}").get_by_role("button", name="Deny").click()
@@ -127,16 +127,16 @@ def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team
         "/quotas/ask/?team=vision&resource=gpu:h100&amount=1000&template=jupyterlab&flavor=gpu-1&name=big"
     )
     member.get_by_text("Decided by an approver").wait_for()
-    member.get_by_label("What for?").fill("The review")
-    member.get_by_role("button", name="Ask, and start when approved").click()
+    member.get_by_label("Purpose").fill("The review")
+    member.get_by_role("button", name="Send request, start when approved").click()
     member.wait_for_url(re.compile("/quotas/requests/"))
-    member.get_by_text("It starts by itself when this is approved").wait_for()
+    member.get_by_text("The workspace starts when the request is approved").wait_for()
     approver = visit(petra)
     approver.goto("/quotas/approvals/")
     approver.get_by_role("button", name="Approve").click()
-    approver.get_by_text("petra approved it").first.wait_for()
+    approver.get_by_text("petra approved the request").first.wait_for()
     # Without a reload: the page listens.
-    member.get_by_text("Approved. It starts as soon as there is room").or_(
+    member.get_by_text("Approved. The workspace starts when capacity is free").or_(
         member.get_by_text("Starting")
     ).first.wait_for()
 
@@ -146,8 +146,8 @@ def test_the_form_says_how_it_stands_as_the_choice_changes(
 ) -> None:
     page = visit(bob)
     page.goto("/quotas/ask/?team=vision&resource=gpu:h100")
-    page.get_by_text("Approved at once: up to 1 × H100 for up to 8 h").wait_for()
-    page.get_by_label("What", exact=True).select_option("memory_mib")
+    page.get_by_text("Approved automatically: up to 1 × H100 for up to 8 h").wait_for()
+    page.get_by_label("Resource", exact=True).select_option("memory_mib")
     page.get_by_text("Decided by an approver").wait_for()
 
 
@@ -165,6 +165,6 @@ def test_all_of_it_works_without_javascript(
     page.get_by_text("“Use two A100”").first.wait_for()
     member = visit(bob, java_script_enabled=False)
     member.goto("/notifications/")
-    member.get_by_role("button", name=re.compile("Look at it.*denied 2 × H100")).click()
-    member.get_by_role("link", name="Ask again").click()
-    assert member.get_by_label("How many more").input_value() == "2"
+    member.get_by_role("button", name=re.compile("Open.*denied 2 × H100")).click()
+    member.get_by_role("link", name="Request again").click()
+    assert member.get_by_label("Additional amount").input_value() == "2"

@@ -93,7 +93,7 @@ def test_a_start_that_is_tried_again_by_itself_says_how_often_and_when(
         status__reason=reported("busy", "The node is busy.").as_json(),
     )
     page = text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
-    assert "The node is busy. Tried 2 times. The next try comes by itself" in page
+    assert "The node is busy. Tried 2 times. The portal retries automatically" in page
 
 
 def test_the_log_of_a_deleted_workspace_went_with_it(
@@ -108,7 +108,7 @@ def test_the_log_of_a_deleted_workspace_went_with_it(
         part(client, f"{path}logs/", "log"),
     ):
         assert "written nothing" not in said
-        assert "deleted, and its log with it" in said
+        assert "The log was deleted with the workspace" in said
     assert "log-refresh" not in client.get(path).content.decode()
 
 
@@ -126,7 +126,7 @@ def test_when_the_last_workspace_goes_one_primary_button_stays(
     Workspace.objects.filter(pk=workspace.pk).update(state=State.TERMINATED)
     emptied = part(client, "/", "list")
     assert "btn primary" not in emptied
-    assert "No workspace now" in emptied
+    assert "No workspaces" in emptied
     assert client.get("/").content.decode().count("btn primary") == 1
 
 
@@ -199,7 +199,7 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
     path = "/teams/vision/members/bob/revoke/"
     body = client.get(path).content.decode()
     assert "night-run" in body
-    assert "Nothing is stopped by itself: delete them first." in body
+    assert "Delete them first." in body
     assert ">Remove bob</span>" not in body
     assert "/?q=bob&amp;whose=all" in body
     assert "night-run" in text_of(client.get("/?q=bob&whose=all"))

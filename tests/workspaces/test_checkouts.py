@@ -161,7 +161,7 @@ def test_its_page_follows_the_clone_and_its_events_have_the_commit(clock, make, 
     workspace = make(bob, git=source())
     assert [row.state for row in rows(workspace)] == ["waiting"]
     assert tell(workspace, what="repository", state="cloning", percent=45).status_code == 204
-    assert rows(workspace)[0].words == "Is being cloned, 45 %"
+    assert rows(workspace)[0].words == "Cloning, 45 %"
     assert not Event.objects.filter(kind="workspace.cloned").exists()
     assert (
         tell(workspace, what="repository", state="cloned", commit="abc1234def" + "0" * 30).status_code == 204

@@ -63,16 +63,16 @@ def test_what_is_no_list_is_refused(allowed):
     ("template", "config", "words"),
     [
         (("", ""), {}, ""),
-        (("none", ""), {}, "Nothing outside of it"),
-        (("", ""), {"egress": "none"}, "Nothing outside of it"),
+        (("none", ""), {}, "No network access"),
+        (("", ""), {"egress": "none"}, "No network access"),
         (("list", "packages.example"), {}, "Only packages.example"),
         (("list", "packages.example *.a.org"), {"egress": "list", "egress_allow": "x.a.org"}, "Only x.a.org"),
         (
             ("list", "packages.example"),
             {"egress": "list", "egress_allow": "10.1.0.0/16"},
-            "Nothing outside of it",
+            "No network access",
         ),
-        (("list", "packages.example"), {"egress": "none"}, "Nothing outside of it"),
+        (("list", "packages.example"), {"egress": "none"}, "No network access"),
     ],
 )
 def test_the_tightest_is_what_people_read(template, config, words):

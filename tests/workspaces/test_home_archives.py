@@ -196,7 +196,7 @@ def test_after_a_move_it_stays_where_it_was_made(workspace, bob, sent, as_user):
         restore(workspace, archive)
     assert code_of(refused) == ArchiveCode.HOME_ELSEWHERE and archive.node_name in str(refused.value.sentence)
     html = as_user(bob).get(f"/workspaces/{workspace.pk}/files/archives/").content.decode()
-    assert f"It lies on {archive.node_name}" in html and "/restore/" not in html and "/delete/" in html
+    assert f"The archive is on {archive.node_name}" in html and "/restore/" not in html and "/delete/" in html
     home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
     assert order(sent).do is ArchiveDo.DELETE
 
@@ -234,7 +234,7 @@ def test_what_a_node_refuses_leaves_the_home_and_the_archive(workspace, bob, sen
     assert (archive.state, archive.reason["code"], archive.left) == ("ready", code, True)
     assert Notification.objects.filter(kind="home.archive_failed", user=bob).exists()
     html = as_user(bob).get(f"/workspaces/{workspace.pk}/files/archives/").content.decode()
-    assert "It was not restored." in html
+    assert "Restore failed." in html
     clear = order(sent)
     answer(clear, done=True)
     archive.refresh_from_db()
@@ -348,7 +348,9 @@ def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
     html = browser.get(here).content.decode()
     assert "7 files and folders" in html and "without 1 pipe" in html and "hx-select" not in html
     question = browser.get(f"{here}{archive.pk}/restore/").content.decode()
-    assert "everything in your home folder" in question and "change places at once" in question
+    assert (
+        "everything now in your home folder" in question and "until the restored one is complete" in question
+    )
     assert HomeArchive.objects.get().state == "ready"
     browser.post(f"{here}{archive.pk}/restore/")
     assert HomeArchive.objects.get().state == "restoring"

@@ -186,7 +186,7 @@ def test_the_upload_form_leads_to_the_workspaces_origin_and_back(workspace, bob,
     back = node.asked[0][0]["ask"]["back"]
     assert back.endswith(f"/workspaces/{workspace.pk}/files/?path=d")
     html = as_user(bob).get(url(workspace, "?path=d&saved=2&refused=exists&about=a")).content.decode()
-    assert "2 files are uploaded." in html and "already" in html
+    assert "2 files uploaded." in html and "already" in html
     # What an address says is only ever words.
     html = as_user(bob).get(url(workspace, "?saved=x&refused=<b>&about=<i>")).content.decode()
     assert "<b>" not in html and "<i>" not in html

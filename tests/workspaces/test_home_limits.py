@@ -292,4 +292,4 @@ def test_the_page_says_how_full_it_is(running, as_user):
         tasks.apply_home_usage.run("", node, messages.dump([usage]))
     page = as_user(running.owner).get(f"/workspaces/{running.pk}/").content.decode()
     assert "950 MiB of 1,000 MiB" in page or "950 MiB of 1000 MiB" in page
-    assert "Delete what you no longer need" in page
+    assert "Delete files that you no longer need" in page

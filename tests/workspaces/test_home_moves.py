@@ -338,7 +338,7 @@ def test_answers_of_other_nodes_and_of_nobody(place, bob, sent):
 def test_the_page_and_rest(place, as_user, bob, sent, client):
     page = as_user(bob)
     html = page.get("/homes/").content.decode()
-    assert "Move it to another machine" in html and "<option>gpu-b</option>" in html
+    assert "Move to another machine" in html and "<option>gpu-b</option>" in html
     page.post(f"/homes/{place.pk}/move/", {"node": "gpu-b"})
     move = HomeMove.objects.get()
     answer(order(sent), done=True)

@@ -211,31 +211,31 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
     workspace = make(alice, name="paper")
     run_until_ready(sent, workspace)
     browser, url = as_user(olga), f"/machines/{machine.pk}/delete/"
-    assert "gpu-07 is joined" in browser.get(url).content.decode()
+    assert "gpu-07 is still joined" in browser.get(url).content.decode()
     revoked(machine, olga)
     page = browser.get(url).content.decode()
-    assert "vision/alice/paper" in page and "1 home folder that lies only there" in page
-    assert "2 devices, which leave the inventory" in page
+    assert "vision/alice/paper" in page and "access to 1 home folder that is only there" in page
+    assert "2 devices in the inventory" in page
     wrong = browser.post(url, {"confirm": "gpu-08"})
     assert wrong.status_code == 400 and "is not the name of this machine" in wrong.content.decode()
     assert Machine.objects.exists()
     done = browser.post(url, {"confirm": " gpu-07 ", "note": "stolen"}, follow=True).content.decode()
-    assert "gpu-07 is removed." in done and not Machine.objects.exists()
+    assert "gpu-07 removed." in done and not Machine.objects.exists()
     own = as_user(alice)
     page = own.get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "gpu-07 was removed" in page and "See home folders" in page
+    assert "gpu-07 was removed" in page and "View home folders" in page
     refused = own.post(f"/workspaces/{workspace.pk}/start/", follow=True).content.decode()
     assert "Your home folder was on gpu-07, which was removed." in refused
-    assert "Begin with an empty one" in own.get("/homes/").content.decode()
+    assert "Create an empty home folder" in own.get("/homes/").content.decode()
     lost = LostHome.objects.get()
-    assert "do not come along" in own.get(f"/homes/lost/{lost.pk}/recreate/").content.decode()
+    assert "access to the old files" in own.get(f"/homes/lost/{lost.pk}/recreate/").content.decode()
     own.post(f"/homes/lost/{lost.pk}/recreate/")
     Node.objects.filter(name="node-1").update(cordoned=False)
     snapshot_cache.forget()
     own.post(f"/workspaces/{workspace.pk}/start/")
     cycle.run()
     assert workspace.allocations.get(released_at=None).node.name == "node-1"
-    assert "A new one was begun" in own.get("/homes/").content.decode()
+    assert "A new home folder was created" in own.get("/homes/").content.decode()
 
 
 def test_over_rest(pool, machine, make, alice, olga, sent, api):
@@ -282,13 +282,13 @@ def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
     losses = machine_removal.losses_of(olga, machine.pk)
     assert (losses.archive_count, losses.archived) == (2, ())
     question = remove_question(losses)
-    assert "2 archives of home folders, which lie there, too" in question["loses"]
-    assert question["stays"][-1].startswith("of these home folders nothing else")
+    assert "access to 2 archives of home folders" in question["loses"]
+    assert question["stays"][-1].startswith("no archives of these home folders")
 
     kept(alice, other)
     losses = machine_removal.losses_of(olga, machine.pk)
     assert (losses.archive_count, losses.archived) == (2, ("vision/alice",))
-    assert remove_question(losses)["stays"][-1].endswith("to restore when it lies there: vision/alice")
+    assert remove_question(losses)["stays"][-1].endswith("on other machines: vision/alice")
 
     MachineFactory(pool=pool, name="node-1", state="revoked")
     assert machine_removal.losses_of(olga, machine.pk).archived == ()

@@ -164,9 +164,9 @@ def test_the_pages_say_what_goes_and_who_shares_it(workspace, bob, team, as_user
     question = browser.get(url(workspace, "reset/")).content.decode()
     assert "polars 1.9.0" in question and "twin" in question
     done = browser.post(url(workspace, "reset/"), follow=True).content.decode()
-    assert "Keep them" in done
-    assert "Keep them" in browser.get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "Keep them" not in browser.post(url(workspace, "keep/"), follow=True).content.decode()
+    assert "Keep packages" in done
+    assert "Keep packages" in browser.get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "Keep packages" not in browser.post(url(workspace, "keep/"), follow=True).content.decode()
 
 
 def test_a_member_is_given_the_list_and_an_owner_makes_it_an_environment(

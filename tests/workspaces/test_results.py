@@ -458,7 +458,7 @@ def test_who_owns_what_could_not_be_started_is_told_once(make, alice, local_pool
         assert workspace.state == State.TERMINATING
         assert answer(sent, Op.DELETE, "absent")
     ((title, body, repeats),) = told(alice, "workspace.failed")
-    assert (title, repeats) == ("one could not be started", 2)
+    assert (title, repeats) == ("one failed to start", 2)
     assert "No such image." in body
 
 

@@ -70,7 +70,7 @@ def test_who_has_to_make_room_is_told_when_and_for_whom_first(running):
     Preemption.objects.create(workspace=running, cause="reclaim", preempt_at=at)
     first, second = summary_of(running.external_name)["messages"]
     assert (first["tone"], first["at"]) == ("bad", at.isoformat())
-    assert "the team that owns the quota" in first["text"]
+    assert "the team that owns the borrowed quota" in first["text"]
     assert "40 s" in second["text"]
 
 
@@ -85,7 +85,7 @@ def test_a_full_home_is_told(running, settings):
         percent=90,
         measured_at=timezone.now(),
     )
-    assert [text for text in texts(running) if "home folder holds" in text]
+    assert [text for text in texts(running) if "home folder uses" in text]
 
 
 def test_a_gpu_that_takes_no_new_work_is_told_to_who_has_it(running):
@@ -94,7 +94,7 @@ def test_a_gpu_that_takes_no_new_work_is_told_to_who_has_it(running):
     AllocatedDevice.objects.create(allocation=allocation, device=device)
     assert texts(running) == []
     Device.objects.update(cordoned=True)
-    assert [text for text in texts(running) if "taken for repair" in text]
+    assert [text for text in texts(running) if "may need repair" in text]
     allocation.released_at = timezone.now()
     allocation.save()
     assert texts(running) == []

@@ -135,9 +135,9 @@ def test_a_version_is_restored_by_whoever_might_type_it(with_token, as_user, ali
     shown = as_user(alice).get(page).content.decode()
     assert shown.count("Restore<") == 2
     said = as_user(alice).post(f"{page}versions/1/restore/", follow=True).content.decode()
-    assert "It is as in version" not in said
+    assert "Version 1 restored." not in said
     said = as_user(alice).post(f"{page}versions/2/restore/", follow=True).content.decode()
-    assert "It is as in version 2." in said
+    assert "Version 2 restored." in said
     team.refresh_from_db()
     assert (team.egress, team.egress_allow) == ("none", "")
     newest = Revision.objects.filter(key=team.pk).order_by("-number")[0]
@@ -176,18 +176,18 @@ def test_what_runs_keeps_its_rule_and_its_page_says_what_comes(as_user):
     before = dispatch.spec_of(workspace)
     url = reverse("workspaces:detail", args=[workspace.pk])
     page = as_user(workspace.owner)
-    assert "Changed since" not in page.get(url).content.decode()
+    assert "From the next start" not in page.get(url).content.decode()
     close(workspace.team)
     workspace = type(workspace).objects.get(pk=workspace.pk)
     # The same command, sent again, is the same: nothing that runs is started anew.
     assert dispatch.spec_of(workspace).digest() == before.digest()
-    assert "From its next start: Only packages.example" in page.get(url).content.decode()
+    assert "From the next start: Only packages.example" in page.get(url).content.decode()
     workspace.placed_at = timezone.now()
     workspace.save()
     assert dispatch.spec_of(workspace).egress == (EgressLimit("list", "packages.example"),)
     text = page.get(url).content.decode()
     assert "Only packages.example" in text
-    assert "Changed since" not in text
+    assert "From the next start" not in text
 
 
 def test_a_team_with_a_rule_has_it_in_the_preview_of_a_template(with_token, alice, team, catalog):

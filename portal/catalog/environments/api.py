@@ -58,8 +58,8 @@ SCOPES = {"GET": Scope.ENVIRONMENTS_READ, "*": Scope.ENVIRONMENTS_WRITE}
 
 
 class EnvironmentFilter(filters.FilterSet):
-    search = filters.CharFilter(method="by_words", label="Words in its name, short name or description.")
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team whose it is.")
+    search = filters.CharFilter(method="by_words", label="Words in name, slug or description.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of its team.")
     kind = filters.ChoiceFilter(choices=Kind.choices, label="Where it comes from.")
     enabled = filters.BooleanFilter(label="Whether it can be chosen.")
     deprecated = filters.BooleanFilter(label="Whether another one shall be chosen.")
@@ -126,7 +126,7 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Change a software environment",
-        description="What is not given stays. Its content is changed by its builds.",
+        description="Omitted fields stay unchanged. Builds change its content.",
         request=EnvironmentChangeSerializer,
         responses={200: EnvironmentSerializer},
         parameters=[IF_MATCH],
@@ -143,7 +143,7 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Delete a software environment",
-        description="Refused while a workspace or a template uses it; the refusal says which.",
+        description="Denied while a workspace or template uses it. The error lists them.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
@@ -153,7 +153,7 @@ class EnvironmentViewSet(ReadViewSet):
         return Response(status=204)
 
     @operation(
-        "Say what another version would change",
+        "Preview a new version",
         description="For who manages it. Compares what is asked for with the present version, and says who "
         "uses it. Nothing is kept.",
         request=SourcePreviewRequestSerializer,
@@ -220,8 +220,8 @@ class VersionViewSet(_OfEnvironment):
         return Response(VersionDetailSerializer(version).data)
 
     @operation(
-        "Make a version the current one",
-        description="For who manages it. Workspaces that are made from now on get it.",
+        "Make a version current",
+        description="For managers of the environment. New workspaces use it.",
         request=None,
         responses={200: EnvironmentSerializer},
         parameters=[IF_MATCH],
@@ -298,7 +298,7 @@ class BuildViewSet(_OfEnvironment):
 
     @operation(
         "Cancel a build",
-        description="For who manages the environment. Nothing of it stays on the node.",
+        description="For managers of the environment. Nothing stays on the node.",
         request=None,
         responses={200: BuildSerializer},
         errors=[404, 409],

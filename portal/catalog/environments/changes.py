@@ -43,10 +43,10 @@ class Changes:
         if more:
             parts.append(_("%(count)d more") % {"count": more})
         if not parts:
-            parts.append(_("the same packages"))
+            parts.append(_("same packages"))
         if self.weight_mib:
             size = format_memory(abs(self.weight_mib))
-            text = _("%(size)s heavier") if self.weight_mib > 0 else _("%(size)s lighter")
+            text = _("%(size)s larger") if self.weight_mib > 0 else _("%(size)s smaller")
             parts.append(text % {"size": size})
         return parts
 

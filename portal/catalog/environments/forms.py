@@ -22,14 +22,14 @@ class _Source(forms.Form):
     """The source: text, or a file whose name determines its kind."""
 
     source_kind = forms.ChoiceField(
-        label=_("What you give"), choices=SourceKind.choices, initial=SourceKind.PACKAGES
+        label=_("Source"), choices=SourceKind.choices, initial=SourceKind.PACKAGES
     )
     source = forms.CharField(
         label=_("Packages"),
         required=False,
         strip=False,
         max_length=MAX_LOCK,
-        help_text=_("One on each line, as numpy or pandas>=2.2. Or choose a file below."),
+        help_text=_("One per line, such as numpy or pandas>=2.2. Or choose a file below."),
         widget=forms.Textarea(
             attrs={"rows": 10, "spellcheck": "false", "autocapitalize": "none", "class": "mono"}
         ),
@@ -37,14 +37,12 @@ class _Source(forms.Form):
     folder = forms.ChoiceField(
         label=_("Folder on the nodes"),
         required=False,
-        help_text=_(
-            "An environment that is there already. It is mounted read-only, and never changed or removed."
-        ),
+        help_text=_("An existing environment. It is mounted read-only and never changed or removed."),
     )
     file = forms.FileField(
         label=_("File"),
         required=False,
-        help_text=_("requirements.txt, pyproject.toml, or a lock with hashes. It takes the list's place."),
+        help_text=_("requirements.txt, pyproject.toml, or a lock with hashes. Replaces the list."),
     )
     python = forms.ChoiceField(
         label=_("Python"), choices=[(python, python) for python in PYTHONS], initial=own_python
@@ -62,7 +60,7 @@ class _Source(forms.Form):
             del self.fields["folder"]
             kinds.choices = [choice for choice in SourceKind.choices if choice[0] != SourceKind.FOLDER]
             return
-        folder.choices = [("", _("Choose one") if choices else _("No node names one")), *choices]
+        folder.choices = [("", _("Choose a folder") if choices else _("No folders available")), *choices]
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -72,12 +70,12 @@ class _Source(forms.Form):
             cleaned["source"] = folder
             if not folder:
                 self.add_error(
-                    "folder", _("Choose a folder. Nodes name theirs in BERTH_ENVIRONMENT_FOLDERS.")
+                    "folder", _("Choose a folder. Nodes list folders in BERTH_ENVIRONMENT_FOLDERS.")
                 )
             return cleaned
         if upload is not None:
             if upload.size > MAX_LOCK:
-                self.add_error("file", _("The file is too long."))
+                self.add_error("file", _("The file is too large."))
             else:
                 cleaned["source"] = upload.read().decode("utf-8", "replace")
                 if upload.name.endswith(".toml"):
@@ -85,7 +83,7 @@ class _Source(forms.Form):
                 elif cleaned.get("source_kind") in (SourceKind.PACKAGES, SourceKind.PYPROJECT):
                     cleaned["source_kind"] = SourceKind.REQUIREMENTS.value
         elif not cleaned.get("source", "").strip() and self.needs_source:
-            self.add_error("source", _("Name at least one package, or choose a file."))
+            self.add_error("source", _("Enter at least one package, or choose a file."))
         return cleaned
 
     needs_source = True
@@ -96,14 +94,14 @@ class NewEnvironmentForm(_Source):
     description = forms.CharField(
         label=_("Description"), max_length=200, required=False, widget=forms.TextInput(attrs=_PLAIN)
     )
-    team = forms.ChoiceField(label=_("For whom"), required=False)
+    team = forms.ChoiceField(label=_("Available to"), required=False)
     notebook = forms.BooleanField(label=_("Add JupyterLab and marimo"), required=False, initial=True)
     field_order = ("name", "description", "team", "source_kind", "source", "file", "python", "notebook")
 
     def __init__(self, *args: Any, teams: Iterable[Team], everybody: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field: Any = self.fields["team"]
-        field.choices = [*([("", _("Everybody"))] if everybody else []), *((t.slug, t.name) for t in teams)]
+        field.choices = [*([("", _("Everyone"))] if everybody else []), *((t.slug, t.name) for t in teams)]
 
 
 class SourceForm(_Source):
@@ -117,8 +115,10 @@ class AboutForm(forms.Form):
     description = forms.CharField(
         label=_("Description"), max_length=200, required=False, widget=forms.TextInput(attrs=_PLAIN)
     )
-    enabled = forms.BooleanField(label=_("Can be chosen for new workspaces"), required=False)
-    deprecated = forms.BooleanField(label=_("Deprecated: another one shall be chosen"), required=False)
+    enabled = forms.BooleanField(label=_("Available for new workspaces"), required=False)
+    deprecated = forms.BooleanField(
+        label=_("Deprecated: users should choose another environment"), required=False
+    )
     successor = forms.ChoiceField(label=_("Successor"), required=False)
 
     def __init__(self, *args: Any, successors: Offered, **kwargs: Any) -> None:

@@ -35,16 +35,16 @@ class SourceKind(models.TextChoices):
     REQUIREMENTS = MessageKind.REQUIREMENTS.value, _("requirements.txt")
     PYPROJECT = MessageKind.PYPROJECT.value, _("pyproject.toml")
     LOCK = MessageKind.LOCK.value, _("Lock with hashes")
-    FOLDER = MessageKind.FOLDER.value, _("Folder that is on the nodes")
+    FOLDER = MessageKind.FOLDER.value, _("Folder on the nodes")
 
 
 class VersionState(models.TextChoices):
     """The state of a version. A new one is built on demand."""
 
     NEW = "new", _("Not built yet")
-    BUILDING = "building", _("Being built")
+    BUILDING = "building", _("Building")
     READY = "ready", _("Ready")
-    FAILED = "failed", _("Not built")
+    FAILED = "failed", _("Build failed")
 
 
 class BuildState(models.TextChoices):

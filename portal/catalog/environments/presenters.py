@@ -64,7 +64,7 @@ def rows_of(environments: Sequence[Environment], states: dict[Any, str]) -> list
 
 def _row(environment: Environment, newest: str) -> EnvironmentRow:
     if not environment.enabled:
-        return EnvironmentRow(environment, _("Off"), "circle-off", "")
+        return EnvironmentRow(environment, _("Disabled"), "circle-off", "")
     if environment.kind == Kind.NODE:
         return EnvironmentRow(environment, _("On every node"), "circle-check", "ok")
     if environment.deprecated:
@@ -75,15 +75,15 @@ def _row(environment: Environment, newest: str) -> EnvironmentRow:
     icon, tone = VERSION_LOOKS[state]
     if environment.current is not None:
         if state == VersionState.BUILDING:
-            return EnvironmentRow(environment, _("Ready, next one is built"), icon, tone)
-        return EnvironmentRow(environment, _("Ready, next one failed"), icon, "wait")
+            return EnvironmentRow(environment, _("Ready, next version building"), icon, tone)
+        return EnvironmentRow(environment, _("Ready, next version failed"), icon, "wait")
     return EnvironmentRow(environment, state.label, icon, tone)
 
 
 def standing(environment: Environment, progress: selectors.Progress | None) -> str:
     """Return the state of a template's environment: “ready”, “is being built: 40 %”."""
     if not environment.enabled:
-        return gettext("switched off")
+        return gettext("disabled")
     if environment.kind == Kind.NODE:
         return gettext("on every node")
     if environment.current_id is not None:
@@ -253,7 +253,9 @@ def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str,
     """Return the folders on nodes as choices, with content, nodes and missing programs in the label."""
     choices = [(folder.path, _folder_line(folder)) for folder in selectors.folders_there()]
     if present is not None and is_folder(present) and all(path != present.source for path, _line in choices):
-        choices.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
+        choices.append(
+            (present.source, gettext("%(folder)s · not on any node now") % {"folder": present.source})
+        )
     return choices
 
 
@@ -264,7 +266,7 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
     if "jupyter-lab" not in folder.programs:
         parts.append(gettext("no JupyterLab"))
     if not folder.alike:
-        parts.append(gettext("not the same on all"))
+        parts.append(gettext("differs between nodes"))
     return " · ".join(parts)
 
 
@@ -295,13 +297,13 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
                 "count": holding.package_count,
             }
             if holding.fingerprint != wanted:
-                note += " · " + gettext("changed since it was looked at")
+                note += " · " + gettext("changed since the last check")
         if holding.holds:
-            rows.append(HoldingRow(holding, gettext("Has it"), "circle-check", "ok", note))
+            rows.append(HoldingRow(holding, gettext("Available"), "circle-check", "ok", note))
         elif is_folder(version):
-            rows.append(HoldingRow(holding, gettext("Not there"), "circle-off", "", note))
+            rows.append(HoldingRow(holding, gettext("Missing"), "circle-off", "", note))
         else:
-            rows.append(HoldingRow(holding, gettext("On its way"), "hourglass", "wait", note))
+            rows.append(HoldingRow(holding, gettext("Copying"), "hourglass", "wait", note))
     return rows
 
 
@@ -328,8 +330,8 @@ def deleting_question(environment: Environment) -> dict[str, Any]:
     return {
         "title": _("Delete the environment “%(name)s”?") % {"name": environment.name},
         "loses": [_("its versions and locks"), _("the logs of its builds")],
-        "stays": [_("what nodes hold of it, for some days"), _("the record of what happened")],
-        "yes": _("Delete the environment"),
+        "stays": [_("copies on nodes, for a few days"), _("audit log entries")],
+        "yes": _("Delete environment"),
     }
 
 

@@ -70,7 +70,7 @@ def preview(
     if kind == SourceKind.FOLDER:
         return _folder_preview(actor, environment, text)
     python = sources.python_of(python) if python else environment.python
-    exact, lines = False, [_("It is the first version.")]
+    exact, lines = False, [_("First version.")]
     if present is not None:
         exact, lines = _changes(environment, present, kind, text, python)
     reach = reach_of(environment)
@@ -92,7 +92,7 @@ def _folder_preview(actor: User | SystemActor, environment: Environment, path: s
     ]
     reach = reach_of(environment)
     present = environment.current
-    when = [_("New workspaces get it as soon as a node has looked at it, and run where it is.")]
+    when = [_("New workspaces use it when a node has checked it, and run on nodes that have it.")]
     return Preview(present.number if present is not None else 0, False, tuple(lines), reach, tuple(when))
 
 
@@ -100,10 +100,10 @@ def folder_warnings(folder: selectors.NodeFolder) -> list[str]:
     """Return warnings about missing notebook programs and differences between nodes."""
     lines = []
     if missing := sorted({"jupyter-lab", "marimo"} - folder.programs):
-        text = _("It has no %(programs)s: templates that start these cannot run in it. Install them there.")
+        text = _("Missing: %(programs)s. Templates that need these cannot run. Install them in the folder.")
         lines.append(text % {"programs": ", ".join(missing)})
     if not folder.alike:
-        lines.append(_("It is not the same on all nodes: what a workspace finds depends on its node."))
+        lines.append(_("The folder differs between nodes. Make it the same on all nodes."))
     return lines
 
 
@@ -145,22 +145,22 @@ def _changes(
     if source_digest_of(kind, python, build_text) == source_digest_of(
         present.source_kind, present.python, before
     ):
-        return False, [_("The same is asked for: only newer versions of its packages would come.")]
+        return False, [_("No changes to the list. A build uses newer package versions.")]
     requirements = sources.requirements_in(kind, build_text)
     lines += filter(None, (_line(requirement, has, python) for requirement in requirements))
     now = {canonicalize_name(name) for name in sources.names_in(kind, build_text)}
     gone = [
         name for name in sources.names_in(present.source_kind, before) if canonicalize_name(name) not in now
     ]
-    lines += [_("%(name)s is not asked for any more") % {"name": name} for name in gone]
+    lines += [_("%(name)s no longer requested") % {"name": name} for name in gone]
     new_programs = [
         name
         for name in sources.names_in(kind, build_text)
         if name not in {requirement.name for requirement in requirements}
         and canonicalize_name(name) not in has
     ]
-    lines += [_("%(name)s is added") % {"name": name} for name in new_programs]
-    return False, lines or [_("What the present version has is enough for all that is asked for.")]
+    lines += [_("%(name)s added") % {"name": name} for name in new_programs]
+    return False, lines or [_("The current version has all requested packages.")]
 
 
 def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
@@ -170,7 +170,7 @@ def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
         return ""
     version = has.get(canonicalize_name(wanted.name))
     if version is None:
-        return _("%(name)s is added") % {"name": wanted.name}
+        return _("%(name)s added") % {"name": wanted.name}
     if wanted.specifier.contains(version, prereleases=True):
         return ""
     named = {"name": wanted.name, "version": version, "wanted": str(wanted.specifier)}
@@ -183,22 +183,22 @@ def _when(environment: Environment, reach: Reach) -> list[str]:
         selectors.building_nodes().filter(online=True).order_by("name").values_list("name", flat=True)
     )
     if not nodes:
-        lines = [_("No node is there that could build it: it waits until one is.")]
+        lines = [_("No node can build it now. The build waits for one.")]
     else:
         took = _last_build_s(environment)
         last = _(" The last build took %(time)s.") % {"time": format_duration(took)} if took else ""
-        lines = [_("New workspaces get it as soon as the first node has built it.") + last]
+        lines = [_("New workspaces use it when the first node has built it.") + last]
         if len(nodes) > 1:
-            text = _("It is then brought to the other nodes: %(nodes)s.")
+            text = _("Then copied to the other nodes: %(nodes)s.")
             shown = ", ".join(nodes[:MAX_NAMED]) + ("…" if len(nodes) > MAX_NAMED else "")
             lines.append(text % {"nodes": shown})
     if reach.templates:
-        text = _("Templates whose new workspaces get it: %(names)s.")
+        text = _("Templates that use it for new workspaces: %(names)s.")
         lines.append(text % {"names": ", ".join(reach.templates)})
     if reach.workspaces:
         text = ngettext(
-            "%(count)d workspace keeps the version that it has, %(running)d of them running.",
-            "%(count)d workspaces keep the version that they have, %(running)d of them running.",
+            "%(count)d workspace keeps its version, %(running)d of them running.",
+            "%(count)d workspaces keep their version, %(running)d of them running.",
             reach.workspaces,
         )
         lines.append(text % {"count": reach.workspaces, "running": reach.running})

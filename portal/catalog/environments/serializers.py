@@ -154,7 +154,7 @@ class EnvironmentChangeSerializer(StrictSerializer):
     )
     notebook = serializers.BooleanField(required=False, help_text="Counts from the next version on.")
     successor = serializers.CharField(
-        max_length=40, required=False, allow_null=True, help_text="Short name; null for none."
+        max_length=40, required=False, allow_null=True, help_text="Slug; null for none."
     )
 
 

@@ -75,7 +75,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("It is made, and its build is asked for."))
+            messages.success(request, _("Environment created. Build queued."))
             return redirect("environments:detail", environment.slug)
     return render(request, "environments/new.html", {"form": form}, status=form_status(form))
 
@@ -118,7 +118,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
             error = refused
             add_problems(sent, refused.field_errors, refused.sentence)
         else:
-            text = _("Its build is asked for.") if action == "source" else _("The environment is changed.")
+            text = _("Build queued.") if action == "source" else _("Environment saved.")
             messages.success(request, text)
             return redirect("environments:detail", slug)
     context = {
@@ -177,7 +177,7 @@ def build(request: SignedInRequest, slug: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("Its build is asked for."))
+            messages.success(request, _("Build queued."))
     return redirect("environments:detail", slug)
 
 
@@ -192,7 +192,7 @@ def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("Version %(number)d is the current one.") % {"number": number})
+            messages.success(request, _("Version %(number)d is now current.") % {"number": number})
     return redirect("environments:detail", slug)
 
 
@@ -243,7 +243,7 @@ def delete(request: SignedInRequest, slug: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(back)
-        messages.success(request, _("The environment “%(name)s” is deleted.") % {"name": environment.name})
+        messages.success(request, _("Environment “%(name)s” deleted.") % {"name": environment.name})
         return redirect("environments:list")
     context = {**presenters.deleting_question(environment), "action": request.path, "back": back}
     return render(request, "confirm.html", context)

@@ -23,6 +23,6 @@ class DotfilesForm(forms.Form):
     secret = forms.CharField(
         label=_("Credential"),
         required=False,
-        help_text=_("Name of a secret of yours: a token for HTTPS, a private key for SSH."),
+        help_text=_("Name of one of your secrets: a token for HTTPS, a private key for SSH."),
         widget=forms.TextInput(attrs=PLAIN),
     )

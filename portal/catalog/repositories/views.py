@@ -32,7 +32,7 @@ def dotfiles(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("Your dotfiles are saved. They come at the next start."))
+            messages.success(request, _("Dotfiles saved. Workspaces clone them at their next start."))
             return redirect(request.path)
     context = {"form": form, "row": row}
     return render(request, "repositories/dotfiles.html", context, status=form_status(form))

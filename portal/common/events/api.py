@@ -60,7 +60,7 @@ class NotificationViewSet(ListViewSet):
 
     @operation(
         "Mark a notice as read",
-        description="Marking it twice is success.",
+        description="Idempotent.",
         responses={200: NotificationSerializer},
         errors=[404],
     )

@@ -53,7 +53,7 @@ class AuditStreams(ApiView):
     scopes = {"GET": Scope.AUDIT_READ, "*": Scope.AUDIT_READ}
 
     @operation(
-        "Read how far the audit log has been sent on",
+        "Read the progress of audit log forwarding",
         description="For administrators. Empty where no receiver is set.",
         responses={200: AuditStreamSerializer(many=True)},
     )

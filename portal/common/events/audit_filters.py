@@ -13,20 +13,20 @@ from portal.common.filtering import MomentFilter
 
 
 class AuditFilter(filters.FilterSet):
-    actor = filters.CharFilter(field_name="actor__username", label="Name of who did it.", max_length=150)
+    actor = filters.CharFilter(field_name="actor__username", label="Username of the actor.", max_length=150)
     action = filters.CharFilter(
         method="of_action",
-        label="An action, as `user.deactivated`, or all of a subject, as `user.`.",
+        label="An action such as `user.deactivated`, or all of a subject such as `user.`.",
         max_length=60,
     )
-    since = MomentFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
-    until = MomentFilter(field_name="at", lookup_expr="lt", label="Before this moment.")
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="At or after this time.")
+    until = MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
     object = filters.CharFilter(
         method="of_object",
-        label="What it is about: a team, a user, the id of a workspace, a device, a node or a request.",
+        label="Subject: a team, a user, or the id of a workspace, device, node or request.",
         max_length=255,
     )
-    request_id = filters.CharFilter(label="Done by this request.", max_length=64)
+    request_id = filters.CharFilter(label="Id of the request that caused it.", max_length=64)
 
     def of_action(self, queryset: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
         return queryset.filter(kind__startswith=value) if value.endswith(".") else queryset.filter(kind=value)

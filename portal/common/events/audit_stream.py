@@ -34,13 +34,13 @@ ROUND_S = 10.0
 SEND_S = 10.0
 WAITS_S = (5, 10, 30, 60, 300)
 ERRORS: dict[str, str | Promise] = {
-    "timeout": _("It does not take anything."),
-    "tls": _("Its certificate is not valid."),
-    "connection": _("It cannot be connected to."),
-    "protocol": _("It does not answer as a web server does."),
-    "refused": _("It answered with an error."),
-    "dropped": _("It ended the connection too soon."),
-    "internal": _("Something went wrong inside the portal."),
+    "timeout": _("The target does not accept data."),
+    "tls": _("The certificate is not valid."),
+    "connection": _("Connection failed."),
+    "protocol": _("Not a valid HTTP response."),
+    "refused": _("The target returned an error."),
+    "dropped": _("The target closed the connection early."),
+    "internal": _("Internal error in the portal."),
 }
 """Error messages shown on the page, by code."""
 

@@ -62,7 +62,7 @@ def export(request: SignedInRequest, form: str) -> StreamingHttpResponse:
         services.record(
             actor=request.user,
             kind=AuditKind.AUDIT_EXPORTED,
-            message="took a copy of the audit log",
+            message="exported the audit log",
             data={"format": form, "filters": chosen},
         )
     entries = rows.order_by("pk").iterator(chunk_size=1000)

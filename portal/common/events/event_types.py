@@ -41,42 +41,40 @@ class EventType:
 
 def _types() -> Iterable[EventType]:
     team, operators, administrators = Audience
+    yield EventType("workspace.requested", (K.WORKSPACE_REQUESTED,), team, _("A workspace was requested."))
+    yield EventType("workspace.started", (K.WORKSPACE_READY,), team, _("A workspace is ready."))
     yield EventType(
-        "workspace.requested", (K.WORKSPACE_REQUESTED,), team, _("Somebody asked for a workspace.")
-    )
-    yield EventType("workspace.started", (K.WORKSPACE_READY,), team, _("A workspace is ready to be used."))
-    yield EventType(
-        "workspace.preempting", (K.WORKSPACE_PREEMPTING,), team, _("A workspace has to make room.")
+        "workspace.preempting", (K.WORKSPACE_PREEMPTING,), team, _("A workspace is being preempted.")
     )
     yield EventType("workspace.stopped", (K.WORKSPACE_STOPPED,), team, _("A workspace has stopped."))
-    yield EventType("workspace.failed", (K.WORKSPACE_FAIL,), team, _("A workspace could not be started."))
+    yield EventType("workspace.failed", (K.WORKSPACE_FAIL,), team, _("A workspace failed to start."))
     yield EventType(
         "workspace.lost",
         (K.WORKSPACE_LOST,),
         team,
-        _("A running workspace ended without being asked to: it disappeared, or its program ended."),
+        _("A running workspace ended unexpectedly: it disappeared or its program exited."),
     )
     yield EventType(
         "workspace.ended",
         (K.WORKSPACE_GONE, K.WORKSPACE_CANCEL),
         team,
-        _("Nothing of a workspace is left running, after a failure or because it was deleted."),
+        _("All resources of a workspace were released after a failure or deletion."),
     )
-    yield EventType("quota_request.made", (K.QUOTA_REQUEST_ASKED,), team, _("Somebody asked for more."))
+    yield EventType("quota_request.made", (K.QUOTA_REQUEST_ASKED,), team, _("More quota was requested."))
     yield EventType(
         "quota_request.decided",
         (K.QUOTA_REQUEST_APPROVED, K.QUOTA_REQUEST_DENIED),
         team,
-        _("A request for more was approved or denied."),
+        _("A quota request was approved or denied."),
     )
     yield EventType(
-        "quota_request.cancelled", (K.QUOTA_REQUEST_CANCELLED,), team, _("A request for more was cancelled.")
+        "quota_request.cancelled", (K.QUOTA_REQUEST_CANCELLED,), team, _("A quota request was cancelled.")
     )
     yield EventType(
         "grant.ended",
         (K.QUOTA_GRANT_ENDED, K.QUOTA_GRANT_REVOKED),
         team,
-        _("What had been granted has ended."),
+        _("A grant has ended."),
     )
     yield EventType(
         "quota.changed", (K.QUOTA_SET, K.QUOTA_REMOVED), team, _("A limit of the team was changed.")
@@ -88,39 +86,39 @@ def _types() -> Iterable[EventType]:
         _("The team has used 80 or 100 % of its GPU-hours."),
     )
     for verb, kind, summary in (
-        ("requested", K.RESERVATION_REQUESTED, _("Somebody asked for a reservation.")),
-        ("booked", K.RESERVATION_BOOKED, _("A reservation is booked.")),
-        ("denied", K.RESERVATION_DENIED, _("A reservation was not booked.")),
+        ("requested", K.RESERVATION_REQUESTED, _("A reservation was requested.")),
+        ("booked", K.RESERVATION_BOOKED, _("A reservation was booked.")),
+        ("denied", K.RESERVATION_DENIED, _("A reservation was denied or expired.")),
         ("changed", K.RESERVATION_CHANGED, _("A reservation was changed.")),
         ("cancelled", K.RESERVATION_CANCELLED, _("A reservation was cancelled.")),
-        ("begun", K.RESERVATION_BEGUN, _("The time of a reservation has begun.")),
-        ("ended", K.RESERVATION_ENDED, _("The time of a reservation is over.")),
-        ("missed", K.RESERVATION_MISSED, _("A reservation began without all of its capacity.")),
+        ("begun", K.RESERVATION_BEGUN, _("A reservation has started.")),
+        ("ended", K.RESERVATION_ENDED, _("A reservation has ended.")),
+        ("missed", K.RESERVATION_MISSED, _("A reservation started without its full capacity.")),
     ):
         yield EventType(f"reservation.{verb}", (kind,), team, summary)
     yield EventType(
         "team.members_changed",
         (K.TEAM_MEMBER_SET, K.TEAM_MEMBER_REMOVED, K.TEAM_OWNER_PASSED),
         team,
-        _("Somebody came into the team, left it or got another role."),
+        _("A member joined or left the team, or changed role."),
     )
     yield EventType(
-        "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("What a team's workspaces may reach was changed.")
+        "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("The network access of a team was changed.")
     )
-    yield EventType("team.created", (K.TEAM_CREATED,), operators, _("There is a new team."))
+    yield EventType("team.created", (K.TEAM_CREATED,), operators, _("A team was created."))
     yield EventType(
         "gpu_check.failed",
         (K.DEVICE_CHECK_FAILED, K.DEVICE_CHECK_HUNG, K.DEVICE_SCRUB_FAILED, K.DEVICE_SCRUB_HUNG),
         operators,
-        _("A GPU has failed a check or a scrub."),
+        _("A GPU failed a check or scrub."),
     )
     yield EventType(
         "gpu_check.degraded",
         (K.DEVICE_CHECK_DEGRADED, K.DEVICE_SCRUB_DEGRADED),
         operators,
-        _("A GPU works with less than it should."),
+        _("A GPU is degraded."),
     )
-    yield EventType("gpu_check.passed", (K.DEVICE_CHECK_PASSED,), operators, _("A GPU has passed a check."))
+    yield EventType("gpu_check.passed", (K.DEVICE_CHECK_PASSED,), operators, _("A GPU passed a check."))
     yield EventType(
         "device.state_changed",
         (
@@ -128,26 +126,26 @@ def _types() -> Iterable[EventType]:
             K.DEVICE_REPLACED, K.DEVICE_CORDONED, K.DEVICE_UNCORDONED, K.DEVICE_DRAINED,
         ),
         operators,
-        _("A GPU went out of service or came back."),
+        _("A GPU went out of service or returned."),
     )  # fmt: skip
     yield EventType(
         "node.state_changed",
         (K.NODE_ONLINE, K.NODE_OFFLINE, K.NODE_CORDONED, K.NODE_UNCORDONED, K.NODE_DRAINED, K.NODE_APPEARED),
         operators,
-        _("A node appeared, went out of service or came back."),
+        _("A node appeared, went out of service or returned."),
     )
     yield EventType(
         "pool.state_changed",
         (K.POOL_ONLINE, K.POOL_UNREACHABLE, K.POOL_UNKNOWN, K.POOL_CREATED),
         operators,
-        _("A pool was added, is reached or cannot be reached."),
+        _("A pool was added, became reachable or became unreachable."),
     )
     for verb, summary in (
-        ("invited", _("Somebody was invited.")),
-        ("joined", _("Somebody who was invited has signed in.")),
+        ("invited", _("A user was invited.")),
+        ("joined", _("An invited user signed in for the first time.")),
         ("changed", _("An account was changed.")),
         ("deactivated", _("An account was deactivated.")),
-        ("reactivated", _("An account was given back.")),
+        ("reactivated", _("An account was reactivated.")),
         ("deleted", _("An account was deleted.")),
     ):
         yield EventType(f"user.{verb}", (K(f"user.{verb}"),), administrators, summary)
@@ -155,7 +153,7 @@ def _types() -> Iterable[EventType]:
         "session.locked_out",
         (K.SESSION_LOCKED_OUT,),
         administrators,
-        _("There were too many wrong passwords for an account."),
+        _("An account was locked after too many wrong passwords."),
     )
 
 

@@ -96,7 +96,10 @@ def _message(row: Notification, server: Any) -> EmailMessage:
     if row.url:
         parts.append(f"{public_url()}{row.url}")
     parts.append(
-        _("You get this because of your account at %(url)s. Switch it off there: Account.")
+        _(
+            "You receive this e-mail because of your account at %(url)s. To stop these e-mails, "
+            "open Account there."
+        )
         % {"url": public_url()}
     )
     return EmailMessage(

@@ -111,7 +111,7 @@ class AuditSeal(models.Model):
     count = models.PositiveIntegerField()
     entries_digest = models.CharField(max_length=64)
     digest = models.CharField(max_length=64)
-    newest_at = models.DateTimeField(help_text=_("When the youngest of its entries was written."))
+    newest_at = models.DateTimeField(help_text=_("Time of its newest entry."))
     sealed_at = models.DateTimeField()
     pruned_at = models.DateTimeField(null=True, blank=True)
 
@@ -133,14 +133,12 @@ class Notification(models.Model):
     kind = models.CharField(max_length=60, help_text="Subject of the notice, as a code.")
     title = models.CharField(max_length=200, help_text="Title of the notice.")
     body = models.TextField(blank=True, help_text="Text of the notice.")
-    url = models.CharField(
-        max_length=300, blank=True, help_text=_("A path in the portal: the one next action.")
-    )
+    url = models.CharField(max_length=300, blank=True, help_text=_("Path in the portal for the next action."))
     read_at = models.DateTimeField(null=True, blank=True, help_text="When it was read.")
     mail_due_at = models.DateTimeField(null=True, blank=True, db_index=True)
     mail_attempts = models.PositiveSmallIntegerField(default=0)
     repeats = models.PositiveIntegerField(
-        default=0, help_text=_("How many more like it there were, which wrote no notice of their own.")
+        default=0, help_text=_("Number of similar events included in this notice.")
     )
 
     class Meta:

@@ -59,6 +59,6 @@ def read_all(request: SignedInRequest) -> HttpResponse:
         count = services.mark_read(actor=request.user)
         messages.success(
             request,
-            _("%(count)d marked as read.") % {"count": count} if count else _("There was nothing unread."),
+            _("%(count)d marked as read.") % {"count": count} if count else _("No unread notices."),
         )
     return redirect("events:notifications")

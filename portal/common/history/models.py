@@ -20,7 +20,7 @@ class SubjectKind(models.TextChoices):
 class Act(models.TextChoices):
     """Change that created the revision."""
 
-    FOUND = "found", _("Found as it was")
+    FOUND = "found", _("Initial state")
     CREATED = "created", _("Created")
     CHANGED = "changed", _("Changed")
     RESTORED = "restored", _("Restored")

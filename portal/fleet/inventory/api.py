@@ -140,7 +140,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
 
 class NodeFilter(filters.FilterSet):
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     name = filters.CharFilter(label="Exactly this name.")
     online = filters.BooleanFilter(label="Whether the last inventory saw it.")
     cordoned = filters.BooleanFilter(label="Whether an operator has taken it out of placement.")
@@ -177,8 +177,8 @@ class NodeViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Take a node out of placement",
-        description="For operators. What runs on it goes on.",
+        "Cordon a node",
+        description="For operators. Running work continues.",
         request=CordonSerializer,
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
@@ -188,8 +188,8 @@ class NodeViewSet(ReadViewSet):
         return self._set_cordon(True)
 
     @operation(
-        "Put a node back into placement",
-        description="For operators. Workspaces that a drain asked to leave, and that have not left, stay.",
+        "Return a node to service",
+        description="For operators. A drain in progress is cancelled for workspaces that still run.",
         request=CordonSerializer,
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
@@ -200,13 +200,13 @@ class NodeViewSet(ReadViewSet):
 
 
 class DeviceFilter(filters.FilterSet):
-    pool = filters.CharFilter(field_name="node__pool__slug", label="Short name of the pool.")
+    pool = filters.CharFilter(field_name="node__pool__slug", label="Slug of the pool.")
     node = filters.CharFilter(field_name="node__name", label="Name of the node.")
     model = filters.CharFilter(label="Exactly this model.")
     present = filters.BooleanFilter(label="Whether the last inventory saw it.")
     healthy = filters.BooleanFilter(label="Whether it is fit for work.")
-    cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
-    checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
+    cordoned = filters.BooleanFilter(label="Whether it is cordoned.")
+    checking = filters.BooleanFilter(label="Whether a check or scrub is running.")
     state = filters.ChoiceFilter(
         choices=[(state.value, LOOKS[state].word) for state in DeviceState],
         label="In this state, as the device's own `state` says.",
@@ -235,8 +235,10 @@ class DeviceViewSet(ReadViewSet):
         return selectors.devices_with_state()
 
     @operation(
-        "Take a device out of placement",
-        description="For operators. What runs on it goes on. No check puts it back, an operator does.",
+        "Cordon a device",
+        description=(
+            "For operators. Running work continues. Only an operator can return it to service, not a check."
+        ),
         request=CordonSerializer,
         responses={200: DeviceSerializer},
         errors=[400, 404, 415],
@@ -247,9 +249,11 @@ class DeviceViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Put a device back into placement",
-        description="For operators, whatever its cause. Workspaces that a drain asked to leave, and that "
-        "have not left, stay.",
+        "Return a device to service",
+        description=(
+            "For operators, for any cause of the cordon. A drain in progress is cancelled for "
+            "workspaces that still run."
+        ),
         request=CordonSerializer,
         responses={200: DeviceSerializer},
         errors=[400, 404, 415],

@@ -88,7 +88,7 @@ def cordon_device(
         notify_operators(
             device,
             "device.cordoned",
-            _("%(device)s is out of use") % {"device": display_name(device)},
+            _("%(device)s is out of service") % {"device": display_name(device)},
             reason,
             recovery,
         )
@@ -121,7 +121,7 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
         notify_operators(
             device,
             "device.uncordoned",
-            _("%(device)s is back in use") % {"device": display_name(device)},
+            _("%(device)s is back in service") % {"device": display_name(device)},
             reason,
         )
     emit(DeviceUncordoned(device.pk))
@@ -146,6 +146,6 @@ def notify_operators(device: Device, kind: str, title: str, body: str, recovery:
     if device.node.pool.simulated:
         title = _("Simulated: %(title)s") % {"title": title}
     if recovery and recovery != "none":
-        hint = _("What brings it back: %(action)s.") % {"action": recovery.replace("_", " ")}
+        hint = _("To return it to service: %(action)s.") % {"action": recovery.replace("_", " ")}
         body = f"{body} {hint}"
     events.notify(operators, kind, title, body.strip(), url_of(device))

@@ -30,8 +30,8 @@ class MissingGpu:
     def next_action(self) -> str:
         """First step to resolve it."""
         if self.on_pci:
-            return _("Look at dmesg for lines with NVRM, then reboot the machine.")
-        return _("Look whether it sits in its slot and has power; cordon it if it was taken out on purpose.")
+            return _("Check dmesg for lines with NVRM, then reboot the machine.")
+        return _("Check its slot and power. If it was removed on purpose, cordon it.")
 
 
 def of_node(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, ...]:

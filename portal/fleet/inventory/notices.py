@@ -23,15 +23,13 @@ MAX_NAMED = 3
 def node_offline(pool: Pool, node: Node) -> None:
     """A node went offline."""
     title = _("%(node)s of %(pool)s is offline") % {"node": node.name, "pool": pool.name}
-    body = _(
-        "What runs there is looked after as soon as the node is back, or ends when it is seen to be gone."
-    )
+    body = _("Workspaces there continue when the node is back, or end if they are gone. Check the node.")
     _notify_operators(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
 
 
 def pool_unreachable(pool: Pool, message: str) -> None:
     """A pool's driver cannot take an inventory."""
-    title = _("The pool %(pool)s cannot be reached") % {"pool": pool.name}
+    title = _("Pool %(pool)s is unreachable") % {"pool": pool.name}
     _notify_operators(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
 
 
@@ -48,9 +46,9 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
         count,
     ) % {"count": count, "where": where}
     body = {
-        "ill": _("The driver reports that they are not fit for work."),
-        "unseen": _("The driver does not answer for them."),
-        "disappeared": _("They are not there any more."),
+        "ill": _("The driver reports a fault."),
+        "unseen": _("The driver does not respond for these GPUs."),
+        "disappeared": _("The GPUs are no longer detected."),
     }[kind]
     url = f"/gpus/nodes/{counts[0][0].pk}/" if len(counts) == 1 else f"/pools/{pool.slug}/"
     _notify_operators(pool, f"device.{kind}", title, body, url)
@@ -58,10 +56,10 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
 
 def memory_full(pool: Pool, node: Node) -> None:
     """A node ran out of memory, and its kernel killed a workspace that was within its own limit."""
-    title = _("%(node)s of %(pool)s had no memory left") % {"node": node.name, "pool": pool.name}
+    title = _("%(node)s of %(pool)s ran out of memory") % {"node": node.name, "pool": pool.name}
     body = _(
-        "Its kernel ended workspaces that had kept within their own memory, so something beside them takes "
-        "it. Look there for what runs besides workspaces, and end it or move it away."
+        "The kernel ended workspaces within their memory limits. Find other programs on the "
+        "node that use memory, and stop or move them."
     )
     _notify_operators(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
 
@@ -70,8 +68,8 @@ def clock_off(node: str, off_s: float) -> None:
     """The clocks of a node and the control plane differ, so messages are rejected."""
     title = _("The clock of %(node)s is wrong") % {"node": node}
     body = _(
-        "It differs by %(seconds)d seconds from that of the control plane. Nothing can be started or stopped "
-        "there until both are synchronised; what runs there goes on."
+        "The clock differs by %(seconds)d s from the control plane. Synchronise both. Until "
+        "then nothing can start or stop there; running work continues."
     ) % {"seconds": abs(round(off_s))}
     _tell_operators("node.clock_off", title, body)
 
@@ -82,13 +80,13 @@ def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
         _messages_dropped(reason, queue)
         return
     body = {
-        "unsigned": _("They have no signature. Somebody else may know a password of Redis."),
-        "unknown_sender": _("No public key is known for their sender."),
+        "unsigned": _("The messages are not signed. A Redis password may be compromised."),
+        "unknown_sender": _("The public key of the sender is unknown."),
         "wrong_node": _(
-            "A node spoke for another node or pool. Look at that node: it may be in other hands."
+            "A node sent messages for another node or pool. Check that node: it may be compromised."
         ),
-    }.get(reason, _("Their signature is not for what they say. Somebody else may know a password of Redis."))
-    title = _("Messages of %(sender)s were refused") % {"sender": claimed or _("nobody")}
+    }.get(reason, _("The signatures do not match the messages. A Redis password may be compromised."))
+    title = _("Messages from %(sender)s were rejected") % {"sender": claimed or _("unknown")}
     _tell_operators("node.message_refused", title, body)
 
 

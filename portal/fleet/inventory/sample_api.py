@@ -108,7 +108,7 @@ class DeviceSamples(ApiView):
     query_params = frozenset({"span"})
 
     @operation(
-        "Read what a device did",
+        "Read a device's measurements",
         parameters=[SPAN],
         responses={200: DeviceSamplesSerializer},
         errors=[400, 404],

@@ -149,7 +149,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         help_text="A check or a scrub is on it, or a check measures the link to it: nothing is placed on it."
     )
     kept_back = serializers.BooleanField(
-        help_text="Somebody has left it: nobody else gets a part of it until all have and it was scrubbed."
+        help_text=("A share was released. New shares start after all others end and the memory is scrubbed.")
     )
     passed_at = serializers.DateTimeField(allow_null=True, help_text="When it last passed a check.")
     mig_start = serializers.IntegerField(help_text="First memory slice; -1: unknown.")

@@ -43,7 +43,7 @@ from portal.people.accounts.policies import require_see_all
 
 
 class MachineFilter(filters.FilterSet):
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     name = filters.CharFilter(label="Exactly this name.")
     state = filters.ChoiceFilter(choices=MachineState.choices, label="What it may.")
 
@@ -76,8 +76,10 @@ class MachineViewSet(ReadViewSet):
 
     @operation(
         "Revoke a machine",
-        description="For operators. It is believed nothing more and its connections are cut, whatever runs "
-        "there. Twice is success.",
+        description=(
+            "For operators. Ends its connections and ignores its messages, even if work runs "
+            "there. Idempotent."
+        ),
         request=MachineNoteSerializer,
         responses={200: MachineSerializer},
         errors=[400, 404, 415],
@@ -174,7 +176,7 @@ class PoolMissing(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Say what a pool lacks",
+        "List what a pool lacks",
         description="For operators and auditors: what keeps workspaces from starting there, the gravest "
         "first; empty where nothing does.",
         responses={200: MissingSerializer(many=True)},

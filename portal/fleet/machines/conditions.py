@@ -48,12 +48,12 @@ class Look:
 
 LOOKS: Mapping[Condition, Look] = {
     Condition.REVOKED: Look(gettext_lazy("Revoked"), "circle-off", "bad"),
-    Condition.LEFT: Look(gettext_lazy("Has left"), "circle-off", "wait"),
+    Condition.LEFT: Look(gettext_lazy("Left"), "circle-off", "wait"),
     Condition.CLONED: Look(gettext_lazy("Cloned"), "alert-triangle", "bad"),
     Condition.WAITING: Look(gettext_lazy("Waiting for its first report"), "clock", "wait"),
     Condition.OFFLINE: Look(gettext_lazy("Offline"), "plug-connected-x", "bad"),
-    Condition.CLOCK_OFF: Look(gettext_lazy("Clock is off"), "clock", "bad"),
-    Condition.VERSION_DIFFERS: Look(gettext_lazy("Other version"), "alert-triangle", "wait"),
+    Condition.CLOCK_OFF: Look(gettext_lazy("Wrong clock"), "clock", "bad"),
+    Condition.VERSION_DIFFERS: Look(gettext_lazy("Different version"), "alert-triangle", "wait"),
     Condition.DRAINING: Look(gettext_lazy("Draining"), "lock", "wait"),
     Condition.CORDONED: Look(gettext_lazy("Cordoned"), "lock", "wait"),
     Condition.ONLINE: Look(gettext_lazy("Online"), "circle-check", "ok"),
@@ -104,7 +104,7 @@ def notes_of(machine: Any, now: datetime) -> list[str]:
     notes = [_note(condition, machine) for condition in conditions_of(machine, now)]
     if machine.state == MachineState.ACTIVE and machine.certificate_expires_at - now < EXPIRES_SOON:
         notes.append(
-            _("Its certificate ends in %(days)d days: look why it was not renewed.")
+            _("Certificate expires in %(days)d days. Check why it was not renewed.")
             % {"days": max((machine.certificate_expires_at - now).days, 0)}
         )
     return [note for note in notes if note]
@@ -117,23 +117,23 @@ def _is_silent(machine: Any, now: datetime) -> bool:
 def _note(condition: Condition, machine: Any) -> str:
     match condition:
         case Condition.CLONED:
-            return _("Two machines have its keys. Revoke it, and join each with a token of its own.")
+            return _("Two machines use these keys. Revoke the machine, and join each with its own token.")
         case Condition.WAITING:
-            return _("It has joined, and its node worker has not reported yet.")
+            return _("Joined. The node worker has not reported yet.")
         case Condition.OFFLINE:
-            return _("It is not heard of: look at the machine, its network and its service.")
+            return _("No contact. Check the machine, its network and its service.")
         case Condition.CLOCK_OFF:
-            return _("Its clock is %(seconds)d s %(way)s: synchronise it.") % {
+            return _("The clock is %(seconds)d s %(way)s. Synchronise it.") % {
                 "seconds": abs(round(machine.clock_off_s)),
                 "way": _("ahead") if machine.clock_off_s > 0 else _("behind"),
             }
         case Condition.VERSION_DIFFERS:
-            return _("It runs Berth %(theirs)s, the portal %(ours)s: update it.") % {
+            return _("Berth %(theirs)s, but the portal has %(ours)s. Update the machine.") % {
                 "theirs": machine.version or "?",
                 "ours": VERSION,
             }
         case Condition.DRAINING:
-            return _("It takes nothing new. Still placed there: %(count)d.") % {"count": machine.placed}
+            return _("No new work. Workspaces still there: %(count)d.") % {"count": machine.placed}
         case Condition.CORDONED:
-            return _("It takes nothing new, and nothing is placed there.")
+            return _("No new work. No workspaces there.")
     return ""

@@ -13,7 +13,7 @@ class MachineState(models.TextChoices):
     """State of a machine."""
 
     ACTIVE = "active", _("Joined")
-    LEFT = "left", _("Has left")
+    LEFT = "left", _("Left")
     REVOKED = "revoked", _("Revoked")
 
 
@@ -72,7 +72,7 @@ class Machine(models.Model):
     boot = models.CharField(max_length=128, blank=True)
     former_boot = models.CharField(max_length=128, blank=True)
     heard_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last contact.")
-    said_s = models.FloatField(default=0.0, help_text=_("Its own unix time when it gave that sign."))
+    said_s = models.FloatField(default=0.0, help_text=_("Unix time of the machine at its last contact."))
     # Time when another instance of the same identity was last seen.
     cloned_at = models.DateTimeField(null=True, blank=True)
     joined_at = models.DateTimeField(help_text="When it joined.")

@@ -64,14 +64,14 @@ def revoke_question(machine: Any) -> dict[str, Any]:
     """Return the context of the confirmation to revoke a machine."""
     named = {"node": machine.name}
     loses = [
-        _("%(node)s's keys, certificate and password, at once and everywhere") % named,
-        _("its connections: nothing it sends counts any more"),
+        _("keys, certificate and password of %(node)s, at once") % named,
+        _("its connections; later messages are ignored"),
     ]
     if machine.placed:
         loses.append(
             ngettext(
-                "the way into %(count)d workspace placed there",
-                "the way into %(count)d workspaces placed there",
+                "access to %(count)d workspace placed there",
+                "access to %(count)d workspaces placed there",
                 machine.placed,
             )
             % {"count": machine.placed}
@@ -80,10 +80,10 @@ def revoke_question(machine: Any) -> dict[str, Any]:
         "title": _("Revoke %(node)s?") % named,
         "loses": loses,
         "stays": [
-            _("home folders on the machine itself"),
-            _("its row here, until you remove it"),
-            _("the record of what happened"),
+            _("home folders on the machine"),
+            _("its entry in this list, until you remove it"),
+            _("audit log entries"),
         ],
-        "note": _("For the audit log, and shown at its node."),
+        "note": _("For the audit log, and shown on the page of the node."),
         "yes": _("Revoke %(node)s") % named,
     }

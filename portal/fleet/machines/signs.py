@@ -84,10 +84,10 @@ def _note_clone(machine: Machine) -> None:
     events.notify(
         operators,
         "node.cloned",
-        _("Two machines are %(node)s") % {"node": machine.name},
+        _("Two machines use the keys of %(node)s") % {"node": machine.name},
         _(
-            "Both have its keys, as after a disk was copied. Revoke it, and join each of the two with a "
-            "token of its own."
+            "This happens if a disk was copied. Revoke the machine, and join each of the two "
+            "with its own token."
         ),
         f"/pools/{machine.pool.slug}/",
         fold=CLONED_FOR,

@@ -76,7 +76,7 @@ def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
         return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     reason = strip_nul(request.POST.get("note", ""))
     services.revoke(actor=request.user, machine_id=machine.pk, reason=reason)
-    messages.success(request, _("%(node)s is revoked.") % {"node": machine.name})
+    messages.success(request, _("%(node)s revoked.") % {"node": machine.name})
     return redirect(back)
 
 

@@ -37,7 +37,7 @@ class KindHandler(Protocol):
     open_text: ClassVar[str | Promise] = ""
     """Text while it is open; empty for the current test."""
     simulated_text: ClassVar[str | Promise] = _(
-        "This device is simulated, and so is its check: it says nothing about any hardware."
+        "This device and its check are simulated. The result says nothing about real hardware."
     )
 
     def described(self, level: str) -> str:

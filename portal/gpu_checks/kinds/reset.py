@@ -54,9 +54,9 @@ class ResetHandler(KindHandler):
         CheckVerdict.PASS: Look(_("Done"), "circle-check", "ok"),
         CheckVerdict.INCONCLUSIVE: Look(_("Not done"), "circle-dashed", "wait"),
     }
-    running_title = _("Is being reset")
-    open_text = _("It begins when nothing else is checked on its node, and ends within two minutes.")
-    simulated_text = _("This device is simulated: nothing is reset.")
+    running_title = _("Resetting")
+    open_text = _("Starts when no other check runs on the node. Takes up to 2 minutes.")
+    simulated_text = _("This device is simulated. Nothing is reset.")
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINE_S

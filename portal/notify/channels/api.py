@@ -199,7 +199,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Change a channel",
-        description="What is not given stays.",
+        description="Omitted fields stay unchanged.",
         request=ChannelChangeSerializer,
         responses={200: ChannelSerializer},
         parameters=[IF_MATCH],

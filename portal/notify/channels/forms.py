@@ -18,14 +18,15 @@ class ChannelForm(forms.Form):
     name = forms.CharField(
         label=_("Name"),
         max_length=80,
-        help_text=_("As “Our Slack”."),
+        help_text=_("For example “Our Slack”."),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     url = forms.CharField(
         label=_("Address"),
         max_length=1000,
         help_text=_(
-            "Slack, Teams, Mattermost and others give one for incoming messages. Who has it can write there."
+            "The URL for incoming messages of Slack, Teams, Mattermost and others. Anyone who "
+            "has it can post there."
         ),
         widget=forms.TextInput(
             attrs={
@@ -51,7 +52,7 @@ class ChannelForm(forms.Form):
         ]
         if has_url:
             self.fields["url"].required = False
-            self.fields["url"].help_text = _("Kept, and not shown. Write another one to replace it.")
+            self.fields["url"].help_text = _("Saved, not shown. Enter a new address to replace it.")
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the event types by subject, for a team's channel."""

@@ -8,11 +8,11 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.events.event_types import Audience, types_for
 
 SUBJECTS: dict[str, tuple[str | Promise, tuple[str, ...]]] = {
-    "workspaces": (_("My workspaces: ready, failed, lost, has to make room"), ("workspace.",)),
-    "requests": (_("Requests and grants, and what waits for my decision"), ("quota.",)),
+    "workspaces": (_("My workspaces: ready, failed, lost, preempted"), ("workspace.",)),
+    "requests": (_("Requests, grants and decisions that wait for me"), ("quota.",)),
     "reservations": (_("Reservations"), ("reservation.",)),
     "budgets": (_("GPU-hours of my teams"), ("ledger.",)),
-    "gpus": (_("Trouble with GPUs, nodes and pools, where I run them"), ("device.", "node.", "pool.")),
+    "gpus": (_("Problems with GPUs, nodes and pools that I operate"), ("device.", "node.", "pool.")),
     "account": (
         _("My account, teams, webhooks and channels"),
         ("session.", "user.", "team.", "webhook.", "channel."),

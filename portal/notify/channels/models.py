@@ -26,7 +26,7 @@ class Channel(models.Model):
     )
     team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="channels")
     name = models.CharField(max_length=80)
-    service = models.CharField(max_length=60, help_text=_("What it leads to, as “Slack”."))
+    service = models.CharField(max_length=60, help_text=_("Name of the service, such as “Slack”."))
     url = models.TextField(editable=False)
     kinds = models.JSONField(default=list)
     enabled = models.BooleanField(default=True)
@@ -57,7 +57,7 @@ class Channel(models.Model):
 class MessageState(models.TextChoices):
     """State of a message."""
 
-    PENDING = "pending", _("On its way")
+    PENDING = "pending", _("Pending")
     SENT = "sent", _("Sent")
     FAILED = "failed", _("Given up")
 

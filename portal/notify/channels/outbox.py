@@ -276,8 +276,8 @@ def _disable(channel: Channel, now: datetime) -> None:
     events.notify(
         accounts.owners_of(channel.team) if channel.team else [channel.user] if channel.user else [],
         "channel.disabled",
-        _("The channel “%(name)s” is switched off") % {"name": channel.name},
-        _("Nothing got through to %(service)s. Send a test after you have switched it on again.")
+        _("Channel “%(name)s” was disabled") % {"name": channel.name},
+        _("No message reached %(service)s. Enable the channel, then send a test message.")
         % {"service": channel.service},
         reverse("channels:detail", args=[channel.pk]),
     )

@@ -11,17 +11,17 @@ from django.utils.translation import gettext_lazy as _
 from portal.notify.channels.models import Channel, Message, MessageState
 
 ERRORS = {
-    "refused_address": _("The name leads to an internal address that is not allowed here."),
-    "refused_act": _("The service wanted to do what no channel may."),
-    "scheme": _("This service is not allowed here any more."),
-    "parameter": _("Its address has a parameter that may not be set here."),
-    "no_url": _("Its address is not valid any more."),
-    "url_unreadable": _("Its address was saved under another secret key of the portal. Enter it again."),
-    "timeout": _("It did not answer in time."),
-    "tls": _("Its certificate is not valid."),
-    "connection": _("It could not be connected to."),
-    "declined": _("It was not sent."),
-    "internal": _("Something went wrong inside the portal."),
+    "refused_address": _("The name resolves to an internal address that is not allowed."),
+    "refused_act": _("The service tried an action that channels cannot use."),
+    "scheme": _("This service is no longer allowed."),
+    "parameter": _("The address has a parameter that is not allowed."),
+    "no_url": _("The address is no longer valid."),
+    "url_unreadable": _("The address was saved with another secret key. Enter it again."),
+    "timeout": _("No response in time."),
+    "tls": _("The certificate is not valid."),
+    "connection": _("Connection failed."),
+    "declined": _("Not sent."),
+    "internal": _("Internal error in the portal."),
 }
 """Why a message was not sent, by error code of its last attempt."""
 LOOKS = {
@@ -44,10 +44,10 @@ class ChannelRow:
 def row_of(channel: Channel) -> ChannelRow:
     """Return the row of a channel: off, failing or on."""
     if not channel.enabled:
-        return ChannelRow(channel, _("Off"), "circle-off", "")
+        return ChannelRow(channel, _("Disabled"), "circle-off", "")
     if channel.failing_since is not None:
         return ChannelRow(channel, _("Failing"), "alert-triangle", "bad")
-    return ChannelRow(channel, _("On"), "circle-check", "ok")
+    return ChannelRow(channel, _("Enabled"), "circle-check", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ def deleting_question(channel: Channel) -> dict[str, Any]:
     """Return the context of the confirmation to delete a channel."""
     return {
         "title": _("Delete the channel “%(name)s”?") % {"name": channel.name},
-        "loses": [_("No notice is sent there any more"), _("the list of what was sent")],
+        "loses": [_("notices to this channel"), _("the list of sent messages")],
         "stays": [
             _("the notices in the portal"),
-            _("what was sent already"),
+            _("messages that were sent"),
         ],
-        "yes": _("Delete the channel"),
+        "yes": _("Delete channel"),
     }

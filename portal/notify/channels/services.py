@@ -141,8 +141,8 @@ def send_test(*, actor: User, channel: Channel) -> Message:
     message = Message.objects.create(
         channel=row,
         kind=TEST,
-        title=_("A test of the channel “%(name)s”") % {"name": row.name},
-        body=_("It works: notices of %(url)s come here.") % {"url": public_url()},
+        title=_("Test of channel “%(name)s”") % {"name": row.name},
+        body=_("The channel works. Notices of %(url)s are sent here.") % {"url": public_url()},
         due_at=now,
         created_at=now,
     )

@@ -55,7 +55,7 @@ def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
         except PortalError as error:
             add_problems(form, _errors_by_form_field(error), error.sentence)
         else:
-            messages.success(request, _("The channel is there. A test shows whether it works."))
+            messages.success(request, _("Channel created. Send a test message to check it."))
             return redirect("channels:detail", channel.pk)
     context = {
         "team": of,
@@ -93,7 +93,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
         except PortalError as error:
             add_problems(form, _errors_by_form_field(error), error.sentence)
         else:
-            messages.success(request, _("The channel is changed."))
+            messages.success(request, _("Channel saved."))
             return redirect("channels:detail", channel_id)
     page = Paginator(selectors.messages_of(channel), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     rows = [presenters.message_row(message) for message in page.object_list]
@@ -129,7 +129,7 @@ def test(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("A test is on its way. What is answered appears below."))
+            messages.success(request, _("Test queued. The result appears below."))
     return redirect("channels:detail", channel_id)
 
 
@@ -140,7 +140,7 @@ def switch(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     if request.method == "POST":
         enabled = request.POST.get("enabled") == "1"
         services.change(actor=request.user, channel=channel, enabled=enabled)
-        messages.success(request, _("It is on.") if enabled else _("It is off: nothing is sent."))
+        messages.success(request, _("Channel enabled.") if enabled else _("Channel disabled."))
     return redirect("channels:detail", channel_id)
 
 
@@ -152,7 +152,7 @@ def delete(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     if request.method == "POST":
         back = list_url(channel)
         services.delete(actor=request.user, channel=channel)
-        messages.success(request, _("The channel “%(name)s” is deleted.") % {"name": channel.name})
+        messages.success(request, _("Channel “%(name)s” deleted.") % {"name": channel.name})
         return redirect(back)
     context = {
         **presenters.deleting_question(channel),

@@ -18,13 +18,13 @@ class WebhookForm(forms.Form):
     name = forms.CharField(
         label=_("Name"),
         max_length=80,
-        help_text=_("What receives them, as “Incident bot”."),
+        help_text=_("Name of the receiver, for example “Incident bot”."),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     url = forms.CharField(
         label=_("URL"),
         max_length=1000,
-        help_text=_("It gets a signed POST for each event."),
+        help_text=_("Receives a signed POST request for each event."),
         widget=forms.TextInput(
             attrs={
                 "inputmode": "url",

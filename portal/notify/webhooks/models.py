@@ -60,7 +60,7 @@ class Endpoint(models.Model):
 class DeliveryState(models.TextChoices):
     """State of a delivery."""
 
-    PENDING = "pending", _("On its way")
+    PENDING = "pending", _("Pending")
     DELIVERED = "delivered", _("Delivered")
     FAILED = "failed", _("Given up")
 

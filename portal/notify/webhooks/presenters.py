@@ -13,14 +13,16 @@ from django.utils.translation import gettext_lazy as _
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint
 
 ERRORS = {
-    "refused_address": _("The name leads to no address, or to an internal one that is not allowed here."),
-    "plain_http": _("The address is outside of this site and not encrypted: use https://."),
-    "timeout": _("It did not answer in time."),
-    "tls": _("Its certificate is not valid."),
-    "connection": _("It could not be connected to."),
-    "protocol": _("It did not answer as a web server does."),
-    "secret_unreadable": _("Its secret was written under another secret key of the portal: rotate it."),
-    "internal": _("Something went wrong inside the portal."),
+    "refused_address": _(
+        "The name does not resolve, or resolves to an internal address that is not allowed."
+    ),
+    "plain_http": _("External URLs must use https://."),
+    "timeout": _("No response in time."),
+    "tls": _("The certificate is not valid."),
+    "connection": _("Connection failed."),
+    "protocol": _("Not a valid HTTP response."),
+    "secret_unreadable": _("The secret was saved with another secret key. Rotate the secret."),
+    "internal": _("Internal error in the portal."),
 }
 """Why there was no response, by error code of the attempt."""
 LOOKS = {
@@ -45,10 +47,10 @@ def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
     """Return the row of a webhook: off, failing or on. `secrets` shows the full URL."""
     url = endpoint.url if secrets else without_secrets(endpoint.url)
     if not endpoint.enabled:
-        return EndpointRow(endpoint, url, _("Off"), "circle-off", "")
+        return EndpointRow(endpoint, url, _("Disabled"), "circle-off", "")
     if endpoint.failing_since is not None:
         return EndpointRow(endpoint, url, _("Failing"), "alert-triangle", "bad")
-    return EndpointRow(endpoint, url, _("On"), "circle-check", "ok")
+    return EndpointRow(endpoint, url, _("Enabled"), "circle-check", "ok")
 
 
 def without_secrets(url: str) -> str:
@@ -104,7 +106,7 @@ def deleting_question(endpoint: Endpoint) -> dict[str, Any]:
     """Return the context of the confirmation to delete a webhook."""
     return {
         "title": _("Delete the webhook “%(name)s”?") % {"name": endpoint.name},
-        "loses": [_("Nothing is sent there any more"), _("the log of its deliveries"), _("its secret")],
-        "stays": [_("what the receiver has got"), _("the record of what happened")],
-        "yes": _("Delete the webhook"),
+        "loses": [_("events to this URL"), _("its delivery log"), _("its secret")],
+        "stays": [_("events that were delivered"), _("audit log entries")],
+        "yes": _("Delete webhook"),
     }

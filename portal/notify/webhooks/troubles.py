@@ -32,18 +32,18 @@ def disable(endpoint: Endpoint, *, gone: bool) -> None:
     )
     days = settings.BERTH_WEBHOOK_DISABLE_DAYS
     why = (
-        _("The receiver answered that it is gone for good (410).")
+        _("The receiver responded that it is gone (410).")
         if gone
         else ngettext(
-            "Nothing was received for %(count)d day.", "Nothing was received for %(count)d days.", days
+            "Deliveries have failed for %(count)d day.", "Deliveries have failed for %(count)d days.", days
         )
         % {"count": days}
     )
     events.notify(
         _recipients(endpoint),
         "webhook.disabled",
-        _("The webhook “%(name)s” is switched off") % {"name": endpoint.name},
-        _("%(why)s Mend the receiver, then switch it on again.") % {"why": why},
+        _("Webhook “%(name)s” was disabled") % {"name": endpoint.name},
+        _("%(why)s Fix the receiver, then enable the webhook.") % {"why": why},
         reverse("webhooks:detail", args=[endpoint.pk]),
     )
 

@@ -96,7 +96,7 @@ def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("The webhook is changed."))
+            messages.success(request, _("Webhook saved."))
             return redirect("webhooks:detail", webhook_id)
     return _detail(request, endpoint, form=form)
 
@@ -147,7 +147,7 @@ def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("A test is on its way. What is answered appears in the log."))
+            messages.success(request, _("Test queued. The result appears in the delivery log."))
     return redirect("webhooks:detail", webhook_id)
 
 
@@ -162,7 +162,7 @@ def redeliver(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> 
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("It is on its way again."))
+            messages.success(request, _("Delivery queued again."))
     return redirect("webhooks:detail", webhook_id)
 
 
@@ -185,7 +185,7 @@ def switch(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
         changed = services.change(
             actor=request.user, endpoint=endpoint, enabled=request.POST.get("enabled") == "1"
         )
-        messages.success(request, _("It is on.") if changed.enabled else _("It is off: nothing is sent."))
+        messages.success(request, _("Webhook enabled.") if changed.enabled else _("Webhook disabled."))
     return redirect("webhooks:detail", webhook_id)
 
 
@@ -197,7 +197,7 @@ def delete(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     if request.method == "POST":
         back = list_url(endpoint)
         services.delete(actor=request.user, endpoint=endpoint)
-        messages.success(request, _("The webhook “%(name)s” is deleted.") % {"name": endpoint.name})
+        messages.success(request, _("Webhook “%(name)s” deleted.") % {"name": endpoint.name})
         return redirect(back)
     context = {
         **presenters.deleting_question(endpoint),

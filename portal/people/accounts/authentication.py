@@ -33,7 +33,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
         if credentials is None:
             _count_failure()
             raise exceptions.AuthenticationFailed(
-                _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
+                _("The token is unknown, expired or revoked. Create a new one on the Tokens page.")
             )
         request_context.note_token(credentials[1].prefix)
         return credentials
@@ -81,17 +81,17 @@ class HasScope(permissions.IsAuthenticated):
             return True
         needed = scope_for(view, request.method or "GET")
         if token.owner.is_auditor and needed not in READING:
-            raise exceptions.PermissionDenied(_("An auditor's token changes nothing and opens nothing."))
+            raise exceptions.PermissionDenied(_("Tokens of auditors are read-only."))
         if Scope.ALL in token.scopes or needed in token.scopes:
             return True
-        raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": needed})
+        raise exceptions.PermissionDenied(_("The token lacks the scope “%(scope)s”.") % {"scope": needed})
 
 
 def require_scope(request: Request, scope: str) -> None:
     """Require a scope that only some requests to a view need. Raises `PermissionDenied`."""
     token: Any = request.auth
     if isinstance(token, ApiToken) and not {Scope.ALL, scope} & set(token.scopes):
-        raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": scope})
+        raise exceptions.PermissionDenied(_("The token lacks the scope “%(scope)s”.") % {"scope": scope})
 
 
 def scope_for(view: APIView, method: str) -> str:

@@ -30,12 +30,12 @@ class BreachedPasswordValidator:
         """Raise `ValidationError` for a leaked password."""
         if is_breached(password):
             raise ValidationError(
-                _("This password is known from a leak: others try it. Choose another one."),
+                _("This password has appeared in a data leak. Choose another."),
                 code="password_breached",
             )
 
     def get_help_text(self) -> str:
-        return _("Your password can't be one that is known from a leak.")
+        return _("Your password cannot be one from a known data leak.")
 
 
 def is_breached(password: str) -> bool:

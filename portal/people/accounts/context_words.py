@@ -35,9 +35,9 @@ class ContextWordsValidator:
             text = text.replace(word, " ")
         if has_word and sum(character.isalnum() for character in text) < MIN_BESIDE:
             raise ValidationError(
-                _("This password is little more than a name that everybody knows here. Choose another one."),
+                _("This password is too similar to a name used here. Choose another."),
                 code="password_context_word",
             )
 
     def get_help_text(self) -> str:
-        return _("Your password can't be little more than a name that everybody knows here.")
+        return _("Your password cannot be too similar to a name used here.")

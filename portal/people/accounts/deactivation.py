@@ -165,8 +165,8 @@ def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
             events.notify(
                 [heir],
                 "team.owner_passed",
-                _("You own the team %(team)s now") % {"team": team.name},
-                _("The account of %(username)s, who owned it, has been deactivated.")
+                _("You are now the owner of %(team)s") % {"team": team.name},
+                _("The account of the previous owner, %(username)s, was deactivated.")
                 % {"username": user.username},
                 reverse("home:team", args=[team.slug]),
             )

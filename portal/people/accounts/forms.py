@@ -18,7 +18,7 @@ class SignInForm(AuthenticationForm):
     """Django's form with messages that suggest a next action."""
 
     error_messages = {
-        "invalid_login": _("Name and password do not match. The password is case-sensitive."),
+        "invalid_login": _("Wrong name or password. Passwords are case-sensitive."),
         "inactive": _("This account is deactivated. Ask an administrator."),
     }
 
@@ -36,11 +36,11 @@ class NewPasswordForm(forms.Form):
     password = forms.CharField(
         label=_("Password"),
         strip=False,
-        help_text=_("At least 10 characters, and not one of the passwords that everybody uses."),
+        help_text=_("At least 10 characters, not a common password."),
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
     repeated = forms.CharField(
-        label=_("The same again"),
+        label=_("Repeat password"),
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
@@ -48,7 +48,7 @@ class NewPasswordForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if data.get("password") and data.get("repeated") and data["password"] != data["repeated"]:
-            self.add_error("repeated", _("The two passwords differ."))
+            self.add_error("repeated", _("The passwords do not match."))
         return data
 
 
@@ -56,7 +56,7 @@ class ChangePasswordForm(forms.Form):
     """Change of one's own password, optionally with revocation of tokens."""
 
     old_password = forms.CharField(
-        label=_("Present password"),
+        label=_("Current password"),
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
@@ -66,7 +66,7 @@ class ChangePasswordForm(forms.Form):
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
     repeated = forms.CharField(
-        label=_("The same again"),
+        label=_("Repeat password"),
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
@@ -75,7 +75,7 @@ class ChangePasswordForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if data.get("new_password") and data.get("repeated") and data["new_password"] != data["repeated"]:
-            self.add_error("repeated", _("The two passwords differ."))
+            self.add_error("repeated", _("The passwords do not match."))
         return data
 
 
@@ -109,9 +109,9 @@ class TeamForm(forms.Form):
 
     name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"}))
     slug = forms.CharField(
-        label=_("Short name"),
+        label=_("Slug"),
         max_length=40,
-        help_text=_("Lower-case letters, digits and hyphens. It cannot be changed later."),
+        help_text=_("Lower-case letters, digits and hyphens. Cannot be changed later."),
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
@@ -122,17 +122,18 @@ class TeamEgressForm(forms.Form):
     """Egress policy of a team's workspaces."""
 
     egress = forms.ChoiceField(
-        label=_("What its workspaces may reach"),
+        label=_("Network access of workspaces"),
         required=False,
         choices=TeamEgress.choices,
-        help_text=_("Never more than pool, node and template allow."),
+        help_text=_("Limited by pool, node and template."),
     )
     egress_allow = forms.CharField(
         label=_("Hosts and networks"),
         max_length=MAX_ALLOW,
         required=False,
         help_text=_(
-            "With “Only what is listed”: packages.example, *.example.org, git.example.org:22, 10.1.0.0/16."
+            "For “Only listed hosts”, for example packages.example, *.example.org, "
+            "git.example.org:22, 10.1.0.0/16."
         ),
         widget=forms.Textarea(
             attrs={"class": "mono", "rows": "3", "autocapitalize": "none", "spellcheck": "false"}

@@ -36,9 +36,8 @@ def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
     """Render the page after too many wrong passwords. Called by django-axes with unused arguments."""
     minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
     text = _(
-        "There were %(count)d wrong passwords for this name from here. "
-        "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
-        "for a new one."
+        "%(count)d wrong passwords for this name. Wait %(minutes)d minutes, then try again. "
+        "Ask an administrator if you need a new password."
     )
     return _page(request, text % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
 
@@ -72,8 +71,8 @@ def too_many(request: HttpRequest) -> HttpResponse:
     """Render the page for refused sign-ins."""
     minutes = _minutes(WINDOW)
     text = _(
-        "Too many sign-ins have failed from this address, or for this name. Wait %(minutes)d minutes, then "
-        "try again; in a browser that you have signed in with before you can sign in now."
+        "Too many failed sign-ins from this address or for this name. Wait %(minutes)d "
+        "minutes, or use a browser in which you have signed in before."
     )
     return _page(request, text % {"minutes": minutes}, minutes)
 

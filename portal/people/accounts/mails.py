@@ -96,15 +96,15 @@ def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
     match kind:
         case LinkKind.INVITATION:
             return (
-                _("You are invited"),
-                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % params,
+                _("Your invitation"),
+                _("You have an account, %(username)s, at %(url)s. Choose a password here:") % params,
             )
         case LinkKind.RESET:
             return (
-                _("Choose another password"),
+                _("Choose a new password"),
                 _(
-                    "An administrator of %(url)s has ended the password of %(username)s. "
-                    "Choose another one here:"
+                    "An administrator of %(url)s has reset the password of %(username)s. Choose a new "
+                    "one here:"
                 )
                 % params,
             )
@@ -112,8 +112,8 @@ def _mail_text(user: User, kind: LinkKind) -> tuple[str, str]:
             return (
                 _("Your password"),
                 _(
-                    "Somebody, perhaps you, has forgotten the password of %(username)s at %(url)s. "
-                    "If it was you, choose another one here; if not, nothing has to be done."
+                    "A new password was requested for %(username)s at %(url)s. Choose it here. If you "
+                    "did not request it, ignore this e-mail."
                 )
                 % params,
             )

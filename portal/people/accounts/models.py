@@ -136,12 +136,12 @@ class User(AbstractUser):
         max_length=32,
         unique=True,
         validators=[username_validator],
-        error_messages={"unique": _("This name is taken.")},
+        error_messages={"unique": _("Name already in use. Choose another.")},
     )
     email = models.EmailField(_("e-mail"), blank=True)
-    is_operator = models.BooleanField(default=False, help_text=_("Runs the pools."))
+    is_operator = models.BooleanField(default=False, help_text=_("Manages pools."))
     is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
-    is_auditor = models.BooleanField(default=False, help_text=_("Reads everything, changes nothing."))
+    is_auditor = models.BooleanField(default=False, help_text=_("Has read-only access to everything."))
     owning_team = models.ForeignKey(
         "Team",
         null=True,
@@ -152,7 +152,7 @@ class User(AbstractUser):
         help_text=_("The team that a service account belongs to."),
     )
     description = models.CharField(max_length=200, blank=True, editable=False)
-    mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
+    mail_notices = models.BooleanField(default=True, help_text=_("Notices are also sent by e-mail."))
     email_confirmed = models.BooleanField(default=False, editable=False)
     linked = models.BooleanField(default=False, editable=False)
     session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
@@ -171,7 +171,7 @@ class User(AbstractUser):
                 Lower("email"),
                 name="user_email_unique",
                 condition=~models.Q(email=""),
-                violation_error_message=_("This e-mail address is in use."),
+                violation_error_message=_("E-mail address already in use."),
             ),
             models.CheckConstraint(
                 name="user_auditor_holds_no_other_role",
@@ -189,7 +189,7 @@ class User(AbstractUser):
         super().clean()
         if self._state.adding and self.username.startswith(SERVICE_PREFIX) is not self.is_service:
             raise ValidationError(
-                {"username": _("Names that begin with “svc-” are those of service accounts.")}
+                {"username": _("Names that start with “svc-” are reserved for service accounts.")}
             )
 
     @property
@@ -266,8 +266,8 @@ class User(AbstractUser):
 class TeamEgress(models.TextChoices):
     """Egress policy of a team's workspaces. It can only restrict what pool and node allow."""
 
-    POOL = "", _("What its pool allows")
-    LIST = "list", _("Only what is listed")
+    POOL = "", _("As the pool allows")
+    LIST = "list", _("Only listed hosts")
     NONE = "none", _("Nothing")
 
 
@@ -283,7 +283,7 @@ class Team(models.Model):
         max_length=40,
         unique=True,
         validators=[slug_validator],
-        error_messages={"unique": _("This short name is taken.")},
+        error_messages={"unique": _("Slug already in use. Choose another.")},
     )
     name = models.CharField(max_length=80)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -291,7 +291,7 @@ class Team(models.Model):
         max_length=4,
         blank=True,
         choices=TeamEgress,
-        help_text=_("What its workspaces may reach, at most."),
+        help_text=_("Maximum network access of workspaces."),
     )
     egress_allow = models.TextField(
         blank=True,

@@ -13,13 +13,13 @@ def rights(user: User) -> list[str]:
     """Return the user's site roles as short descriptions."""
     labels = []
     if user.is_superuser:
-        labels.append(_("Administrator: may do everything"))
+        labels.append(_("Administrator: full access"))
     if user.is_operator:
-        labels.append(_("Operator: runs the pools"))
+        labels.append(_("Operator: manages pools"))
     if user.is_approver:
         labels.append(_("Approver: decides quota requests"))
     if user.is_auditor:
-        labels.append(_("Auditor: reads everything, changes nothing"))
+        labels.append(_("Auditor: read-only access to everything"))
     return labels or [_("Member: starts workspaces for your teams")]
 
 
@@ -34,10 +34,10 @@ def leaving_question(team: Team) -> dict[str, Any]:
         ],
         "stays": [
             _("the files in your home folder of this team"),
-            _("your workspaces in other teams, which go on"),
-            _("the record of what happened"),
+            _("your workspaces in other teams"),
+            _("audit log entries"),
         ],
-        "yes": _("Leave the team"),
+        "yes": _("Leave team"),
     }
 
 
@@ -52,8 +52,8 @@ def removal_question(team: Team, username: str) -> dict[str, Any]:
         ],
         "stays": [
             _("the files in their home folder of this team"),
-            _("their workspaces in other teams, which go on"),
-            _("the record of what happened"),
+            _("their workspaces in other teams"),
+            _("audit log entries"),
         ],
         "yes": _("Remove %(username)s") % params,
     }
@@ -63,7 +63,9 @@ def held_lead(team: Team, username: str, *, leaving: bool) -> str:
     """Return the lead text above workspaces that have to be deleted first."""
     params = {"team": team.name, "username": username}
     first = (
-        _("You still have these in %(team)s.") if leaving else _("%(username)s still has these in %(team)s.")
+        _("You still have these workspaces in %(team)s.")
+        if leaving
+        else _("%(username)s still has these workspaces in %(team)s.")
     )
-    second = _("Nothing is stopped by itself: delete them first. Home folders stay.")
+    second = _("Delete them first. Home folders are kept.")
     return f"{first % params} {second}"

@@ -121,9 +121,8 @@ def _tell_owners(team: Team, user: User, role: str) -> None:
     events.notify(
         owners,
         "team.joined_without_owners",
-        _("%(username)s has joined %(team)s without asking you")
-        % {"username": user.username, "team": team.name},
-        _("%(username)s runs the pools and is now %(role)s of the team. You can take them out again.")
+        _("%(username)s was added to %(team)s") % {"username": user.username, "team": team.name},
+        _("%(username)s is an operator and is now %(role)s of the team. You can remove them.")
         % {"username": user.username, "role": Role(role).label.lower()},
         reverse("home:team", args=[team.slug]),
     )

@@ -101,10 +101,10 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
         events.notify(
             [user],
             LOCKED_OUT,
-            _("Somebody tried to sign in as you"),
+            _("Failed sign-ins to your account"),
             _(
-                "There were %(count)d wrong passwords for your account from %(address)s. "
-                "From there it is locked for a while."
+                "%(count)d wrong passwords were entered for your account from %(address)s. Sign-in "
+                "from there is locked for some time."
             )
             % {"count": settings.AXES_FAILURE_LIMIT, "address": address or _("an unknown address")},
             reverse("accounts:account"),

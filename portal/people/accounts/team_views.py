@@ -40,7 +40,7 @@ def network(request: SignedInRequest, slug: str) -> HttpResponse:
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:
-                messages.success(request, _("Saved. Workspaces have it from their next start."))
+                messages.success(request, _("Saved. Workspaces use this from their next start."))
                 return redirect("accounts:team-egress", slug)
     context = {
         "team": team,
@@ -68,7 +68,7 @@ def network_restore(request: SignedInRequest, slug: str, number: int) -> HttpRes
         else:
             messages.success(
                 request,
-                _("It is as in version %(number)s. Workspaces have it from their next start.")
+                _("Version %(number)s restored. Workspaces use it from their next start.")
                 % {"number": number},
             )
     return redirect("accounts:team-egress", slug)

@@ -17,12 +17,12 @@ EXPIRIES = [
     ("7", _("In 7 days")),
     ("30", _("In 30 days")),
     ("90", _("In 90 days")),
-    ("365", _("In a year")),
+    ("365", _("In 1 year")),
     ("", _("Never")),
 ]
-ENDING = [("", _("Ends whenever")), ("7", _("Ends within 7 days")), ("30", _("Ends within 30 days"))]
-UNUSED = [("", _("Used or not")), ("30", _("Not used for 30 days")), ("90", _("Not used for 90 days"))]
-OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("a day")), ("168", _("a week"))]
+ENDING = [("", _("Any expiry")), ("7", _("Expires within 7 days")), ("30", _("Expires within 30 days"))]
+UNUSED = [("", _("Any use")), ("30", _("Not used for 30 days")), ("90", _("Not used for 90 days"))]
+OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("1 day")), ("168", _("1 week"))]
 
 
 def expiries() -> list[tuple[str, Any]]:
@@ -31,14 +31,14 @@ def expiries() -> list[tuple[str, Any]]:
     if not most:
         return EXPIRIES
     shorter = [(days, label) for days, label in EXPIRIES if days and int(days) < most]
-    return [*shorter, ("", _("As late as is allowed here: in %(days)d days") % {"days": most})]
+    return [*shorter, ("", _("Maximum: in %(days)d days") % {"days": most})]
 
 
 class TokenForm(forms.Form):
     """A new API token."""
 
     name = forms.CharField(
-        label=_("What is it for?"),
+        label=_("Purpose"),
         max_length=80,
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "placeholder": _("For example: nightly training")}
@@ -79,6 +79,6 @@ class TokenFilterForm(forms.Form):
     team = forms.ModelChoiceField(
         queryset=Team.objects.order_by("name"), to_field_name="slug", required=False
     )
-    kind = forms.ChoiceField(choices=[("", _("Of anybody")), *AccountKind.choices], required=False)
+    kind = forms.ChoiceField(choices=[("", _("Any user")), *AccountKind.choices], required=False)
     unused = forms.ChoiceField(choices=UNUSED, required=False)
     expires = forms.ChoiceField(choices=ENDING, required=False)

@@ -66,7 +66,7 @@ def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
     if request.method != "POST":
         return redirect("accounts:tokens")
     services.revoke_token(actor=request.user, token_id=token_id)
-    messages.success(request, _("The token is revoked. Programs that use it are refused from now on."))
+    messages.success(request, _("Token revoked. Programs can no longer use it."))
     back = request.POST.get("next", "")
     return redirect(local_path(back)) if back else redirect("accounts:tokens")
 

@@ -18,7 +18,7 @@ class InviteForm(forms.Form):
     username = forms.CharField(
         label=_("Name"),
         max_length=32,
-        help_text=_("Lower-case letters, digits, dots, hyphens. It cannot be changed later."),
+        help_text=_("Lower-case letters, digits, dots, hyphens. Cannot be changed later."),
         widget=forms.TextInput(attrs=_NAME),
     )
     email = forms.EmailField(
@@ -29,7 +29,7 @@ class InviteForm(forms.Form):
         queryset=Team.objects.order_by("name"),
         to_field_name="slug",
         required=False,
-        empty_label=_("none yet"),
+        empty_label=_("No team"),
     )
     role = forms.ChoiceField(label=_("Role in the team"), choices=Role.choices, initial=Role.MEMBER)
     roles = forms.MultipleChoiceField(

@@ -39,14 +39,14 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("all sessions, open notebooks and links, within seconds"),
             *_tokens(user),
             *_workspaces_stop(user),
-            _("requests that wait for a decision are cancelled"),
+            _("open requests, which are cancelled"),
             *_ownership(actor, user),
         ],
         "stays": [
             _("all files in home folders"),
-            _("the places in teams, as a member"),
-            _("the record of what happened"),
-            _("the account: it can be reactivated, and nothing that ended comes back"),
+            _("team memberships, with the role member"),
+            _("audit log entries"),
+            _("the account, which can be reactivated; ended work is not restored"),
         ],
         "note": _("For the audit log."),
         "yes": _("Deactivate %(username)s") % params,
@@ -58,15 +58,15 @@ def own_deletion_question(user: User) -> dict[str, Any]:
     return {
         "title": _("Delete your account?"),
         "loses": [
-            _("your account, for good: roles, places in teams, API tokens, address and notices"),
+            _("your account, permanently: roles, memberships, API tokens, address and notices"),
             _("all your sessions, open notebooks and links, within seconds; you are signed out here"),
             *_workspaces_stop(user),
-            _("your requests that wait for a decision are cancelled; what is booked stays the team's"),
+            _("your open requests, which are cancelled; approved reservations stay with the team"),
             *_ownership(user, user),
         ],
         "stays": [
-            _("your name, which nobody else can get, and you neither"),
-            _("the record of what you did, with your name"),
+            _("your name, which cannot be used again"),
+            _("audit log entries of your actions, with your name"),
         ],
         "choices": [*_workspaces_choice(user), *_homes_choice(user)],
         "refusals": [sentence_of(reason) for reason in policies.reasons_to_stay(user)],
@@ -79,14 +79,14 @@ def _workspaces_choice(user: User) -> list[dict[str, str]]:
     if not left:
         return []
     text = ngettext(
-        "Delete %(count)d workspace too: %(names)s", "Delete %(count)d workspaces too: %(names)s", len(left)
+        "Also delete %(count)d workspace: %(names)s", "Also delete %(count)d workspaces: %(names)s", len(left)
     )
     return [
         {
             "name": "workspaces",
             "value": "delete",
             "label": text % {"count": len(left), "names": ", ".join(left[:20])},
-            "hint": _("Without it the account is not deleted. This deletes no files in home folders."),
+            "hint": _("Required to delete the account. Files in home folders are kept."),
         }
     ]
 
@@ -97,8 +97,8 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
     if not homes:
         return []
     text = ngettext(
-        "Delete %(count)d home folder with all its files, for good: %(names)s",
-        "Delete %(count)d home folders with all their files, for good: %(names)s",
+        "Permanently delete %(count)d home folder with all its files: %(names)s",
+        "Permanently delete %(count)d home folders with all their files: %(names)s",
         len(homes),
     )
     names = ", ".join(homes[:20]) + (" …" if len(homes) > 20 else "")
@@ -108,8 +108,8 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
             "value": "delete",
             "label": text % {"count": len(homes), "names": names},
             "hint": _(
-                "Without it the files stay there, in the folder “homes” of Berth on the node, where an "
-                "operator finds them. Backups are not touched."
+                "Otherwise the files stay in the “homes” folder on the node, where an operator can "
+                "find them. Backups are not changed."
             ),
         }
     ]
@@ -120,17 +120,17 @@ def _delete(actor: User, user: User) -> dict[str, Any]:
     return {
         "title": _("Delete the account of %(username)s?") % params,
         "loses": [
-            _("the account, for good: roles, places in teams, tokens, address and notices"),
+            _("the account, permanently: roles, memberships, tokens, address and notices"),
             _("all sessions, open notebooks and links, within seconds"),
             *_workspaces_stop(user),
             *_ownership(actor, user),
         ],
         "stays": [
-            _("the name, which nobody else can get, as the home folders carry it"),
-            _("the record of what happened"),
+            _("the name, which cannot be used again"),
+            _("audit log entries"),
         ],
         "choices": [*_workspaces_choice(user), *_homes_choice(user)],
-        "yes": _("Delete the account"),
+        "yes": _("Delete account"),
     }
 
 
@@ -138,19 +138,19 @@ def _reset(_actor: User, user: User) -> dict[str, Any]:
     params = {"username": user.username}
     return {
         "title": _("Reset the password of %(username)s?") % params,
-        "loses": [_("the present password, at once"), _("all sessions")],
+        "loses": [_("the current password, at once"), _("all sessions")],
         "stays": [_("API tokens"), _("workspaces, which continue"), _("all files")],
-        "yes": _("Reset the password"),
+        "yes": _("Reset password"),
     }
 
 
 def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
     params = {"username": user.username}
     return {
-        "title": _("Take off the second factors of %(username)s?") % params,
+        "title": _("Reset the second factors of %(username)s?") % params,
         "loses": [_("the authenticator app, all passkeys and recovery codes"), _("all sessions")],
-        "stays": [_("the password: it is enough to sign in from now on"), _("API tokens"), _("workspaces")],
-        "yes": _("Take off the second factors"),
+        "stays": [_("the password, which is then enough to sign in"), _("API tokens"), _("workspaces")],
+        "yes": _("Reset second factors"),
     }
 
 
@@ -158,7 +158,7 @@ def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
     params = {"username": user.username}
     count = user.tokens.filter(revoked_at=None).count()
     context: dict[str, Any] = {
-        "title": _("Sign %(username)s out everywhere?") % params,
+        "title": _("End all sessions of %(username)s?") % params,
         "loses": [_("all sessions, in the portal and in open notebooks")],
         "stays": [_("the password, to sign in again"), _("workspaces, which continue")],
         "yes": _("End all sessions"),
@@ -167,7 +167,7 @@ def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
         context["choice"] = {
             "name": "tokens",
             "value": "on",
-            "label": ngettext("Revoke %(count)d API token too", "Revoke %(count)d API tokens too", count)
+            "label": ngettext("Also revoke %(count)d API token", "Also revoke %(count)d API tokens", count)
             % {"count": count},
             "hint": "",
         }
@@ -203,9 +203,7 @@ def _ownership(actor: User, user: User) -> list[str]:
         elif handover.others:
             lines.append(_("ownership of %(team)s, which has another owner") % params)
         else:
-            lines.append(
-                _("ownership of %(team)s, which nobody else is in: operators look after it") % params
-            )
+            lines.append(_("ownership of %(team)s, which then has no members; operators manage it") % params)
     return lines
 
 

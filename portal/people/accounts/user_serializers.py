@@ -16,7 +16,7 @@ from portal.people.accounts.models import AccountKind, AccountState, Role, Secon
 class PlaceSerializer(StrictSerializer):
     """A membership in a team."""
 
-    team = serializers.CharField(max_length=40, help_text="Short name of the team.")
+    team = serializers.CharField(max_length=40, help_text="Slug of the team.")
     role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
 
 

@@ -109,7 +109,7 @@ def person(request: SignedInRequest, username: str) -> HttpResponse:
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:
-                messages.success(request, _("The account is changed."))
+                messages.success(request, _("Account saved."))
                 return redirect("accounts:user", username)
     return _person(request, user, form)
 
@@ -149,7 +149,7 @@ def user_team(request: SignedInRequest, username: str) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(
-                request, _("%(username)s is in %(team)s.") % {"username": user.username, "team": team.name}
+                request, _("%(username)s added to %(team)s.") % {"username": user.username, "team": team.name}
             )
     return redirect("accounts:user", username)
 
@@ -160,7 +160,7 @@ def user_reactivate(request: SignedInRequest, username: str) -> HttpResponse:
     user = selectors.user_by_name(request.user, username)
     if request.method == "POST":
         deactivation.reactivate(actor=request.user, user=user)
-        messages.success(request, _("%(username)s can sign in again.") % {"username": username})
+        messages.success(request, _("%(username)s reactivated.") % {"username": username})
     return redirect("accounts:user", username)
 
 
@@ -234,7 +234,7 @@ def _run_action(request: SignedInRequest, user: User, action: str) -> HttpRespon
         case "deactivate":
             reason = strip_nul(request.POST.get("note", "")).strip()[:200]
             deactivation.deactivate(actor=request.user, user=user, reason=reason)
-            messages.success(request, _("%(username)s is deactivated.") % params)
+            messages.success(request, _("%(username)s deactivated.") % params)
         case "delete":
             users.delete(
                 actor=request.user,
@@ -242,15 +242,15 @@ def _run_action(request: SignedInRequest, user: User, action: str) -> HttpRespon
                 delete_workspaces=request.POST.get("workspaces") == "delete",
                 delete_homes=request.POST.get("homes") == "delete",
             )
-            messages.success(request, _("The account of %(username)s is deleted.") % params)
+            messages.success(request, _("Account of %(username)s deleted.") % params)
             return redirect("accounts:users")
         case "reset-mfa":
             mfa.reset(actor=request.user, user=user)
-            messages.success(request, _("The second factors of %(username)s are taken off.") % params)
+            messages.success(request, _("Second factors of %(username)s reset.") % params)
         case "reset-password":
             link = users.reset_password(actor=request.user, user=user)
             return _person(request, link.user, link=link)
         case _:
             users.end_sessions(actor=request.user, user=user, tokens=bool(request.POST.get("tokens")))
-            messages.success(request, _("%(username)s is signed out everywhere.") % params)
+            messages.success(request, _("All sessions of %(username)s ended.") % params)
     return redirect("accounts:user", user.username)

@@ -108,10 +108,8 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
             add_problems(form, error.field_errors, error.message)
         else:
             response = login_flow.begin(request, joined, how="link")
-            message = _("Your password is set. You are signed in.")
-            messages.success(
-                request, message if request.user.is_authenticated else _("Your password is set.")
-            )
+            message = _("Password set. You are signed in.")
+            messages.success(request, message if request.user.is_authenticated else _("Password set."))
             return response
     teams = selectors.memberships_of(user)
     context = {"form": form, "username": user.username, "kind": kind.value, "memberships": teams}
@@ -194,7 +192,7 @@ def account(request: SignedInRequest) -> HttpResponse:
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
         else:
-            messages.success(request, _("The password is changed. Other browsers are signed out."))
+            messages.success(request, _("Password changed. Other browsers are signed out."))
             return redirect("accounts:account")
     return _account(request, form)
 
@@ -215,7 +213,7 @@ def email(request: SignedInRequest) -> HttpResponse:
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
         else:
-            messages.success(request, _("The address is changed."))
+            messages.success(request, _("E-mail address changed."))
             return redirect("accounts:account")
     return _account(request, ChangePasswordForm(), email_form=form)
 
@@ -225,7 +223,7 @@ def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
     """End one of the user's sessions. A GET, as after a new sign-in, only shows the account."""
     if request.method == "POST":
         sessions.end_one(actor=request.user, session_id=session_id)
-        messages.success(request, _("The session has ended."))
+        messages.success(request, _("Session ended."))
     return redirect("accounts:account")
 
 
@@ -236,7 +234,7 @@ def sessions_end(request: SignedInRequest) -> HttpResponse:
         count = sessions.end_others(request, request.user)
         messages.success(
             request,
-            ngettext("%(count)d other session has ended.", "%(count)d other sessions have ended.", count)
+            ngettext("%(count)d other session ended.", "%(count)d other sessions ended.", count)
             % {"count": count},
         )
     return redirect("accounts:account")
@@ -280,7 +278,7 @@ def account_delete(request: SignedInRequest) -> HttpResponse:
             messages.error(request, error.sentence)
             return redirect("accounts:account-delete")
         logout(request)
-        messages.success(request, _("Your account is deleted."))
+        messages.success(request, _("Account deleted."))
         return redirect("accounts:sign-in")
     question = user_presenters.own_deletion_question(request.user)
     return render(
@@ -296,7 +294,7 @@ def notices(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST":
         wanted = request.POST.get("mail") == "on"
         services.set_mail_notices(actor=request.user, wanted=wanted)
-        message = _("Notices come by e-mail too.") if wanted else _("Notices come in the portal only.")
+        message = _("Notices are also sent by e-mail.") if wanted else _("Notices appear in the portal only.")
         messages.success(request, message)
     return redirect("accounts:account")
 
@@ -314,9 +312,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
             except PortalError as error:
                 add_problems(form, error.field_errors, error.message)
             else:
-                messages.success(
-                    request, _("%(team)s is there, and you are its owner.") % {"team": team.name}
-                )
+                messages.success(request, _("Team created. You are the owner.") % {"team": team.name})
                 return redirect("home:team", team.slug)
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     matches = selectors.teams_for(request.user)
@@ -350,7 +346,7 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
     else:
         messages.success(
             request,
-            _("%(username)s has the role %(role)s.")
+            _("%(username)s now has the role %(role)s.")
             % {"username": username, "role": Role(request.POST["role"]).label.lower()},
         )
     return redirect("home:team", slug)
@@ -371,7 +367,7 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
             messages.error(request, error.sentence)
             return redirect("home:team", slug)
         messages.success(
-            request, _("%(username)s is no longer in %(team)s.") % {"username": username, "team": team.name}
+            request, _("%(username)s removed from %(team)s.") % {"username": username, "team": team.name}
         )
         if leaving and not request.user.operates:
             return redirect("accounts:teams")

@@ -39,9 +39,9 @@ class LookUpForm(forms.Form):
     """Name of a user in a directory."""
 
     username = forms.CharField(
-        label=_("Name there"),
+        label=_("Name at the provider"),
         max_length=150,
-        help_text=_("As it would be typed on the sign-in page. No password is needed."),
+        help_text=_("As entered on the sign-in page. No password is needed."),
         widget=forms.TextInput(attrs=_PLAIN),
     )
 
@@ -49,16 +49,16 @@ class LookUpForm(forms.Form):
 class LinkForm(forms.Form):
     """Link between an account and an identity at the provider."""
 
-    username = forms.CharField(label=_("Account here"), max_length=32, widget=forms.TextInput(attrs=_PLAIN))
+    username = forms.CharField(label=_("Account"), max_length=32, widget=forms.TextInput(attrs=_PLAIN))
     subject = forms.CharField(
-        label=_("Subject there"),
+        label=_("Subject"),
         max_length=255,
         required=False,
-        help_text=_("The identifier that never changes, as the provider writes it."),
+        help_text=_("The provider's permanent identifier of the user."),
         widget=forms.TextInput(attrs=_PLAIN),
     )
     expected = forms.CharField(
-        label=_("Or the name there"),
+        label=_("Or name at the provider"),
         max_length=150,
         required=False,
         help_text=_("The first user who signs in with this name gets the account."),

@@ -17,9 +17,9 @@ from portal.people.identity.decisions import Decision, Effect, missing_teams
 KINDS = {"oidc": "OpenID Connect", "saml": "SAML 2.0", "ldap": "LDAP"}
 EFFECTS = {
     Effect.GAINED: (_("new"), "plus", "ok"),
-    Effect.KEPT: (_("as before"), "check", ""),
-    Effect.CHANGED: (_("changes"), "refresh", "wait"),
-    Effect.LOST: (_("ends"), "x", "bad"),
+    Effect.KEPT: (_("unchanged"), "check", ""),
+    Effect.CHANGED: (_("changed"), "refresh", "wait"),
+    Effect.LOST: (_("removed"), "x", "bad"),
 }
 
 
@@ -63,7 +63,10 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
                 (_("Client secret"), provider.client_secret or _("none")),
                 (_("Redirect address"), public_url() + callback_path(provider)),
                 (_("Scopes"), " ".join(provider.scopes)),
-                (_("Sign-out"), _("here and there") if provider.sign_out_everywhere else _("here only")),
+                (
+                    _("Sign-out"),
+                    _("here and at the provider") if provider.sign_out_everywhere else _("here only"),
+                ),
             ]
         case Saml():
             rows += [
@@ -75,7 +78,7 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
         case Ldap():
             rows += [
                 (_("Encryption"), "StartTLS" if provider.start_tls else provider.url.partition(":")[0]),
-                (_("Signs in as"), provider.bind_dn or _("nobody")),
+                (_("Binds as"), provider.bind_dn or _("anonymous")),
                 (_("Password"), provider.bind_password or _("none")),
                 (_("People"), f"{provider.user_base} {provider.user_filter}"),
                 (
@@ -87,15 +90,15 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
         (_("Name from"), _pattern(claims.username, provider.username_pattern)),
         (_("E-mail"), f"{claims.email} ({_('trusted') if provider.trust_email else claims.email_verified})"),
         (_("Groups from"), claims.groups),
-        (_("New accounts"), _("are made") if provider.create_accounts else _("are not made")),
+        (_("New accounts"), _("created") if provider.create_accounts else _("not created")),
         (_("Links accounts by"), ", ".join(provider.link) or _("administrators only")),
-        (_("Asks for"), "; ".join(condition.words() for condition in provider.require) or _("nothing")),
+        (_("Requires"), "; ".join(condition.words() for condition in provider.require) or _("nothing")),
         (
             _("Second factor"),
-            _("there, where %(rule)s")
+            _("at the provider, if %(rule)s")
             % {"rule": _(" or ").join(condition.words() for condition in provider.mfa)}
             if provider.mfa
-            else _("here, as for everybody"),
+            else _("here, as for all users"),
         ),
     ]
     return rows
@@ -122,7 +125,7 @@ def rule_rows(provider: Provider) -> list[dict[str, Any]]:
 def _consequence(rule: Rule) -> str:
     if rule.site_role:
         return _("%(role)s in the portal") % {"role": rule.site_role}
-    suffix = f" ({_('made if missing')})" if rule.create_team else ""
+    suffix = f" ({_('created if missing')})" if rule.create_team else ""
     return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + suffix
 
 
@@ -157,8 +160,8 @@ def reason_json(reason: Reason) -> dict[str, Any]:
 def decision_shown(decision: Decision) -> dict[str, Any]:
     """Return a decision for a page."""
     headline = {
-        "refuse": _("The sign-in would be refused"),
-        "create": _("The account %(username)s would be made"),
+        "refuse": _("The sign-in would be denied"),
+        "create": _("The account %(username)s would be created"),
         "link": _("The account %(username)s would be linked"),
         "sign_in": _("%(username)s would be signed in"),
     }[decision.action] % {"username": decision.username}
@@ -174,14 +177,14 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
             (_("Subject"), person.subject),
             (_("Name"), person.username),
             (_("E-mail"), person.email or _unverified(person.unverified_email)),
-            (_("Called"), f"{person.first_name} {person.last_name}".strip() or _("nothing")),
+            (_("Full name"), f"{person.first_name} {person.last_name}".strip() or _("nothing")),
             (_("Groups"), ", ".join(person.groups) or _("none")),
             (
                 _("Second factor"),
-                _("done there") if person.mfa else _("asked for here, where it is required"),
+                _("completed at the provider") if person.mfa else _("requested here, if required"),
             ),
         ],
-        "changes": []
+        "changed": []
         if decision.refusal is not None
         else [
             *(
@@ -193,7 +196,7 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
                 for place in decision.places
             ),
             *(
-                {"what": _("In the portal"), "role": role.role, **_effect_look(role.effect)}
+                {"what": _("Portal"), "role": role.role, **_effect_look(role.effect)}
                 for role in decision.roles
             ),
         ],
@@ -201,7 +204,7 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
 
 
 def _unverified(email: str) -> str:
-    return _("%(email)s, which is not verified and not used") % {"email": email} if email else _("none")
+    return _("%(email)s (not verified, not used)") % {"email": email} if email else _("none")
 
 
 def _effect_look(effect: Effect) -> dict[str, str]:
@@ -213,14 +216,14 @@ def unlink_question(provider: Provider, username: str) -> dict[str, Any]:
     """Return the context of the confirmation to remove a link."""
     params = {"username": username, "provider": provider.name}
     return {
-        "title": _("End the link of %(username)s to %(provider)s?") % params,
+        "title": _("Unlink %(username)s from %(provider)s?") % params,
         "loses": [
-            _("%(username)s can no longer sign in by %(provider)s") % params,
+            _("sign-in of %(username)s with %(provider)s") % params,
             _("all sessions"),
-            _("places in teams and roles that rules of %(provider)s gave") % params,
+            _("memberships and roles granted by rules of %(provider)s") % params,
         ],
         "stays": [_("the account, its workspaces and files"), _("a password, if there is one")],
-        "yes": _("End the link"),
+        "yes": _("Unlink account"),
     }
 
 

@@ -273,7 +273,7 @@ def _tell_administrators(decision: Decision, path: str) -> None:
         if not unread_of(administrator, RULES_NOT_MET).exists()
     ]
     if recipients:
-        title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
+        title = _("A rule of %(provider)s cannot be applied") % {"provider": decision.provider_name}
         events.notify(recipients, RULES_NOT_MET, title, sentences, path)
 
 

@@ -90,7 +90,7 @@ def link(request: SignedInRequest, idp: str) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("%(username)s is linked.") % {"username": user.username})
+            messages.success(request, _("%(username)s linked.") % {"username": user.username})
             return redirect("identity:provider", idp)
     return _provider(request, provider, link_form=form)
 
@@ -108,7 +108,7 @@ def unlink(request: SignedInRequest, idp: str, username: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("%(username)s is no longer linked.") % {"username": username})
+            messages.success(request, _("%(username)s unlinked.") % {"username": username})
         return redirect(back)
     question = presenters.unlink_question(provider, username)
     return render(request, "confirm.html", {**question, "action": request.path, "back": back})

@@ -91,7 +91,7 @@ class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
 
 
 class JoinFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     state = filters.ChoiceFilter(choices=JoinState.choices, label="What became of it.")
     requester = filters.CharFilter(field_name="requester__username", label="Name of who asks.")
 
@@ -190,7 +190,7 @@ class AskToJoin(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Ask to join a team",
+        "Request to join a team",
         description=(
             "Notifies the owners of the team. 200 with the open request if there is one. 404 also for a team "
             "that you cannot see. 429 for too many requests."

@@ -13,7 +13,7 @@ class AskForm(forms.Form):
 
     message = forms.CharField(
         label=_("Message to the owners"),
-        help_text=_("Who you are and what you want to do. Only the owners and operators read it."),
+        help_text=_("Who you are and what you want to do. Only owners and operators can read this."),
         max_length=MAX_MESSAGE,
         required=False,
         widget=forms.Textarea(attrs={"rows": 4, "autocomplete": "off"}),

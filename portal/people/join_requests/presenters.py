@@ -15,7 +15,7 @@ from portal.people.join_requests.models import JoinRequest, JoinState
 MAX_ON_HOME = 20
 
 LOOKS: dict[str, tuple[str | Promise, str, str]] = {
-    JoinState.OPEN: (_("Waits for an owner"), "hourglass", "wait"),
+    JoinState.OPEN: (_("Waiting for an owner"), "hourglass", "wait"),
     JoinState.APPROVED: (_("Approved"), "circle-check", "ok"),
     JoinState.DENIED: (_("Denied"), "circle-x", "bad"),
     JoinState.CANCELLED: (_("Cancelled"), "arrow-back-up", ""),

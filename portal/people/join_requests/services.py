@@ -104,7 +104,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     events.notify(
         policies.deciders_of(join_request),
         "team.join_asked",
-        _("%(username)s asks to join %(team)s") % {"username": actor.username, "team": team.name},
+        _("%(username)s requests to join %(team)s") % {"username": actor.username, "team": team.name},
         text,
         url_of(join_request),
     )
@@ -153,8 +153,8 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
     events.notify(
         [request.requester],
         "team.join_approved",
-        _("%(username)s took you into %(team)s") % params,
-        request.decision_note or _("You can look at what the team has, and start what your role allows."),
+        _("%(username)s added you to %(team)s") % params,
+        request.decision_note or _("You can view the team and start what your role allows."),
         reverse("home:home"),
     )
     events.refresh_pages(waited)
@@ -232,8 +232,8 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
         events.notify(
             [request.requester],
             "team.join_expired",
-            _("Nobody has decided your request to join %(team)s") % params,
-            _("You can ask again; better talk to its owners first."),
+            _("Your request to join %(team)s expired") % params,
+            _("It was not decided in time. Contact a team owner, then request again."),
             url_of(request),
         )
         events.refresh_pages(waited)
@@ -255,7 +255,7 @@ def _team_deleted(*, instance: Team, **_more: Any) -> None:
             events.notify(
                 [request.requester],
                 "team.join_cancelled",
-                _("%(team)s, which you asked to join, is gone") % {"team": request.team_name},
+                _("%(team)s, which you requested to join, was deleted") % {"team": request.team_name},
                 "",
                 url_of(request),
             )
@@ -295,7 +295,7 @@ def _already_closed_error(request: JoinRequest) -> StateConflict:
         JoinState.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
         JoinState.DENIED: JoinCode.JOIN_DENIED_ALREADY,
     }.get(JoinState(request.state), JoinCode.JOIN_CLOSED_ALREADY)
-    username = request.decided_by.username if request.decided_by else _("Somebody")
+    username = request.decided_by.username if request.decided_by else _("An administrator")
     params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": username}
     return StateConflict(
         Reason(code, params),

@@ -60,9 +60,9 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
             add_problems(form, error.field_errors, error.sentence)
         else:
             message = (
-                _("Request sent. You get a notice when an owner decides.")
+                _("Request sent. You will be notified of the decision.")
                 if new
-                else _("You have asked already.")
+                else _("You already have an open request.")
             )
             messages.success(request, message)
             return redirect(services.url_of(join_request))
@@ -119,7 +119,7 @@ def _decide(request: SignedInRequest, join_id: UUID) -> str:
         join_request = services.deny(
             actor=request.user, request_id=join_id, note=request.POST.get("note", "")
         )
-        return _("Denied. %(username)s gets your note.") % {"username": join_request.requester.username}
+        return _("Denied. %(username)s receives your note.") % {"username": join_request.requester.username}
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
@@ -134,5 +134,5 @@ def cancel(request: SignedInRequest, join_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The request is cancelled."))
+            messages.success(request, _("Request cancelled."))
     return redirect(services.url_of(join_request))

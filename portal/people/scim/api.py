@@ -95,11 +95,9 @@ class IsProvisioner(permissions.BasePermission):
         if not isinstance(token, ApiToken):
             return False
         if Scope.SCIM not in token.scopes:
-            raise exceptions.PermissionDenied(
-                _("This token lacks the scope “%(scope)s”.") % {"scope": "scim"}
-            )
+            raise exceptions.PermissionDenied(_("The token lacks the scope “%(scope)s”.") % {"scope": "scim"})
         if not token.owner.administers:
-            raise exceptions.PermissionDenied(_("The user of this token is no administrator any more."))
+            raise exceptions.PermissionDenied(_("The user of this token is no longer an administrator."))
         return True
 
 
@@ -154,7 +152,7 @@ class ScimView(APIView):
             case _:
                 got_request_exception.send(sender=type(self), request=self.request._request)
                 log.error("%s %s failed", self.request.method, self.request.path, exc_info=exc)
-                status, detail = 500, _("Something went wrong inside the portal.")
+                status, detail = 500, _("Internal error in the portal.")
         response = Response(_error(status, detail, scim_type), status=status, headers=headers)
         response.exception = True
         return response

@@ -33,11 +33,11 @@ class NewAccountForm(forms.Form):
     name = forms.CharField(
         label=_("Name"),
         max_length=32,
-        help_text=_("Its user name is svc- and this. It cannot be changed later."),
+        help_text=_("The username is svc- followed by this name. Cannot be changed later."),
         widget=forms.TextInput(attrs={**_NAME, "placeholder": "ci"}),
     )
     description = forms.CharField(
-        label=_("What is it for?"),
+        label=_("Purpose"),
         max_length=200,
         required=False,
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
@@ -48,7 +48,7 @@ class DescriptionForm(forms.Form):
     """Description of a service account."""
 
     description = forms.CharField(
-        label=_("What is it for?"),
+        label=_("Purpose"),
         max_length=200,
         required=False,
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
@@ -74,19 +74,22 @@ class RuleForm(forms.Form):
     audience = forms.CharField(
         label=_("Audience"),
         max_length=255,
-        help_text=_("What the job asks its token for. Choose one that no other service takes."),
+        help_text=_(
+            "The audience that the job requests for its token. Use one that no other service accepts."
+        ),
         widget=forms.TextInput(attrs=_NAME),
     )
     conditions = forms.CharField(
         label=_("Conditions"),
         max_length=4000,
         help_text=_(
-            "One on a line: “claim = value”, or “claim ~ pattern”. In a pattern * stands for all but “/”, ** "
-            "for all. All have to hold, and one has to say whose pipeline it is."
+            "One per line: “claim = value” or “claim ~ pattern”. In a pattern, * matches "
+            "everything except “/”, ** everything. All conditions must match. One must identify "
+            "the owner of the pipeline."
         ),
         widget=forms.Textarea(attrs={**_NAME, "rows": 5}),
     )
-    lifetime = forms.ChoiceField(label=_("Tokens live for"), choices=LIFETIMES, initial="600")
+    lifetime = forms.ChoiceField(label=_("Token lifetime"), choices=LIFETIMES, initial="600")
     scopes = forms.MultipleChoiceField(
         choices=Scope.choices,
         initial=["workspaces:read", "workspaces:write"],
@@ -141,4 +144,4 @@ def _unverified(token: str) -> dict[str, Any]:
 class RotateForm(forms.Form):
     """Overlap of the old and new token."""
 
-    overlap = forms.ChoiceField(label=_("The old one stays for"), choices=OVERLAPS, initial="24")
+    overlap = forms.ChoiceField(label=_("Old token stays valid for"), choices=OVERLAPS, initial="24")

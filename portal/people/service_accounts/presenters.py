@@ -35,11 +35,11 @@ def _deactivate(account: User) -> dict[str, Any]:
     running = list(account.workspaces.running_or_waiting().order_by("name").values_list("name", flat=True))
     return {
         "title": _("Deactivate %(username)s?") % params,
-        "loses": [_("all of its tokens, at once"), _("what its token rules let in"), *_stops(running)],
+        "loses": [_("all its tokens, at once"), _("token exchange with its trust rules"), *_stops(running)],
         "stays": [
             _("its files"),
-            _("its token rules, which let in again when it is reactivated"),
-            _("the record of what happened"),
+            _("its trust rules, which work again after reactivation"),
+            _("audit log entries"),
         ],
         "note": _("For the audit log."),
         "yes": _("Deactivate %(username)s") % params,
@@ -50,25 +50,25 @@ def _delete(account: User) -> dict[str, Any]:
     left = list(account.workspaces.live().order_by("name").values_list("name", flat=True))
     context: dict[str, Any] = {
         "title": _("Delete %(username)s?") % {"username": account.username},
-        "loses": [_("the account, for good, with its tokens and its token rules")],
+        "loses": [_("the account, permanently, with its tokens and trust rules")],
         "stays": [
             _("its files in home folders"),
-            _("the name, which nobody else can get, as the home folders carry it"),
-            _("the record of what happened"),
+            _("the name, which cannot be used again"),
+            _("audit log entries"),
         ],
-        "yes": _("Delete the account"),
+        "yes": _("Delete account"),
     }
     if left:
         label = ngettext(
-            "Delete %(count)d workspace too: %(names)s",
-            "Delete %(count)d workspaces too: %(names)s",
+            "Also delete %(count)d workspace: %(names)s",
+            "Also delete %(count)d workspaces: %(names)s",
             len(left),
         )
         context["choice"] = {
             "name": "workspaces",
             "value": "delete",
             "label": label % {"count": len(left), "names": ", ".join(left[:20])},
-            "hint": _("Without it the account is not deleted. Files in home folders stay."),
+            "hint": _("Required to delete the account. Files in home folders are kept."),
         }
     return context
 

@@ -50,7 +50,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
                 problems["lifetime"] = problems.pop("lifetime_s")
             add_problems(form, problems, error.sentence)
         else:
-            messages.success(request, _("The rule “%(name)s” lets in from now on.") % {"name": rule.name})
+            messages.success(request, _("Trust rule “%(name)s” created.") % {"name": rule.name})
             return redirect("service_accounts:trust-rules", slug, username)
     return _render_rules(request, account, form=form)
 
@@ -80,7 +80,8 @@ def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -
         rules.delete(actor=request.user, rule=rule)
         messages.success(
             request,
-            _("The rule “%(name)s” is deleted. What it gave ends by itself.") % {"name": rule.name},
+            _("Trust rule “%(name)s” deleted. Tokens already issued stay valid until they expire.")
+            % {"name": rule.name},
         )
     return redirect("service_accounts:trust-rules", slug, username)
 

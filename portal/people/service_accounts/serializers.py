@@ -68,7 +68,9 @@ class TrustRuleCreateSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     issuer = serializers.CharField(max_length=255, help_text="One of those that the operator has allowed.")
     audience = serializers.CharField(max_length=255, help_text="What `aud` of the token has to be.")
-    conditions = ConditionSerializer(many=True, help_text="One of them has to say whose pipeline it is.")
+    conditions = ConditionSerializer(
+        many=True, help_text="One of them must identify the owner of the pipeline."
+    )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices),
         allow_empty=False,

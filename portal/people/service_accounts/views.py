@@ -48,7 +48,8 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
                 add_problems(form, error.field_errors, error.sentence)
             else:
                 messages.success(
-                    request, _("%(username)s is there. Make a token for it.") % {"username": account.username}
+                    request,
+                    _("%(username)s created. Create a token for it.") % {"username": account.username},
                 )
                 return redirect("service_accounts:account", slug, account.username)
     context = {
@@ -81,7 +82,7 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:
-                messages.success(request, _("What it is for is changed."))
+                messages.success(request, _("Purpose saved."))
                 return redirect("service_accounts:account", slug, username)
     return shown(request, account, form=form)
 
@@ -142,7 +143,7 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
         return _render_question(request, account, "deactivate")
     reason = strip_nul(request.POST.get("note", "")).strip()[:200]
     deactivation.deactivate(actor=request.user, user=account, reason=reason)
-    messages.success(request, _("%(username)s is deactivated.") % {"username": username})
+    messages.success(request, _("%(username)s deactivated.") % {"username": username})
     return redirect("service_accounts:account", slug, username)
 
 
@@ -152,7 +153,9 @@ def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
     account = selectors.by_name(request.user, slug, username)
     if request.method == "POST":
         deactivation.reactivate(actor=request.user, user=account)
-        messages.success(request, _("%(username)s works again, with new tokens.") % {"username": username})
+        messages.success(
+            request, _("%(username)s reactivated. Create new tokens for it.") % {"username": username}
+        )
     return redirect("service_accounts:account", slug, username)
 
 
@@ -172,7 +175,7 @@ def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("service_accounts:account", slug, username)
-    messages.success(request, _("%(username)s is deleted.") % {"username": username})
+    messages.success(request, _("%(username)s deleted.") % {"username": username})
     return redirect("service_accounts:list", slug)
 
 

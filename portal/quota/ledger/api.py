@@ -171,12 +171,12 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
 
 class EntryFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="account__team__slug", label="Short name of the team.")
-    kind = filters.ChoiceFilter(choices=EntryKind.choices, label="What moved it.")
+    team = filters.CharFilter(field_name="account__team__slug", label="Slug of the team.")
+    kind = filters.ChoiceFilter(choices=EntryKind.choices, label="Kind of entry.")
 
 
 @documented(
-    list="List what moved ledgers",
+    list="List ledger entries",
     of="The newest first. Spending is one entry for each team and hour.",
 )
 class EntryViewSet(ListViewSet):

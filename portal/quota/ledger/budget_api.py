@@ -40,7 +40,9 @@ class BudgetSerializer(serializers.Serializer[Any]):
     )
     percent = serializers.IntegerField(help_text="How much of it is spent.")
     blocks = serializers.BooleanField(
-        help_text="Whether nothing new that has a price starts once it is spent. What runs or waits goes on."
+        help_text=(
+            "Whether new paid workspaces are blocked once it is spent. Running and queued ones continue."
+        )
     )
     summed_at = serializers.DateTimeField(
         allow_null=True, help_text="When that was added up, which is done once an hour; null: not yet."
@@ -54,7 +56,7 @@ class BudgetChangeSerializer(StrictSerializer):
     amount_cents = serializers.IntegerField(
         min_value=0,
         max_value=budgets.MAX_CENTS,
-        help_text="Amount of money, in hundredths of the currency's unit.",
+        help_text="Amount in hundredths of the currency's unit.",
     )
     blocks = serializers.BooleanField(
         default=False, help_text="Whether it blocks new workspaces once it is spent."

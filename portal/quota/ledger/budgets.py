@@ -241,9 +241,9 @@ def _warn(row: Budget, warning: Warn) -> None:
     ) % named
     body = _("%(spent)s of %(amount)s.") % {"spent": report.spent, "amount": report.amount}
     if gone and row.blocks:
-        body += " " + _("Nothing new that has a price starts until the next month. What runs goes on.")
+        body += " " + _("New paid workspaces cannot start until next month. Running ones continue.")
     else:
-        body += " " + _("Nothing stops for it.")
+        body += " " + _("This is a soft limit: nothing stops.")
     events.record(
         actor=SYSTEM,
         kind=AuditKind(f"budget.warned_{warning.value}"),

@@ -267,9 +267,9 @@ def _warn(row: LedgerAccount, warning: Warn) -> None:
         else _("%(team)s has used %(percent)s %% of its GPU-hours")
     ) % {"team": row.team.name, "percent": warning.value}
     body = (
-        _("Workspaces with GPUs stop; files stay. Ask for more hours, or wait for the refill.")
+        _("Workspaces with GPUs stop. Files are kept. Ask for more hours, or wait for the refill.")
         if gone
-        else _("%(hours)s are left. Stop what you do not need, or ask for more hours in time.")
+        else _("%(hours)s left. Stop workspaces that you do not need, or ask for more hours.")
         % {"hours": left}
     )
     events.record(
@@ -318,8 +318,8 @@ def stop_for_want_of_hours(team: Team) -> int:
         events.notify(
             [workspace.owner],
             kind="ledger.stopped",
-            title=_("%(workspace)s stops: its team has no GPU-hours left") % {"workspace": workspace.name},
-            body=_("Its files stay. Ask for more hours, then start it again."),
+            title=_("%(workspace)s stops: the team has no GPU-hours left") % {"workspace": workspace.name},
+            body=_("Files are kept. Ask for more hours, then start the workspace again."),
             url=f"/workspaces/{workspace.pk}/",
         )
     return stopped

@@ -53,7 +53,7 @@ def _do_budget(request: SignedInRequest, team: Team) -> str:
     action, expected = request.POST.get("do"), etags.expected_by(request)
     if action == "remove":
         budgets.remove_budget(actor=request.user, team=team, expected=expected)
-        return _("%(team)s has no budget in money any more.") % {"team": team.name}
+        return _("Budget of %(team)s removed.") % {"team": team.name}
     if action == "set":
         try:
             cents = parse_input(strip_nul(request.POST.get("amount", "")), budgets.CENTS)
@@ -67,7 +67,7 @@ def _do_budget(request: SignedInRequest, team: Team) -> str:
             expected=expected,
         )
         params = {"team": team.name, "money": format_money(cents / budgets.CENTS)}
-        return _("%(team)s has a budget of %(money)s a month.") % params
+        return _("Budget of %(team)s set to %(money)s per month.") % params
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
@@ -75,7 +75,7 @@ def _execute(request: SignedInRequest, team: Team) -> str:
     action, expected = request.POST.get("do"), etags.expected_by(request)
     if action == "close":
         services.close_ledger(actor=request.user, team=team, expected=expected)
-        return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
+        return _("GPU-hour limit of %(team)s removed.") % {"team": team.name}
     text = strip_nul(request.POST.get("hours", "")).strip()
     if action == "set":
         quota = parse_amount(text, resources.GPU_HOURS, "hours")
@@ -86,7 +86,7 @@ def _execute(request: SignedInRequest, team: Team) -> str:
             "hours": format_gpu_hours(quota),
             "period": Period(period).label.lower(),
         }
-        return _("%(team)s has %(hours)s GPU-hours %(period)s.") % params
+        return _("%(team)s now has %(hours)s GPU-hours %(period)s.") % params
     if action == "credit":
         amount = parse_amount(text.removeprefix("-"), resources.GPU_HOURS, "hours")
         amount = -amount if text.startswith("-") else amount

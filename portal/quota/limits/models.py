@@ -59,7 +59,9 @@ class TeamShare(models.Model):
         Cohort, null=True, blank=True, on_delete=models.PROTECT, related_name="team_shares"
     )
     weight_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
-    reclaim = models.BooleanField(default=True, help_text=_("May take back what others borrowed from it."))
+    reclaim = models.BooleanField(
+        default=True, help_text=_("Whether the team may preempt borrowers of its quota.")
+    )
     borrowed_avg = models.JSONField(default=dict, blank=True)
     averaged_at = models.DateTimeField(null=True, blank=True)
 
@@ -186,9 +188,11 @@ class Grant(models.Model):
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When its end was announced, or it was revoked.")
+        null=True, blank=True, help_text=_("Time of the notice of its end or of its revocation.")
     )
-    warned_at = models.DateTimeField(null=True, blank=True, help_text=_("When the coming end was announced."))
+    warned_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("Time of the notice of its coming end.")
+    )
     request = models.OneToOneField(
         "quota_requests.QuotaRequest", null=True, blank=True, on_delete=models.SET_NULL, related_name="grant"
     )

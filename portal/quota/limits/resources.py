@@ -78,11 +78,11 @@ def validate_resource(value: str) -> None:
 def validate_amounts(value: Any) -> None:
     """Raises ValidationError unless the value maps resources to positive amounts."""
     if not isinstance(value, Mapping) or not value:
-        raise ValidationError(_("Name at least one resource and its amount."))
+        raise ValidationError(_("Enter at least one resource and its amount."))
     for resource, amount in value.items():
         validate_resource(resource)
         if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
             raise ValidationError(
-                _("The amount of %(resource)s has to be a whole number above zero."),
+                _("The amount of %(resource)s must be a whole number above 0."),
                 params={"resource": resource},
             )

@@ -57,7 +57,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
             done = limits.remove_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, expected=expected
             )
-            text = _("The cap of %(who)s is removed.") % {"who": who}
+            text = _("Cap of %(who)s removed.") % {"who": who}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
@@ -68,7 +68,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
                 amount=amount,
                 expected=expected,
             )
-            text = _("The cap of %(who)s is %(amount)s.") % {
+            text = _("Cap of %(who)s set to %(amount)s.") % {
                 "who": who,
                 "amount": format_resource_amount(resource, amount),
             }
@@ -215,12 +215,12 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         expected=expected,
     )
     amount = format_resource_amount(resource, quota or 0)
-    text = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
+    text = _("Quota of %(row)s set to %(amount)s.") % {"row": row.name, "amount": amount}
     return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(row, moved)
 
 
 def _move_message(row: Team | Cohort, moved: bool) -> str:
-    text = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
+    text = _("%(row)s saved.") if moved else _("%(row)s unchanged.")
     return text % {"row": row.name}
 
 
@@ -247,7 +247,7 @@ def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
         name=data.get("name", ""),
         parent=_cohort(data.get("cohort", "")),
     )
-    text = _("The cohort %(name)s is there. Put teams into it by editing their rows.")
+    text = _("Cohort %(name)s created. Edit teams to add them to it.")
     return Changed(True), text % {"name": cohort.name}
 
 
@@ -256,7 +256,7 @@ def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
     if isinstance(row, Team):
         raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
     cohorts.delete_cohort(actor=actor, cohort=row, expected=etags.expected_in(data, PLACE_VERSION))
-    return Changed(True), _("The cohort %(name)s is deleted.") % {"name": row.name}
+    return Changed(True), _("Cohort %(name)s deleted.") % {"name": row.name}
 
 
 def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -264,10 +264,10 @@ def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
         done = limits.remove_site_limit(actor=actor, resource=resource, expected=expected)
-        text = _("The site has no limit of %(resource)s.")
+        text = _("Site limit of %(resource)s removed.")
         return done, text % {"resource": format_resource(resource)}
     done = limits.set_site_limit(actor=actor, resource=resource, amount=amount, expected=expected)
-    text = _("The site's limit is %(amount)s.")
+    text = _("Site limit set to %(amount)s.")
     return done, text % {"amount": format_resource_amount(resource, amount)}
 
 
@@ -277,8 +277,8 @@ def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
     entered = data.get("rate", "")
     if not entered.strip():
         done = limits.remove_rate(actor=actor, resource=resource, expected=expected)
-        return done, _("An hour of %(resource)s costs one GPU-hour.") % {"resource": label}
+        return done, _("Rate of %(resource)s: 1 GPU-hour per hour (default).") % {"resource": label}
     rate = parse_number(entered, 1000, "rate")
     done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate, expected=expected)
-    text = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
+    text = _("Rate of %(resource)s: %(rate)s GPU-hours per hour.")
     return done, text % {"resource": label, "rate": format_thousandths(rate, 3)}

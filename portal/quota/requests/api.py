@@ -73,7 +73,7 @@ class WritesAsApprover(HasScope):
 class RequestFilter(filters.FilterSet):
     state = filters.MultipleChoiceFilter(choices=RequestState.choices, label="One or more states.")
     kind = filters.ChoiceFilter(choices=RequestKind.choices, label="What more is asked for.")
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     requester = filters.CharFilter(field_name="requester__username", label="Name of who asked.")
     resource = filters.CharFilter(label="Exactly this resource.")
 
@@ -108,7 +108,7 @@ class RequestViewSet(ReadViewSet):
         return selectors.request_by_id(self.request.user, self.kwargs["request_id"])
 
     @operation(
-        "List requests for more",
+        "List quota requests",
         description="Those of your teams, and all for who decides or operates; newest first.",
         responses={200: RequestSerializer(many=True)},
         errors=[400],
@@ -117,7 +117,7 @@ class RequestViewSet(ReadViewSet):
         return super().list(request, *args, **kwargs)
 
     @operation(
-        "Ask for more",
+        "Request quota",
         idempotent=True,
         description=(
             "For a team that you are in. What a rule allows is approved at once. With `start`, a workspace "
@@ -147,7 +147,7 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
-        "Read a request for more",
+        "Read a quota request",
         description="With evidence for who may decide it.",
         responses={200: RequestDetailSerializer},
         errors=[404],
@@ -162,7 +162,7 @@ class RequestViewSet(ReadViewSet):
         return Response(RequestDetailSerializer(quota_request, context={"evidence": evidence}).data)
 
     @operation(
-        "Approve a request for more",
+        "Approve a quota request",
         description="Whole, or less: a smaller amount, another end. 409 says who was faster.",
         request=ApproveSerializer,
         responses={200: RequestSerializer},
@@ -177,7 +177,7 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Deny a request for more",
+        "Deny a quota request",
         description="With a note. A workspace that waits for it is deleted.",
         request=DenySerializer,
         responses={200: RequestSerializer},
@@ -191,7 +191,7 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Cancel a request for more",
+        "Cancel a quota request",
         description="For the requester. A workspace that waits for it is deleted. Idempotent.",
         responses={200: RequestSerializer},
         errors=[404, 409],
@@ -204,7 +204,7 @@ class RequestViewSet(ReadViewSet):
 
 
 class GrantFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     resource = filters.CharFilter(label="Exactly this resource.")
     username = filters.CharFilter(
         field_name="user__username", label="Name of the member whose cap it raises."
@@ -238,7 +238,7 @@ class GrantViewSet(ListViewSet):
 
     @operation(
         "Revoke a grant",
-        description="What runs on it goes on; nothing new starts on it. Idempotent.",
+        description="Running work continues; no new work can start on it. Idempotent.",
         request=RevokeSerializer,
         responses={200: GrantSerializer},
         errors=[400, 404, 409, 415],
@@ -252,9 +252,9 @@ class GrantViewSet(ListViewSet):
 
 
 class RuleFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     resource = filters.CharFilter(label="Exactly this resource.")
-    enabled = filters.BooleanFilter(label="Only those switched on, or off.")
+    enabled = filters.BooleanFilter(label="Filter by enabled or disabled.")
 
 
 @documented(list="List auto-approve rules", retrieve="Read an auto-approve rule")
@@ -299,7 +299,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Change an auto-approve rule",
-        description="For approvers. Grants that it has made stay as they are.",
+        description="For approvers. Existing grants stay unchanged.",
         request=RuleChangeSerializer,
         responses={200: RuleSerializer},
         parameters=[IF_MATCH],
@@ -312,7 +312,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete an auto-approve rule",
-        description="For approvers. Grants that it has made stay until they end.",
+        description="For approvers. Existing grants stay until they expire.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],
@@ -361,7 +361,7 @@ class DelegationViewSet(ReadViewSet):
     @operation(
         "Create a delegation",
         idempotent=True,
-        description="The delegate decides in your place. For approvers, who may still decide themselves.",
+        description="For approvers. Delegates decide in addition to the approver.",
         request=DelegateSerializer,
         responses={201: DelegationSerializer},
         errors=[400, 409, 415],
@@ -373,7 +373,7 @@ class DelegationViewSet(ReadViewSet):
 
     @operation(
         "Revoke a delegation",
-        description="At once. For who gave or holds it. What was decided by it stays.",
+        description="Immediate. For the approver and the delegate. Past decisions stay.",
         request=None,
         responses={204: None},
         errors=[404],

@@ -26,7 +26,7 @@ LASTS = [
     ("336", _("2 weeks")),
     ("720", _("30 days")),
     ("2160", _("90 days")),
-    (NO_END, _("Without an end")),
+    (NO_END, _("No end")),
 ]
 AS_ASKED = "asked"
 MAX_AMOUNT = Decimal(10**12)
@@ -66,18 +66,18 @@ class AskForm(forms.Form):
 
     team = forms.ChoiceField()
     kind = forms.ChoiceField(
-        label=_("More of"),
+        label=_("Request for"),
         choices=[
             (RequestKind.QUOTA, _("The team's quota")),
-            (RequestKind.MEMBER_CAP, _("What I may use of the team's quota")),
+            (RequestKind.MEMBER_CAP, _("My cap within the team's quota")),
             (RequestKind.LEDGER, _("The team's budget of GPU-hours")),
         ],
     )
-    resource = forms.ChoiceField(label=_("What"))
-    amount = Amount(label=_("How many more"))
-    lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS, required=False, initial="168")
+    resource = forms.ChoiceField(label=_("Resource"))
+    amount = Amount(label=_("Additional amount"))
+    lasts = forms.ChoiceField(label=_("Duration"), choices=LASTS, required=False, initial="168")
     note = forms.CharField(
-        label=_("What for?"),
+        label=_("Purpose"),
         max_length=2000,
         widget=forms.Textarea(
             attrs={"rows": 3, "placeholder": _("For example: fine-tuning for the review on Friday")}
@@ -108,7 +108,10 @@ class DecideForm(forms.Form):
 
     amount = Amount(required=False)
     lasts = forms.ChoiceField(
-        label=_("Until"), required=False, choices=[(AS_ASKED, _("As asked")), *LASTS[:-1]], initial=AS_ASKED
+        label=_("Until"),
+        required=False,
+        choices=[(AS_ASKED, _("As requested")), *LASTS[:-1]],
+        initial=AS_ASKED,
     )
     note = forms.CharField(max_length=2000, required=False)
 
@@ -121,10 +124,10 @@ class DecideForm(forms.Form):
 class RuleForm(forms.Form):
     """The form of an auto-approve rule."""
 
-    resource = forms.ChoiceField(label=_("What"))
-    amount = Amount(label=_("At most, for a team at once"))
+    resource = forms.ChoiceField(label=_("Resource"))
+    amount = Amount(label=_("Maximum per team"))
     hours = forms.IntegerField(
-        label=_("For at most (hours)"), min_value=1, max_value=8784, initial=8,
+        label=_("Maximum duration (hours)"), min_value=1, max_value=8784, initial=8,
         widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
     )  # fmt: skip
     team = forms.ChoiceField(required=False)
@@ -134,7 +137,7 @@ class RuleForm(forms.Form):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.fields["team"].choices = [  # type: ignore[attr-defined]
-            ("", _("Every team")),
+            ("", _("All teams")),
             *((team.slug, team.name) for team in teams),
         ]
         self.fields["resource"].choices = [(name, format_choice(name)) for name in resource_names]  # type: ignore[attr-defined]
@@ -144,10 +147,10 @@ class DelegationForm(forms.Form):
     """The form of a delegation."""
 
     delegate = forms.CharField(
-        label=_("Who decides in your place"),
+        label=_("Delegate"),
         max_length=32,
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
     )
-    lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS[:-1], initial="168")
+    lasts = forms.ChoiceField(label=_("Duration"), choices=LASTS[:-1], initial="168")

@@ -38,7 +38,7 @@ class AutoApproveRule(models.Model):
     )
     resource = models.CharField(max_length=80, validators=[validate_resource])
     amount_at_most = models.PositiveBigIntegerField(
-        help_text=_("Of all such grants that a team holds at once.")
+        help_text=_("Maximum of all such grants of a team at a time.")
     )
     hours_at_most = models.PositiveIntegerField(help_text="Maximum duration that it approves, in hours.")
     enabled = models.BooleanField(default=True)
@@ -51,7 +51,7 @@ class AutoApproveRule(models.Model):
         null=True,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text=_("Whose word the rule is now: who made it or changed it last."),
+        help_text=_("User who last created or changed the rule."),
     )
 
     class Meta:

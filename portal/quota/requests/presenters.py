@@ -91,7 +91,7 @@ class Shown:
         if not self.time_boxed:
             return _("until they are spent")
         if self.request.until is None:
-            return _("without an end")
+            return _("no end")
         seconds = (self.request.until - self.request.created_at).total_seconds()
         return _("for %(span)s") % {"span": format_duration(round(seconds / 60) * 60)}
 
@@ -107,7 +107,7 @@ class Shown:
             "state": workspace.get_state_display().lower(),
         }
         if self.request.state == RequestState.OPEN:
-            return _("%(template)s on %(flavor)s waits for it") % params
+            return _("%(template)s on %(flavor)s waits for this request") % params
         return _("for %(template)s on %(flavor)s, which is %(state)s") % params
 
     @property
@@ -193,7 +193,7 @@ def lines(evidence: Evidence) -> list[Line]:
     """Return the evidence as sentences, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
-    rows = [Line(_("Has now"), _standing(evidence), "standing")]
+    rows = [Line(_("Current"), _standing(evidence), "standing")]
     if evidence.balance is not None:
         left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
         rows.append(Line(_("Budget left"), left, "budget"))
@@ -204,12 +204,11 @@ def lines(evidence: Evidence) -> list[Line]:
         rows.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
     if evidence.cohort:
         left = (
-            _("no quota names it there")
+            _("no quota for this resource")
             if evidence.cohort_left is None
-            else _("%(amount)s of its quota is not in use")
-            % {"amount": format_amount(name, evidence.cohort_left)}
+            else _("%(amount)s of the quota unused") % {"amount": format_amount(name, evidence.cohort_left)}
         )
-        rows.append(Line(_("Left in %(cohort)s") % {"cohort": evidence.cohort}, left))
+        rows.append(Line(_("Available in %(cohort)s") % {"cohort": evidence.cohort}, left))
     if evidence.size is not None:
         rows.append(Line(_("Site"), _site(evidence), "site"))
     rows.append(Line(_("If approved"), effect(evidence)))
@@ -242,11 +241,11 @@ def _site(evidence: Evidence) -> str:
     params = {"size": format_amount(name, size), "free": format_amount(name, evidence.free or 0)}
     text = _("%(size)s in service, %(free)s free") % params
     if evidence.committed:
-        text += "; " + _("%(amount)s promised as quota and grants") % {
+        text += "; " + _("%(amount)s in quotas and grants") % {
             "amount": format_amount(name, evidence.committed)
         }
         if evidence.committed > size:
-            text += _(": more than there is")
+            text += _(", exceeding capacity")
     return text
 
 
@@ -263,7 +262,7 @@ def _standing(evidence: Evidence) -> str:
         "quota": format_amount(name, evidence.quota),
     }
     if evidence.grant:
-        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.grant)}
+        text += _(", %(amount)s from grants") % {"amount": format_amount(name, evidence.grant)}
     return text
 
 
@@ -282,7 +281,7 @@ def _idle_text(evidence: Evidence) -> str:
     idle = evidence.idle
     if idle is None or idle.percent is None:
         return _("not measured")
-    text = _("now %(percent)s %%: %(idle)s of %(measured)s that report do nothing") % {
+    text = _("now %(percent)s %%: %(idle)s of %(measured)s measured are idle") % {
         "percent": idle.percent,
         "idle": idle.idle,
         "measured": idle.measured,
@@ -294,7 +293,7 @@ def _use(use: GpuUse) -> str:
     """Return the utilisation of all GPUs of the team."""
     if use.percent is None:
         return _("not measured")
-    text = _("%(percent)s %% of %(hours)s GPU-hours that were measured") % {
+    text = _("%(percent)s %% of %(hours)s measured GPU-hours") % {
         "percent": use.percent,
         "hours": format_number(round(use.measured_s / 3600)),
     }
@@ -310,30 +309,30 @@ def effect(evidence: Evidence) -> str:
     request = evidence.request
     name = evidence.counted_in
     if request.kind == RequestKind.LEDGER:
-        return _("nobody gives anything up; the budget grows")
+        return _("no effect on other teams; the budget increases")
     if request.kind == RequestKind.MEMBER_CAP:
-        return _("the team's quota stays as it is; its members share it otherwise")
+        return _("the team's quota is unchanged; its members share it differently")
     if evidence.free is None:
-        return _("nobody gives anything up")
+        return _("no effect on other teams")
     free = {"free": format_amount(name, evidence.free)}
     if not evidence.short:
-        return _("nobody gives anything up: %(free)s free now") % free
+        return _("no effect on other teams; %(free)s free now") % free
     if not evidence.borrowers:
-        return _("nobody has to give anything up; %(free)s free now, the rest waits until others end") % free
+        return _("no effect on other teams; %(free)s free now, the rest waits until other work ends") % free
     lenders = ", ".join(
         f"{holder.team} {format_amount(name, holder.amount)}" for holder in evidence.borrowers
     )
-    text = _("%(free)s free now; may be taken back from what others borrow: %(lenders)s") % {
+    text = _("%(free)s free now; may preempt work of borrowers: %(lenders)s") % {
         **free,
         "lenders": lenders,
     }
     taken = sum(holder.amount for holder in evidence.borrowers)
-    return text + (_("; the rest waits until others end") if taken < evidence.short else "")
+    return text + (_("; the rest waits until other work ends") if taken < evidence.short else "")
 
 
 def _outcome(row: QuotaRequest) -> str:
     if row.state == RequestState.APPROVED and (row.granted_amount or 0) < row.amount:
-        return _("Approved in part")
+        return _("Partly approved")
     return row.get_state_display()
 
 
@@ -344,9 +343,9 @@ def _earlier_text(row: QuotaRequest) -> str:
         "granted": format_amount(row.resource, row.granted_amount or 0),
     }
     if row.state == RequestState.APPROVED and row.granted_amount not in (None, row.amount):
-        text = _("%(username)s asked for %(asked)s and got %(granted)s") % params
+        text = _("%(username)s requested %(asked)s, granted %(granted)s") % params
     else:
-        text = _("%(username)s asked for %(asked)s") % params
+        text = _("%(username)s requested %(asked)s") % params
     if row.state == RequestState.DENIED and row.decision_note:
         text += f": “{row.decision_note[:MAX_NOTE]}”"
     return text

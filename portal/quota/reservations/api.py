@@ -89,7 +89,7 @@ class DenialSerializer(StrictSerializer):
 
 
 class ReservationFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     state = filters.ChoiceFilter(choices=ReservationState.choices, label="Whether it holds.")
     starts_before = MomentFilter(field_name="starts_at", lookup_expr="lt", label="Begins before.")
     ends_after = MomentFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
@@ -139,7 +139,7 @@ class ReservationViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Ask for a reservation",
+        "Request a reservation",
         idempotent=True,
         description="For owners of the team, approvers and operators. Booked at once by a permission only.",
         request=ReservationCreateSerializer,
@@ -272,7 +272,9 @@ class BookingPermissionViewSet(ListViewSet):
 
     @operation(
         "Create a booking permission",
-        description="Its holder books without approval. For approvers, never for themselves. Idempotent.",
+        description=(
+            "The holder can book without approval. For approvers, but not for themselves. Idempotent."
+        ),
         request=PermitSerializer,
         responses={201: BookingPermissionSerializer},
         located=False,
@@ -289,7 +291,7 @@ class BookingPermissionViewSet(ListViewSet):
 
     @operation(
         "Revoke a booking permission",
-        description="For approvers and who holds it. What is booked stays.",
+        description="For approvers and the holder. Existing reservations stay.",
         request=None,
         responses={204: None},
         errors=[404],

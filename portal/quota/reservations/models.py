@@ -15,7 +15,7 @@ from portal.quota.limits.resources import validate_amounts
 class ReservationState(models.TextChoices):
     """The state of a reservation."""
 
-    REQUESTED = "requested", _("Waits for approval")
+    REQUESTED = "requested", _("Waiting for approval")
     BOOKED = "booked", _("Booked")
     CANCELLED = "cancelled", _("Cancelled")
 
@@ -76,7 +76,7 @@ class Reservation(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text=_("Whose wish it is now: who changed last what waits for approval."),
+        help_text=_("User who last changed the open request."),
     )
     permission = models.ForeignKey(
         BookingPermission,
@@ -84,14 +84,18 @@ class Reservation(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text=_("By which it was booked without approval."),
+        help_text=_("Permission by which it was booked without approval."),
     )
     note = models.TextField(blank=True)
     reminded_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When the team was notified of the coming start.")
+        null=True, blank=True, help_text=_("Time at which the team was notified of the coming start.")
     )
-    begun_at = models.DateTimeField(null=True, blank=True, help_text=_("When its beginning was acted on."))
-    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When its end was acted on."))
+    begun_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("Time at which its start was processed.")
+    )
+    ended_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("Time at which its end was processed.")
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

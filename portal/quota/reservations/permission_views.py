@@ -41,7 +41,7 @@ def permissions(request: SignedInRequest) -> HttpResponse:
             error = refused
         else:
             named = {"username": permission.user.username, "teams": services.teams_of(permission)}
-            messages.success(request, _("%(username)s books without approval for %(teams)s.") % named)
+            messages.success(request, _("%(username)s can book without approval for %(teams)s.") % named)
             return redirect("reservations:permissions")
     context = {
         "rows": [(row, services.teams_of(row)) for row in services.permissions_for(request.user)[:MAX_TEAMS]],
@@ -58,7 +58,7 @@ def end(request: SignedInRequest, permission_id: UUID) -> HttpResponse:
     """Revoke a permission. A GET, as after signing in again, only shows the list."""
     if request.method == "POST":
         services.end(actor=request.user, permission_id=permission_id)
-        messages.success(request, _("The permission has ended. What is booked stays."))
+        messages.success(request, _("Permission revoked. Existing reservations stay."))
     return redirect(
         "reservations:permissions" if policies.sees_every_team(request.user) else "reservations:calendar"
     )

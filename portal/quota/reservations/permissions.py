@@ -62,7 +62,7 @@ def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPe
     events.notify(
         [user],
         "reservation.permitted",
-        _("%(username)s lets you book without approval") % {"username": actor.username},
+        _("%(username)s allowed you to book without approval") % {"username": actor.username},
         _("For %(teams)s.") % {"teams": teams_of(permission)},
         reverse("reservations:calendar"),
     )
@@ -91,7 +91,7 @@ def end_all_of(user: User, actor: User | SystemActor) -> None:
 
 def teams_of(permission: BookingPermission) -> str:
     """Return its teams as text."""
-    return permission.team.name if permission.team else _("every team that they are not in")
+    return permission.team.name if permission.team else _("all teams of which they are not a member")
 
 
 def _end(actor: User | SystemActor, permission: BookingPermission) -> None:
@@ -101,7 +101,7 @@ def _end(actor: User | SystemActor, permission: BookingPermission) -> None:
 
 
 def _record(actor: User | SystemActor, row: BookingPermission, kind: AuditKind, message: str) -> None:
-    teams = row.team.name if row.team else "every team that they are not in"
+    teams = row.team.name if row.team else "all teams of which they are not a member"
     events.record(
         actor=actor,
         kind=kind,

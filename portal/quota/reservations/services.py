@@ -100,7 +100,7 @@ def request(
         events.notify(
             decisions.deciders_of(reservation),
             "reservation.requested",
-            _("%(username)s asks for %(what)s") % {"username": actor.username, "what": text},
+            _("%(username)s requests %(what)s") % {"username": actor.username, "what": text},
             reservation.note,
             url(reservation),
         )
@@ -152,7 +152,7 @@ def deny(
     message = f"denies {reservation.team.name} “{reservation.title}”: {note}"
     _record(actor, reservation, "denied", message, **_audit_data(actor, reservation))
     _refresh_approvals(reservation)
-    _notify(reservation, _("%(what)s is not booked") % {"what": _quoted_title(reservation)}, actor, note)
+    _notify(reservation, _("%(what)s was denied") % {"what": _quoted_title(reservation)}, actor, note)
     return reservation
 
 
@@ -307,13 +307,13 @@ def _remind(row: Reservation, now: datetime) -> None:
     events.notify(
         User.objects.filter(memberships__team=row.team),
         "reservation.soon",
-        _("%(amounts)s are kept for %(team)s from %(time)s on")
+        _("%(amounts)s reserved for %(team)s from %(time)s")
         % {
             "amounts": format_amounts(row.amounts),
             "team": row.team.name,
             "time": format_clock(row.starts_at, row.starts_at),
         },
-        _("“%(title)s”, %(span)s. Start your workspaces then: they go first.")
+        _("“%(title)s”, %(span)s. Workspaces started then have priority.")
         % {"title": row.title, "span": _span(row)},
         url(row),
     )
@@ -334,7 +334,7 @@ def _end(row: Reservation, now: datetime) -> None:
 
 
 def _cancel_undecided(row: Reservation, _now: datetime) -> None:
-    row.state, row.note = ReservationState.CANCELLED, _("Nobody decided it in time.")
+    row.state, row.note = ReservationState.CANCELLED, _("Not decided in time.")
     row.save(update_fields=["state", "note"])
     _refresh_approvals(row)
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")

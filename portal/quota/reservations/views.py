@@ -96,7 +96,7 @@ def board(request: SignedInRequest) -> HttpResponse:
 
 def _made_message(reservation: Reservation) -> str:
     booked = reservation.state == ReservationState.BOOKED
-    text = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
+    text = _("“%(title)s” is booked.") if booked else _("“%(title)s” requested. An approver decides.")
     return text % {"title": reservation.title}
 
 

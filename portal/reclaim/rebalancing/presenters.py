@@ -136,7 +136,7 @@ def _place(place: Placement, names: dict[str, tuple[str, int]]) -> str:
 
 def _gain(row: RebalanceProposal) -> str:
     if row.waiting is None:
-        return _("%(percent)s points more of what it could get") % {"percent": row.gain}
+        return _("%(percent)s percentage points faster") % {"percent": row.gain}
     gpus = format_thousandths(row.gain, 3)
     named = {"name": row.waiting.name, "team": row.waiting.team.name, "gpus": gpus}
     if not row.waiting.accelerated:
@@ -147,12 +147,14 @@ def _gain(row: RebalanceProposal) -> str:
 def _interrupts(row: RebalanceProposal, workspaces: Sequence[Workspace]) -> str:
     count = len(row.moves)
     text = ngettext(
-        "One workspace stops after %(notice)s and starts again elsewhere.",
-        "%(count)s workspaces stop after %(notice)s and start again elsewhere.",
+        "1 workspace stops after %(notice)s and restarts elsewhere.",
+        "%(count)s workspaces stop after %(notice)s and restart elsewhere.",
         count,
     ) % {"count": count, "notice": format_duration(moving.notice_s())}
     if row.lost and any(workspace.loses_work for workspace in workspaces):
-        text += " " + _("Up to %(hours)s GPU-hours are done again.") % {"hours": format_gpu_hours(row.lost)}
+        text += " " + _("Up to %(hours)s GPU-hours of work are repeated.") % {
+            "hours": format_gpu_hours(row.lost)
+        }
     return text
 
 
@@ -160,7 +162,7 @@ def question(row: ProposalRow) -> dict[str, Any]:
     """Return the context of the page that confirms applying a proposal."""
     notice = format_duration(moving.notice_s())
     loses = [
-        _("%(name)s of %(owner)s in %(team)s: its app stops in %(notice)s, kernels lose their variables")
+        _("%(name)s of %(owner)s in %(team)s: app stops in %(notice)s, kernels lose their variables")
         % {
             "name": move.workspace.name,
             "owner": move.workspace.owner.username,
@@ -172,18 +174,18 @@ def question(row: ProposalRow) -> dict[str, Any]:
     ]
     if row.proposal.lost:
         hours = format_gpu_hours(row.proposal.lost)
-        loses.append(_("up to %(hours)s GPU-hours of work that is done again") % {"hours": hours})
+        loses.append(_("up to %(hours)s GPU-hours of work, which are repeated") % {"hours": hours})
     return {
         "title": _("Move %(names)s?") % {"names": row.names},
         "loses": loses,
         "stays": [
-            _("files in home folders, and their place in the queue by age"),
+            _("files in home folders, and queue positions by age"),
             *(
-                _("%(source)s → %(target)s: it starts there by itself, once it has stopped")
+                _("%(source)s → %(target)s: restarts there automatically")
                 % {"source": move.source, "target": move.target}
                 for move in row.moves
             ),
-            _("everything, where the place is taken meanwhile: nobody stops then"),
+            _("everything, if the target is no longer free: no workspace stops then"),
         ],
         "yes": _("Move"),
     }

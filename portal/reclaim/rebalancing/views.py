@@ -77,5 +77,5 @@ def dismiss(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("It is not proposed again for a day."))
+            messages.success(request, _("Dismissed. Not proposed again for 1 day."))
     return redirect("reclaim:rebalancing")

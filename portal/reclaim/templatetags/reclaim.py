@@ -65,7 +65,7 @@ def home_words(place: HomePlace, stays: dict[int, HomeLine]) -> str:
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_cards(context: dict[str, Any], stays: dict[int, HomeLine]) -> dict[str, Any]:
     """Render announcements and archives of these homes with their actions."""
-    return _notes(context, [line for line in stays.values() if line.matters], _("Not used for long"))
+    return _notes(context, [line for line in stays.values() if line.matters], _("Unused for a long time"))
 
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
@@ -113,17 +113,15 @@ def lifetime_note(template: Template, flavor: Flavor) -> str:
     """Return the default and maximum lifetime as a note for the form's hours."""
     terms = terms_of(template, flavor)
     if terms.default_s is None:
-        return _("At no set time, if you leave the hours empty.")
+        return _("No end by default.")
     default = format_span(terms.default_s)
     if terms.max_s is None:
-        return _("After %(default)s, if you leave the hours empty. Files stay, and you can extend it.") % {
+        return _("After %(default)s by default. Files are kept, and you can extend it.") % {
             "default": default
         }
     if terms.max_s == terms.default_s:
-        return _("After %(default)s at the latest. Files stay, and it can be started again.") % {
+        return _("After up to %(default)s. Files are kept, and you can start it again.") % {
             "default": default
         }
-    text = _(
-        "After %(default)s, if you leave the hours empty. Files stay, and you can extend it to %(most)s."
-    )
+    text = _("After %(default)s by default. Files are kept, and you can extend it up to %(most)s.")
     return text % {"default": default, "most": format_span(terms.max_s)}

@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 ('asked_at', models.DateTimeField(db_index=True)),
                 ('left_at', models.DateTimeField(blank=True, null=True)),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('outcome', models.CharField(blank=True, choices=[('', 'Under way'), ('arrived', 'Moved'), ('elsewhere', 'Went elsewhere'), ('stayed', 'Stayed')], default='', max_length=9)),
+                ('outcome', models.CharField(blank=True, choices=[('', 'In progress'), ('arrived', 'Moved'), ('elsewhere', 'Started elsewhere'), ('stayed', 'Not moved')], default='', max_length=9)),
             ],
             options={
                 'constraints': [models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('workspace',), name='move_under_way_once')],

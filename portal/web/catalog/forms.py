@@ -78,7 +78,7 @@ class Variables(forms.CharField):
             name, equals, content = line.partition("=")
             if not equals:
                 raise ValidationError(
-                    _("Write “NAME=value” on each line: “%(line)s” has no “=”."), params={"line": line[:60]}
+                    _("Enter “NAME=value” on each line. “%(line)s” has no “=”."), params={"line": line[:60]}
                 )
             variables[name.strip()] = content
         return variables
@@ -133,9 +133,7 @@ def _json(text: str) -> Any:
     try:
         return parse_json(text)
     except InvalidJson as error:
-        raise ValidationError(
-            _("This is no JSON that can be read: %(why)s."), params={"why": str(error)}
-        ) from error
+        raise ValidationError(_("Invalid JSON: %(why)s."), params={"why": str(error)}) from error
 
 
 def _integer(
@@ -158,22 +156,24 @@ class EntryForm(forms.Form):
     """Common fields of templates and flavors."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
-    slug = _text(_("Short name"), 60, _("Lower-case letters, digits and hyphens. It stays."), required=True)
+    slug = _text(
+        _("Slug"), 60, _("Lower-case letters, digits and hyphens. Cannot be changed later."), required=True
+    )
     name = _text(_("Name"), 80, required=True)
-    description = _text(_("What it is for"), 200, _("One sentence, for those who choose."))
-    position = _integer(_("Place in the list"), 0, LARGEST, _("Smaller numbers come first."))
-    enabled = forms.BooleanField(label=_("Offered"), required=False)
+    description = _text(_("Description"), 200, _("One sentence that helps users choose."))
+    position = _integer(_("Position in the list"), 0, LARGEST, _("Smaller numbers come first."))
+    enabled = forms.BooleanField(label=_("Enabled"), required=False)
     deprecated = forms.BooleanField(label=_("Deprecated"), required=False)
-    successor = _text(_("Successor"), 81, _("Short name of what takes its place, if it is deprecated."))
+    successor = _text(_("Successor"), 81, _("Slug of the replacement, if deprecated."))
     audience = forms.ChoiceField(
-        label=_("Who may use it"),
-        choices=[("all", _("Everybody")), ("teams", _("Only these teams"))],
+        label=_("Available to"),
+        choices=[("all", _("Everyone")), ("teams", _("Only these teams"))],
         widget=forms.RadioSelect,
     )
     teams = Names(
         label=_("Teams"),
         required=False,
-        help_text=_("Short names, with commas between them."),
+        help_text=_("Slugs, separated by commas."),
         widget=forms.TextInput(attrs=PLAIN),
     )
     default_lifetime_hours = _integer(
@@ -181,18 +181,18 @@ class EntryForm(forms.Form):
         0,
         MAX_LIFETIME_H,
         _(
-            "Where its user asks for nothing. 0: it has no end. Of template and flavor the shorter holds; "
-            "empty in both: as the site says."
+            "If the user enters nothing. 0: no end. The shorter of template and flavor applies. "
+            "Default: site setting."
         ),
         required=False,
     )
     max_lifetime_hours = _integer(
-        _("Most hours"),
+        _("Maximum hours"),
         0,
         MAX_LIFETIME_H,
         _(
-            "Extensions included. 0: any. Of template and flavor the shorter holds; "
-            "empty in both: as the site says."
+            "Extensions included. 0: no limit. The shorter of template and flavor applies. "
+            "Default: site setting."
         ),
         required=False,
     )
@@ -222,13 +222,13 @@ class EntryForm(forms.Form):
 class TemplateForm(EntryForm):
     """A template. `own` omits the fields that only templates of the site have."""
 
-    program = _text(_("Program"), 80, _("What a node must have, such as jupyter-lab or bash."), required=True)
+    program = _text(
+        _("Program"), 80, _("Program that nodes must have, such as jupyter-lab or bash."), required=True
+    )
     argv = Arguments(
         label=_("Command"),
         max_length=100_000,
-        help_text=_(
-            "One argument on each line. {port}, {home}, {token}, {token_file} and {name} are replaced."
-        ),
+        help_text=_("One argument per line. {port}, {home}, {token}, {token_file} and {name} are replaced."),
         widget=forms.Textarea(attrs=CODE),
     )
     startup = forms.CharField(
@@ -236,81 +236,82 @@ class TemplateForm(EntryForm):
         max_length=8000,
         required=False,
         strip=False,
-        help_text=_("Shell commands that run first, in the same sandbox. If they fail, so does the start."),
+        help_text=_("Shell commands that run first, in the same sandbox. If they fail, the start fails."),
         widget=forms.Textarea(attrs={**CODE, "rows": "4"}),
     )
     env = Variables(
         label=_("Environment variables"),
         max_length=100_000,
         required=False,
-        help_text=_("NAME=value on each line. Everybody who may use it can read them: no secrets."),
+        help_text=_(
+            "One NAME=value per line. All users of the template can read them. Do not enter secrets."
+        ),
         widget=forms.Textarea(attrs={**CODE, "rows": "4"}),
     )
     icon = forms.ChoiceField(
         label=_("Icon"), required=False, choices=[("", _("None")), *((icon, icon) for icon in rules.ICONS)]
     )
-    ready_path = _text(_("Path that answers when it is ready"), 200, required=True)
-    open_path = _text(_("Path that opens"), 200, required=True)
+    ready_path = _text(_("Readiness path"), 200, required=True)
+    open_path = _text(_("Start path"), 200, required=True)
     upstream_auth = forms.ChoiceField(
-        label=_("Signing in to the app"),
+        label=_("App sign-in"),
         choices=UpstreamAuth.choices,
-        help_text=_("How the gateway shows the app its token."),
+        help_text=_("How the gateway sends the token to the app."),
     )
     egress = forms.ChoiceField(
-        label=_("What it may reach"),
+        label=_("Network access"),
         required=False,
         choices=TemplateEgress.choices,
-        help_text=_("Never more than its pool and node allow."),
+        help_text=_("Limited by pool and node."),
     )
     egress_allow = forms.CharField(
         label=_("Hosts and networks"),
         max_length=4000,
         required=False,
         help_text=_(
-            "With “Only what is listed”: packages.example, *.example.org, git.example.org:22, 10.1.0.0/16."
+            "For “Only listed hosts”, for example packages.example, *.example.org, "
+            "git.example.org:22, 10.1.0.0/16."
         ),
         widget=forms.Textarea(attrs={**CODE, "rows": "2"}),
     )
     git_url = _text(
-        _("Git repository"), 500, _("Its workspaces clone it at their start, unless they name another.")
+        _("Git repository"), 500, _("Workspaces clone it at their start, unless the user chooses another.")
     )
-    git_ref = _text(_("Branch, tag or commit"), 200, _("Empty: the repository's own branch."))
+    git_ref = _text(_("Branch, tag or commit"), 200, _("Empty: the default branch."))
     git_secret = _text(
-        _("Credential"), 64, _("Name of the template's or the team's secret that opens the repository.")
+        _("Credential"), 64, _("Name of a secret of the template or team with access to the repository.")
     )
-    dotfiles_url = _text(_("Dotfiles"), 500, _("A Git repository, for users who have none of their own."))
+    dotfiles_url = _text(_("Dotfiles"), 500, _("A Git repository for users without their own dotfiles."))
     mounts = Names(
-        label=_("Folders of the node"),
+        label=_("Node folders"),
         required=False,
         max_length=400,
         help_text=_(
-            "Names that nodes list in BERTH_MOUNTS, with commas between; NAME:rw to write there. "
-            "Workspaces find them as /data/NAME."
+            "Names that nodes list in BERTH_MOUNTS, separated by commas. NAME:rw allows writing. "
+            "Mounted at /data/NAME."
         ),
         widget=forms.TextInput(attrs=PLAIN),
     )
     environment = forms.ChoiceField(
         label=_("Environment"),
         required=False,
-        help_text=_("The software that its workspaces get unless they name another."),
+        help_text=_("Software of the workspaces, unless the user chooses another."),
     )
     activity = forms.ChoiceField(label=_("Activity"), required=False, choices=Activity.choices)
-    min_cuda = _text(_("Least CUDA version"), 6, _("Such as 12.4, for accelerators."))
+    min_cuda = _text(_("Minimum CUDA version"), 6, _("For example 12.4, for accelerators."))
     min_compute_capability = forms.ChoiceField(
-        label=_("Least compute capability"),
+        label=_("Minimum compute capability"),
         required=False,
         choices=[("", _("Any")), *((capability, capability) for capability in COMPUTE_CAPABILITIES)],
     )
-    work_lost = forms.ChoiceField(
-        label=_("When it has to make room, its work is lost"), choices=WorkLost.choices
-    )
+    work_lost = forms.ChoiceField(label=_("Work is lost when preempted"), choices=WorkLost.choices)
     start_timeout_s = _integer(_("Seconds to start"), 5, MAX_TIMEOUT_S)
     stop_timeout_s = _integer(_("Seconds to stop"), 0, 300)
-    install_hint = _text(_("Where the program is missing"), 200, _("What an operator does then."))
+    install_hint = _text(_("If the program is missing"), 200, _("Instructions for the operator."))
     service_workers = forms.BooleanField(
-        label=_("Its pages may install service workers"),
+        label=_("Allow service workers"),
         required=False,
-        help_text=_("They outlive the page and a restart: only for apps that need them."),
+        help_text=_("Service workers outlive the page and a restart. Enable only for apps that need them."),
     )
     COMPLETED = "catalog_pages:complete-templates"
     SITE = ("audience", "teams", "service_workers", "mounts")
@@ -330,11 +331,11 @@ class TemplateForm(EntryForm):
             "environment",
             offered((environment.environment.slug, environment.label) for environment in environments),
             url=f"{reverse('catalog_pages:complete-environments')}?{urlencode({'team': team})}",
-            none=_("What each node has by itself"),
+            none=_("Software of the node"),
         )
-        folder_hint = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
+        folder_hint = _("Nodes provide %(folders)s.") % {"folders": ", ".join(folders)}
         self.fields["mounts"].help_text = f"{self.fields['mounts'].help_text} " + (
-            folder_hint if folders else _("No node shows any yet.")
+            folder_hint if folders else _("No node provides folders yet.")
         )
         if own:
             for name in self.SITE:
@@ -356,53 +357,53 @@ class FlavorForm(EntryForm):
     memory_mib = Amount(label=_("Memory in GiB"), factor=MIB_PER_GIB, min_value=Decimal("0.125"))
     disk_mib = Amount(label=_("Scratch disk in GiB"), factor=MIB_PER_GIB, min_value=0)
     nodes = _integer(_("Nodes"), 1, MAX_NODES)
-    accelerator_count = _integer(_("Accelerators on each"), 0, MAX_ACCELERATORS)
+    accelerator_count = _integer(_("Accelerators per node"), 0, MAX_ACCELERATORS)
     accelerator_models = Names(
         label=_("Models"),
         required=False,
         max_length=2000,
-        help_text=_("Any of these, as the map of GPUs names them, with commas between. Empty: any model."),
+        help_text=_("Any of these names from the GPU map, separated by commas. Empty: any model."),
         widget=forms.TextInput(attrs=PLAIN),
     )
     accelerator_memory_mib = Amount(
-        label=_("Least GPU memory in GiB"), factor=MIB_PER_GIB, min_value=0, help_text=_("0 is any.")
+        label=_("Minimum GPU memory in GiB"), factor=MIB_PER_GIB, min_value=0, help_text=_("0: any.")
     )
     accelerator_milli = Amount(
-        label=_("Share of each in %"),
+        label=_("Share of each accelerator in %"),
         factor=10,
         min_value=Decimal("0.1"),
         max_value=100,
-        help_text=_("100 is a whole one."),
+        help_text=_("100: whole accelerators."),
     )
-    mig_profile = _text(_("MIG profile"), 40, _("Such as 1g.10gb, for MIG instances."))
-    within = forms.ChoiceField(label=_("Several must share"), choices=Bond.choices)
+    mig_profile = _text(_("MIG profile"), 40, _("For example 1g.10gb, for MIG instances."))
+    within = forms.ChoiceField(label=_("Accelerators must share"), choices=Bond.choices)
     expected_hours = Hours(
-        label=_("Hours it is expected to run"),
+        label=_("Expected hours"),
         min_value=Decimal("0.017"),
         max_value=MAX_EXPECTED_HOURS,
-        help_text=_("For estimates."),
+        help_text=_("Used for estimates."),
     )
     price_cents = Amount(
-        label=_("Price of an hour"),
+        label=_("Price per hour"),
         factor=CENTS,
         required=False,
         min_value=0,
         max_value=Decimal(MAX_PRICE_CENTS) / CENTS,
-        help_text=_("With its accelerators, in the site's currency. Empty: no price."),
+        help_text=_("Including accelerators, in the site's currency. Empty: no price."),
     )
     pool = forms.ModelChoiceField(
-        label=_("Only in the pool"),
+        label=_("Pool"),
         queryset=Pool.objects.none(),
         to_field_name="slug",
         required=False,
-        empty_label=_("Every real pool"),
+        empty_label=_("All real pools"),
     )
     work_lost = forms.ChoiceField(
-        label=_("When it has to make room, its work is lost"),
+        label=_("Work is lost when preempted"),
         required=False,
-        choices=[("", _("As the template says")), *WorkLost.choices],
+        choices=[("", _("As the template")), *WorkLost.choices],
     )
-    preemptible = forms.BooleanField(label=_("Others may take its place, with notice"), required=False)
+    preemptible = forms.BooleanField(label=_("Can be preempted"), required=False)
     COMPLETED = "catalog_pages:complete-flavors"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

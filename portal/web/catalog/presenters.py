@@ -27,27 +27,27 @@ from portal.people.accounts.selectors import own_teams
 from portal.web.catalog.environments import pool_drivers, standings_of, too_old_for
 
 LABELS: dict[str, str | Promise] = {
-    "slug": _("Short name"), "team": _("Team"), "name": _("Name"), "description": _("What it is for"),
-    "icon": _("Icon"), "program": _("Program"), "install_hint": _("Where the program is missing"),
-    "min_cuda": _("Least CUDA version"), "min_compute_capability": _("Least compute capability"),
+    "slug": _("Slug"), "team": _("Team"), "name": _("Name"), "description": _("Description"),
+    "icon": _("Icon"), "program": _("Program"), "install_hint": _("If the program is missing"),
+    "min_cuda": _("Minimum CUDA version"), "min_compute_capability": _("Minimum compute capability"),
     "argv": _("Command"), "env": _("Environment variables"), "startup": _("Startup script"),
     "environment": _("Environment"),
-    "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
-    "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
+    "ready_path": _("Readiness path"), "open_path": _("Start path"),
+    "upstream_auth": _("App sign-in"), "service_workers": _("Service workers"),
     "git_url": _("Git repository"), "git_ref": _("Branch, tag or commit"), "git_secret": _("Credential"),
-    "dotfiles_url": _("Dotfiles"), "mounts": _("Folders of the node"),
-    "egress": _("What it may reach"), "egress_allow": _("Hosts and networks"),
+    "dotfiles_url": _("Dotfiles"), "mounts": _("Node folders"),
+    "egress": _("Network access"), "egress_allow": _("Hosts and networks"),
     "activity": _("Activity"), "start_timeout_s": _("Time to start"),
-    "stop_timeout_s": _("Time to stop"), "work_lost": _("Work that is lost"),
-    "enabled": _("Offered"), "position": _("Place in the list"),
+    "stop_timeout_s": _("Time to stop"), "work_lost": _("Work is lost when preempted"),
+    "enabled": _("Enabled"), "position": _("Position in the list"),
     "deprecated": _("Deprecated"), "teams": _("Teams"), "successor": _("Successor"), "pool": _("Pool"),
     "cpu_milli": _("CPU"), "memory_mib": _("Memory"),
     "disk_mib": _("Scratch disk"), "nodes": _("Nodes"), "accelerator_count": _("Accelerators"),
     "accelerator_model": _("Model"), "accelerator_models": _("Models"),
-    "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
-    "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
-    "expected_hours": _("Expected to run"), "default_lifetime_hours": _("Stops after"),
-    "max_lifetime_hours": _("Lives at most"), "price_cents": _("Price"),
+    "accelerator_milli": _("Share of each accelerator"), "accelerator_memory_mib": _("Minimum GPU memory"),
+    "mig_profile": _("MIG profile"), "within": _("Accelerators must share"), "preemptible": _("Preemptible"),
+    "expected_hours": _("Expected run time"), "default_lifetime_hours": _("Stops after"),
+    "max_lifetime_hours": _("Maximum lifetime"), "price_cents": _("Price"),
     "driver": _("Driver"), "config": _("Configuration"),
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
             return f"{value / 10:g} %"
         case int() if field == "price_cents":
             money = format_money(value / 100)
-            return gettext("%(money)s an hour") % {"money": money}
+            return gettext("%(money)s per hour") % {"money": money}
         case int() if field.endswith("_lifetime_hours"):
             return format_duration(value * 3600) if value else gettext("no end")
         case int() | float() if field == "expected_hours":
@@ -130,9 +130,9 @@ def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
     if isinstance(entry, Template) and entry.team is not None:
         return entry.team.name
     if not entry.restricted:
-        return _("Everybody")
+        return _("Everyone")
     names = sorted(team.name for team in entry.teams.all() if own is None or team.pk in own)
-    return ", ".join(names) if names else _("Nobody")
+    return ", ".join(names) if names else _("No one")
 
 
 def makes_for(actor: User) -> QuerySet[Team]:
@@ -151,7 +151,7 @@ def bases(actor: User, kind: str) -> Offered:
     """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
     pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
-    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs))
+    return offered((slug, gettext("Copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs))
 
 
 def _readable(actor: User) -> Any:

@@ -103,7 +103,7 @@ class CatalogPreview(ApiView):
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(
-        "Ask what would become of a template and a flavor",
+        "Preview a template and a flavor",
         description="Kept ones by their short names, or drafts as for POST, for those who may make them.",
         request=CatalogPreviewRequestSerializer,
         responses={200: CatalogPreviewSerializer},

@@ -53,16 +53,16 @@ class Preview:
                 return _("For %(team)s: starts now, %(where)s.") % {"team": self.team.name, "where": where}
             return _("For %(team)s: %(message)s") % {"team": self.team.name, "message": self.verdict.message}
         if nodes:
-            return _("There is room now, %(where)s.") % {"where": where}
+            return _("Can start now, %(where)s.") % {"where": where}
         ever = self.fits.nodes_ever
         if ever:
             text = ngettext(
-                "No room now; %(nodes)s node would have it.",
-                "No room now; %(nodes)s nodes would have it.",
+                "No capacity now; %(nodes)s node is suitable.",
+                "No capacity now; %(nodes)s nodes are suitable.",
                 ever,
             )
             return text % {"nodes": ever}
-        return _("No node could ever take it.")
+        return _("No node is suitable.")
 
 
 def preview(

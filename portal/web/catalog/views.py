@@ -209,7 +209,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
                 preview_, warnings = _preview_of_form(request, kind, form.given(), team)
             else:
                 entry = entries.create(actor=request.user, model=MODELS[kind], values=form.given(), team=team)
-                messages.success(request, _("%(name)s is there.") % {"name": entry.name})
+                messages.success(request, _("%(name)s created.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -274,7 +274,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
                 entries.change(
                     actor=request.user, entry=entry, values=form.given(), expected=etags.expected_by(request)
                 )
-                messages.success(request, _("%(name)s is changed.") % {"name": entry.name})
+                messages.success(request, _("%(name)s saved.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -302,7 +302,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(entry, "delete"))
-        messages.success(request, _("%(name)s is deleted.") % {"name": entry.name})
+        messages.success(request, _("%(name)s deleted.") % {"name": entry.name})
         return redirect(f"catalog_pages:{kind}s")
     using = Workspace.objects.live().filter(**{kind: entry})
     users_of_entry = (
@@ -311,22 +311,21 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     count = using.count()
     holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in users_of_entry]
     if count > len(holds):
-        holds.append(_("%(count)s of others") % {"count": count - len(holds)})
+        holds.append(_("%(count)s of other users") % {"count": count - len(holds)})
     predecessors = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
-    loses = [_("Nobody can choose it any more."), _("Its short name is free for another one.")]
+    loses = [_("this entry; users can no longer choose it"), _("its slug, which can then be reused")]
     if predecessors:
-        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(predecessors)})
+        loses.append(_("its role as successor of: %(names)s") % {"names": ", ".join(predecessors)})
     context = {
         "title": _("Delete %(name)s?") % {"name": entry.name},
         "loses": loses,
-        "stays": [_("What ended workspaces and the audit log say of it.")],
+        "stays": [_("the records of ended workspaces and the audit log")],
         "yes": _("Delete"),
         "action": request.path,
         "back": presenters.url_of(entry),
         "holds": holds,
         "hold_lead": _(
-            "Workspaces are made of it. Switch it off, so that nobody chooses it any more, and delete "
-            "it when they are gone:"
+            "Workspaces use this entry. Disable it, and delete it when these workspaces are deleted:"
         ),
         "holds_url": reverse("home:home"),
     }
@@ -349,7 +348,8 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
             messages.error(request, error.sentence)
         else:
             messages.success(
-                request, _("%(name)s is as in version %(number)s.") % {"name": entry.name, "number": number}
+                request,
+                _("Version %(number)s of %(name)s restored.") % {"name": entry.name, "number": number},
             )
         return redirect(presenters.url_of(entry))
     differences = history.differences(documents.document_of(entry), data.data)
@@ -359,8 +359,8 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     ]
     context = {
         "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},
-        "loses": changes or [_("Nothing: it is like that now.")],
-        "stays": [_("The present one is kept as a version, too."), _("What runs goes on as it is.")],
+        "loses": changes or [_("nothing; the entry is already like this")],
+        "stays": [_("the current settings, as a version"), _("running workspaces, unchanged")],
         "yes": _("Restore"),
         "action": request.path,
         "back": presenters.url_of(entry),

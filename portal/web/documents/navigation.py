@@ -29,15 +29,15 @@ class Kind:
 KINDS = (
     Kind(
         _("Tutorials"),
-        _("Learn Berth by doing, step by step."),
-        (Group(_("Begin here"), ("tutorial-first-notebook", "tutorial-administrator")),),
+        _("Learn Berth step by step."),
+        (Group(_("Start here"), ("tutorial-first-notebook", "tutorial-administrator")),),
     ),
     Kind(
         _("How-to guides"),
-        _("Get one thing done."),
+        _("Instructions for single tasks."),
         (
             Group(
-                _("For everybody"),
+                _("For everyone"),
                 (
                     *("troubleshooting", "command-line", "environments", "repositories", "secrets", "files"),
                     *("resize", "progress", "notices", "webhooks", "ci"),
@@ -50,7 +50,7 @@ KINDS = (
                 1.2,
             ),
             Group(
-                _("For those who run Berth"),
+                _("For administrators"),
                 ("operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
                  "environment-builds", "systemd", "containers", "postgresql", "tls", "sign-in", "scim",
                  "account-security", "audit-log", "monitoring", "backup"),
@@ -61,11 +61,11 @@ KINDS = (
     ),
     Kind(
         _("Reference"),
-        _("Look something up."),
+        _("Commands, settings, formats and codes."),
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
             Group(_("GPUs"), ("gpus", "gpu-check", "gpu-faults"), 1.1),
-            Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
+            Group(_("Terms, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
             Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
             Group(
                 _("Measurements and tests"),
@@ -77,14 +77,14 @@ KINDS = (
     ),
     Kind(
         _("Explanation"),
-        _("Understand why it is so."),
+        _("Background and design."),
         (
             Group(
                 _("How Berth decides"),
                 ("scheduling", "placement", "reclaim", "rebalancing"),
                 1.1,
             ),
-            Group(_("What it withstands"), ("threats", "recovery"), 0.9),
+            Group(_("Security and resilience"), ("threats", "recovery"), 0.9),
             Group(_("How it is built"), ("architecture",), 0.9),
         ),
     ),

@@ -30,9 +30,9 @@ from portal.web.event_feed import selectors
 class FeedEventSerializer(serializers.Serializer[Event]):
     """An event, as sent to webhooks, with an id to resume from."""
 
-    id = serializers.IntegerField(help_text="Grows with time; `after` and `Last-Event-ID` take it.")
+    id = serializers.IntegerField(help_text="Increases with time. Use it in `after` and `Last-Event-ID`.")
     type = serializers.ChoiceField(
-        choices=sorted(TYPES), help_text="What has happened; `webhook-event-types` says what each means."
+        choices=sorted(TYPES), help_text="Type of the event. `webhook-event-types` explains each type."
     )
     timestamp = serializers.DateTimeField(help_text="When.")
     data = serializers.DictField(  # type: ignore[assignment]
@@ -47,7 +47,7 @@ class FeedEventSerializer(serializers.Serializer[Event]):
         return {"id": instance.pk, **payloads.of_entry(instance)}
 
 
-AFTER = "Only events after this one: the `id` of the last that you have seen."
+AFTER = "Only events after this `id`."
 
 
 @extend_schema_field({"type": "integer", "format": "int64", "minimum": 0, "description": AFTER})
@@ -63,13 +63,13 @@ class FeedFilter(filters.FilterSet):
         max_value=2**63 - 1,
         label=AFTER,
     )
-    since = MomentFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="At or after this time.")
     type = filters.MultipleChoiceFilter(
         choices=[(name, name) for name in sorted(TYPES)],
         method="of_types",
         label="Only this type; may be repeated.",
     )
-    team = filters.CharFilter(field_name="team__slug", label="Short name of a team.", max_length=255)
+    team = filters.CharFilter(field_name="team__slug", label="Slug of a team.", max_length=255)
     workspace = filters.UUIDFilter(field_name="workspace", label="Of this workspace.")
 
     def of_types(self, queryset: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
@@ -81,14 +81,14 @@ NARROWED = [
     OpenApiParameter(
         "type", str, enum=sorted(TYPES), many=True, description="Only this type; may be repeated."
     ),
-    OpenApiParameter("team", str, description="Short name of a team."),
+    OpenApiParameter("team", str, description="Slug of a team."),
     OpenApiParameter("workspace", OpenApiTypes.UUID, description="Of this workspace."),
 ]
 FROM_NOW = OpenApiParameter(
     "Last-Event-ID",
     int,
     OpenApiParameter.HEADER,
-    description="Go on after this event, 0 for the first there is; without it, with what happens next.",
+    description="Start after this event; 0: the first. Default: new events only.",
 )
 
 
@@ -108,9 +108,10 @@ class FeedViewSet(ListViewSet):
     @operation(
         "List events",
         description=(
-            "Oldest first, or by `sort`: workspaces, quotas, reservations and teams that you may see; for "
-            "operators and auditors nodes, devices and pools too, for administrators and auditors accounts. "
-            "To read on later, ask with `after` and the last `id`: nothing is left out, nothing comes twice."
+            "Oldest first, or by `sort`. Events of workspaces, quotas, reservations and teams "
+            "that you may see; of nodes, devices and pools for operators and auditors; of "
+            "accounts for administrators and auditors. To continue later, send the last `id` as "
+            "`after`: no event is lost or repeated."
         ),
         responses={200: FeedEventSerializer(many=True)},
         errors=[400],
@@ -121,9 +122,9 @@ class FeedViewSet(ListViewSet):
     @operation(
         "Follow events",
         description=(
-            "Server-sent events: each as it happens, its type as the name of the message, its id as that of "
-            "the message, its data as in the list. Comments keep the connection open. After some minutes the "
-            "stream ends: connect again with `Last-Event-ID`, and nothing is left out."
+            "Server-sent events. The message name is the event type, the message id the event "
+            "id, and the data as in the list. Comments keep the connection open. The stream ends "
+            "after some minutes: reconnect with `Last-Event-ID`. No event is lost."
         ),
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
         parameters=[*NARROWED, FROM_NOW],

@@ -21,25 +21,25 @@ class PoolForm(forms.Form):
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
     slug = forms.CharField(
-        label=_("Short name"),
+        label=_("Slug"),
         max_length=40,
-        help_text=_("Lower-case letters, digits and hyphens. It stays."),
+        help_text=_("Lower-case letters, digits and hyphens. Cannot be changed later."),
         widget=forms.TextInput(attrs=PLAIN),
     )
     name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=PLAIN))
     driver = forms.ChoiceField(label=_("Driver"), choices=[(name, name) for name in sorted(DRIVERS)])
-    placement_policy = forms.ChoiceField(label=_("Where it places first"), choices=PlacementPolicy.choices)
+    placement_policy = forms.ChoiceField(label=_("Placement"), choices=PlacementPolicy.choices)
     rebalancing = forms.ChoiceField(
         label=_("Moving running work"),
         choices=RebalancingPolicy.choices,
         required=False,
-        help_text=_("To better places, with notice; kernels lose their variables."),
+        help_text=_("Moves workspaces to faster devices, with notice. Kernels lose their variables."),
     )
     config = forms.CharField(
-        label=_("Configuration of the driver"),
+        label=_("Driver configuration"),
         required=False,
         max_length=20_000,
-        help_text=_('A JSON object, such as {"node": "gpu-1"}. No secrets: the history keeps it.'),
+        help_text=_('A JSON object, such as {"node": "gpu-1"}. Do not enter secrets: the history stores it.'),
         widget=forms.Textarea(attrs={**PLAIN, "rows": "5", "class": "textarea mono"}),
     )
 
@@ -53,11 +53,9 @@ class PoolForm(forms.Form):
         try:
             config = parse_json(text) if text else {}
         except InvalidJson as error:
-            raise ValidationError(
-                _("This is no JSON that can be read: %(why)s."), params={"why": str(error)}
-            ) from error
+            raise ValidationError(_("Invalid JSON: %(why)s."), params={"why": str(error)}) from error
         if not isinstance(config, dict):
-            raise ValidationError(_("Write a JSON object."))
+            raise ValidationError(_("Enter a JSON object."))
         return config
 
     def given(self) -> dict[str, Any]:

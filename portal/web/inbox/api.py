@@ -45,7 +45,7 @@ class InboxItemSerializer(serializers.Serializer[Any]):
 class InboxPageSerializer(serializers.Serializer[Any]):
     """A page of the inbox."""
 
-    count = serializers.IntegerField(help_text="How many things wait for you, of all kinds.")
+    count = serializers.IntegerField(help_text="Number of items of all kinds.")
     next = serializers.URLField(allow_null=True, help_text="Address of the next page; null on the last one.")
     previous = serializers.URLField(
         allow_null=True, help_text="Address of the page before; null on the first one."
@@ -62,7 +62,7 @@ class Inbox(ApiView):
     query_params = frozenset({"kind", "cursor", "page_size"})
 
     @operation(
-        "List what waits for you",
+        "List your inbox",
         description="Quota requests, reservations, requests to join, capacity in trouble, expiring tokens: "
         "what is urgent first, then the oldest. What somebody has decided is no longer there.",
         responses={200: InboxPageSerializer},
@@ -119,7 +119,7 @@ def _after(cursor: str | None) -> Key | None:
         return Key(later == "1", moment, source, pk)
     except (ValueError, binascii.Error):
         raise InvalidInput(
-            Reason(CommonCode.CURSOR_INVALID), errors={"cursor": [_("Take it from a “next” link.")]}
+            Reason(CommonCode.CURSOR_INVALID), errors={"cursor": [_("Use a value from a “next” link.")]}
         ) from None
 
 

@@ -88,8 +88,8 @@ def _role_of(actor: User) -> str:
     if approvers.is_approver(actor):
         return _("You decide requests for quota and capacity.")
     if actor.operates:
-        return _("You run the pools.")
-    return _("You decide in somebody's place.")
+        return _("You operate the pools.")
+    return _("You are a delegate.")
 
 
 class QuotaSource(Source):
@@ -107,7 +107,7 @@ class QuotaSource(Source):
         summary = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
-            _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}
+            _("Decided by owners of %(team)s and operators.") % {"team": row.team.name}
             if cap
             else _role_of(actor)
         )
@@ -116,12 +116,12 @@ class QuotaSource(Source):
             key,
             self.kind,
             row.requester.username,
-            _("asks for %(wanted)s more for %(whose)s") % {"wanted": summary.wanted, "whose": summary.whose},
+            _("requests %(wanted)s more for %(whose)s") % {"wanted": summary.wanted, "whose": summary.whose},
             detail,
             why,
             row.until,
             reverse("quota_requests:request", args=[row.pk]),
-            _("Look at the evidence"),
+            _("View details"),
         )
 
 
@@ -145,12 +145,12 @@ class ReservationSource(Source):
             key,
             self.kind,
             row.created_by.username if row.created_by else row.team.name,
-            _("asks for %(what)s for %(team)s, %(span)s") % params,
+            _("requests %(what)s for %(team)s, %(span)s") % params,
             f"{row.title}: {row.note}" if row.note else row.title,
             _role_of(actor),
             row.starts_at,
             reservation_services.url(row),
-            _("See whether it fits"),
+            _("View details"),
         )
 
 
@@ -178,12 +178,12 @@ class JoinSource(Source):
             key,
             self.kind,
             row.requester.username,
-            _("asks to join %(team)s") % params,
+            _("requests to join %(team)s") % params,
             row.message,
-            _("Owners of %(team)s decide it; operators where it has none.") % params,
+            _("Decided by owners of %(team)s, or by operators if the team has no owner.") % params,
             row.expires_at,
             url,
-            _("Another role, or deny"),
+            _("Choose a role, or deny"),
             (approve,),
         )
 
@@ -198,15 +198,15 @@ class _CapacitySource(Source):
     def made(
         self, key: Key, subject: str, title: str, detail: str, url: str, simulated: bool, **more: Any
     ) -> Item:
-        why = _("You run the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
-        label = _("Look at it")
+        why = _("You operate the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
+        label = _("View")
         return Item(
             key, self.kind, subject, title, detail, why, None, url, label, simulated=simulated, **more
         )
 
     def keep_out(self, url: str, name: str, note: str) -> Action:
         """Return the action that cordons it, which resolves the item until the cordon is lifted."""
-        return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
+        return Action(_("Keep out of service"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
 
 
 class DeviceSource(_CapacitySource):
@@ -224,11 +224,11 @@ class DeviceSource(_CapacitySource):
         if not row.present:
             title, detail = _("has disappeared"), row.model
         else:
-            title = _("has failed") if not row.healthy else _("was taken out by a check")
+            title = _("has failed") if not row.healthy else _("was cordoned by a check")
             detail = row.health_note or row.cordon_reason
             if not row.checking:
                 checks = reverse("gpu_checks:device-checks", args=[row.pk])
-                actions.insert(0, Action(_("Check it again"), "shield-check", checks, (), name))
+                actions.insert(0, Action(_("Check again"), "shield-check", checks, (), name))
         simulated = row.node.pool.simulated
         return self.made(key, name, title, detail, url, simulated, actions=tuple(actions))
 
@@ -244,7 +244,7 @@ class NodeSource(_CapacitySource):
 
     def item(self, actor: User, key: Key, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
-        detail = _("Nothing is placed there. Its pool is %(pool)s.") % {"pool": row.pool.name}
+        detail = _("No workspaces there. Pool: %(pool)s.") % {"pool": row.pool.name}
         actions = (self.keep_out(url, row.name, ""),)
         return self.made(key, row.name, _("is offline"), detail, url, row.pool.simulated, actions=actions)
 
@@ -260,7 +260,7 @@ class PoolSource(_CapacitySource):
 
     def item(self, actor: User, key: Key, row: Pool) -> Item:
         url = reverse("fleet:pool", args=[row.slug])
-        return self.made(key, row.name, _("does not answer"), row.state_message, url, row.simulated)
+        return self.made(key, row.name, _("does not respond"), row.state_message, url, row.simulated)
 
 
 class TokenSource(Source):
@@ -284,11 +284,11 @@ class TokenSource(Source):
             self.kind,
             _("Your token"),
             _("“%(name)s” expires on %(date)s") % params,
-            _("It is in use. Make another one and revoke this: then it leaves your inbox."),
-            _("It is yours."),
+            _("The token is in use. Create another one, then revoke this one."),
+            _("This is your token."),
             row.expires_at,
             reverse("accounts:tokens"),
-            _("Look at your tokens"),
+            _("View your tokens"),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 COMMON_FIELDS: Mapping[str, str] = {
     "id": "Unique identifier. Never changes.",
-    "slug": "Short name, unique among its kind. Part of URLs.",
+    "slug": "Slug, unique among its kind. Part of URLs.",
     "username": "Name of the account.",
     "name": "Name.",
     "description": "Description for people.",
@@ -15,11 +15,11 @@ COMMON_FIELDS: Mapping[str, str] = {
     "note": "Note for people.",
     "simulated": "Whether it is simulated, without real hardware.",
     "enabled": "Whether it is switched on.",
-    "team": "Short name of the team.",
+    "team": "Slug of the team.",
     "owner": "Name of the account that owns it.",
     "template": "Short name of the template.",
-    "flavor": "Short name of the flavor.",
-    "pool": "Short name of the pool.",
+    "flavor": "Slug of the flavor.",
+    "pool": "Slug of the pool.",
     "node": "Name of the node.",
     "resource": "Which resource, as `gpu:h100`.",
     "created_by": "Who created it; null if unknown.",

@@ -43,9 +43,9 @@ _HEADERS = {
     "503": {"Retry-After": _RETRY_AFTER},
 }
 ANSWERS = {
-    "200": "Done; this is what was asked for.",
-    "201": "Made; this is it.",
-    "202": "Taken; it goes on, and this is how far it is.",
+    "200": "Done. Returns the result.",
+    "201": "Created. Returns the new resource.",
+    "202": "Accepted. Returns the progress.",
     "204": "Done; there is nothing to say.",
 }
 

@@ -57,7 +57,7 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
 
     cause, notice = preempted_for(workspace), workspace.preempting
     if cause and notice is not None:
-        text = _("This workspace has to make room for %(cause)s and stops. Save your work.")
+        text = _("This workspace is being preempted for %(cause)s and stops. Save your work.")
         say("bad", text % {"cause": cause}, notice.preempt_at.isoformat())
     lost = memory_kills.of(workspace)
     if lost is not None and timezone.now() - lost.at < memory_kills.SHOWN_IN_APP_FOR:
@@ -69,10 +69,10 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
         say("bad" if home.full else "wait", home.text)
     stale_s = (workspace.status.activity or {}).get("gpus_stale_s")
     if isinstance(stale_s, int):
-        text = _("The driver of its GPUs has not answered for %(count)d s. What computes on them may hang.")
+        text = _("The GPU driver has not responded for %(count)d s. GPU work may hang.")
         say("bad", text % {"count": stale_s})
     if workspace.allocations.filter(released_at=None, devices__device__cordoned=True).exists():
-        say("wait", _("A GPU of this workspace takes no new work and may be taken for repair. Save often."))
+        say("wait", _("A GPU of this workspace is cordoned and may need repair. Save often."))
     if trouble := trouble_of(workspace):
         say("wait", trouble)
     return messages

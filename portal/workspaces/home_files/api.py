@@ -171,7 +171,7 @@ class DeleteView(ApiView):
 
     @operation(
         "Delete files and folders",
-        description="For good, folders with all that is in them.",
+        description="Permanent. Folders are deleted with their contents.",
         request=FileDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],

@@ -115,7 +115,7 @@ class ArchiveView(ApiView):
 
     @operation(
         "Delete an archive of a home folder",
-        description="For good. Twice is success while it is under way.",
+        description="Permanent. Idempotent.",
         responses={204: None},
         errors=[404, 409],
     )

@@ -98,7 +98,7 @@ def _about(archive: HomeArchive) -> str:
         return ""
     entries = ngettext("%(count)d file or folder", "%(count)d files and folders", archive.entries)
     parts = [
-        _("%(size)s on the disk") % {"size": filesizeformat(archive.size_bytes)},
+        _("%(size)s on disk") % {"size": filesizeformat(archive.size_bytes)},
         _("%(size)s of files") % {"size": filesizeformat(archive.home_bytes)},
         entries % {"count": archive.entries},
     ]
@@ -134,16 +134,19 @@ def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, An
     return {
         "title": _("Restore your home folder from “%(name)s”?") % named,
         "loses": [
-            _("everything in your home folder in %(team)s now, for good: what was made or changed since, too")
+            _(
+                "everything now in your home folder in %(team)s, permanently, including changes "
+                "since the archive"
+            )
             % named,
-            _("for a while, starting workspaces that use it: they wait until it is done"),
+            _("starts of workspaces that use it, which wait until this is complete"),
         ],
         "stays": [
-            _("all of it as it is until the restored one is whole; then they change places at once"),
-            _("the archive, and the others"),
+            _("the current home folder, until the restored one is complete"),
+            _("this archive and the others"),
             _("your workspaces, and home folders in other teams"),
         ],
-        "yes": _("Replace what is there"),
+        "yes": _("Replace home folder"),
         "refusals": refusals,
     }
 
@@ -153,7 +156,7 @@ def delete_question(archive: HomeArchive) -> dict[str, Any]:
     named = {"name": archive.name}
     return {
         "title": _("Delete the archive “%(name)s”?") % named,
-        "loses": [_("“%(name)s”, for good: it cannot be restored any more") % named],
-        "stays": [_("your home folder as it is"), _("other archives")],
-        "yes": _("Delete it"),
+        "loses": [_("“%(name)s”, permanently") % named],
+        "stays": [_("your current home folder"), _("other archives")],
+        "yes": _("Delete archive"),
     }

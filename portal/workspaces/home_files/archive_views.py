@@ -65,7 +65,7 @@ def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("The archive is being made. What is started meanwhile waits for it."))
+        messages.success(request, _("Creating the archive. New workspaces wait until it is complete."))
     return redirect(_archives_url(workspace))
 
 
@@ -88,7 +88,7 @@ def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> H
         messages.error(request, error.sentence)
     else:
         messages.success(
-            request, _("Your home folder is being restored. It stays as it is until that is whole.")
+            request, _("Restoring your home folder. The current one stays until this is complete.")
         )
     return redirect(_archives_url(workspace))
 
@@ -126,5 +126,5 @@ def cancel(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> Ht
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("It is cancelled. The home folder is as it was."))
+        messages.success(request, _("Cancelled. The home folder is unchanged."))
     return redirect(_archives_url(workspace))

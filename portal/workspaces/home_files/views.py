@@ -98,7 +98,7 @@ def _report_upload(request: SignedInRequest) -> None:
     saved, refused = request.GET.get("saved", ""), request.GET.get("refused", "")
     if saved.isascii() and saved.isdecimal() and len(saved) < 6 and int(saved):
         count = int(saved)
-        text = ngettext("%(count)d file is uploaded.", "%(count)d files are uploaded.", count)
+        text = ngettext("%(count)d file uploaded.", "%(count)d files uploaded.", count)
         messages.success(request, text % {"count": count})
     if refused:
         messages.error(request, services.refusal(refused[:40], request.GET.get("about", "")[:300]).sentence)
@@ -148,7 +148,7 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             services.make_folder(actor=request.user, workspace=workspace, path=wanted)
         except PortalError as error:
             return _redirect_with_error(request, workspace, path, error)
-        messages.success(request, _("The folder is made."))
+        messages.success(request, _("Folder created."))
     return redirect(services.page_url(workspace, path))
 
 
@@ -164,7 +164,7 @@ def rename(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             services.rename(actor=request.user, workspace=workspace, path=path, to=to)
         except PortalError as error:
             return _redirect_with_error(request, workspace, _parent(path), error)
-        messages.success(request, _("It has its new name."))
+        messages.success(request, _("Renamed."))
         return redirect(services.page_url(workspace, _parent(path)))
     context = {**_context(workspace, path), "back": services.page_url(workspace, _parent(path))}
     return render(request, "home_files/rename.html", context)
@@ -182,15 +182,15 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             services.delete(actor=request.user, workspace=workspace, paths=[path])
         except PortalError as error:
             return _redirect_with_error(request, workspace, _parent(path), error)
-        messages.success(request, _("“%(name)s” is deleted.") % {"name": services.name_of(path)})
+        messages.success(request, _("“%(name)s” deleted.") % {"name": services.name_of(path)})
         return redirect(back)
     named = {"name": services.name_of(path)}
     url = reverse("home_files:delete", args=[workspace.pk])
     context = {
         "title": _("Delete “%(name)s”?") % named,
-        "loses": [_("“%(name)s” and, if it is a folder, all that is in it, for good") % named],
+        "loses": [_("“%(name)s” and all its contents, permanently") % named],
         "stays": [_("all other files"), _("the workspace")],
-        "yes": _("Delete it"),
+        "yes": _("Delete"),
         "action": url,
         "hidden": {"path": path},
         "back": back,

@@ -52,8 +52,8 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
 
 
 class LostHomeFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     open = filters.BooleanFilter(
         field_name="recreated_at", lookup_expr="isnull", label="Whether it still waits for an answer."
@@ -141,7 +141,7 @@ class MachineLossViewSet(ApiViewSet):
         return self.answer(machine_removal.losses_of(request.user, machine_id))
 
     @operation(
-        "Delete a machine with what is lost by it",
+        "Delete a machine and what is lost with it",
         description="For operators. It has to have left or to be revoked. Workspaces that are placed there "
         "end as lost. Homes that lie only there are recreated when their users say so. Nothing on its disk "
         "is deleted.",

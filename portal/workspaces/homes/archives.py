@@ -373,7 +373,7 @@ def _finish_making(archive: HomeArchive, answer: HomeArchived) -> None:
     end(archive, HomeArchiveState.READY, None, left=False)
     record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {named(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
-    notify(archive, "home.archived", title, _("It can be restored on the page of its files."))
+    notify(archive, "home.archived", title, _("You can restore it on the Archives page of a workspace."))
 
 
 def _finish_restoring(archive: HomeArchive) -> None:
@@ -388,7 +388,7 @@ def _note_restored(archive: HomeArchive) -> None:
     away_homes.is_back(archive)
     record(archive, archive.owner, AuditKind.USER_HOME_RESTORED, f"restored {named(archive)}")
     title = _("Your home folder is restored from “%(name)s”") % {"name": archive.name}
-    notify(archive, "home.restored", title, _("What was in it before has been replaced."))
+    notify(archive, "home.restored", title, _("The previous contents were replaced."))
 
 
 def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:

@@ -141,7 +141,7 @@ def delete_away(*, actor: User, place_id: int, reason: str) -> None:
     why = strip_nul(reason).strip()[:MAX_REASON]
     record(archive, actor, AuditKind.USER_HOME_AWAY_DELETED, f"deletes for good {named(archive)}: {why}")
     title = _("Your archived home folder in %(team)s was deleted") % {"team": archive.team.name}
-    text = _("It was not used for long. What you start there begins with an empty one. %(why)s")
+    text = _("It was unused for a long time. New workspaces start with an empty home folder. %(why)s")
     notify(archive, "home.away_deleted", title, text % {"why": why}, url="/homes/")
 
 
@@ -217,7 +217,7 @@ def _record_emptied(archive: HomeArchive) -> None:
     end(archive, HomeArchiveState.READY, None)
     record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {named(archive)}")
     title = _("Your home folder in %(team)s was archived") % {"team": archive.team.name}
-    text = _("It was not used for long. It is restored when you start a workspace there, or by one click.")
+    text = _("It was unused for a long time. To restore it, start a workspace there or open Home folders.")
     notify(archive, "home.put_away", title, text, url="/homes/")
 
 

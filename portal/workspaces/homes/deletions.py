@@ -209,9 +209,8 @@ def _report_trouble(deletion: HomeDeletion, reason: Reason) -> None:
     events.notify(
         administrators,
         "user.home_not_deleted",
-        _("The home folder %(home)s is still there") % {"home": _name(deletion)},
-        _("It was to be deleted with the account. %(problem)s It is tried again every hour.")
-        % {"problem": text},
+        _("Home folder %(home)s was not deleted") % {"home": _name(deletion)},
+        _("Deletion with the account failed. %(problem)s The portal retries every hour.") % {"problem": text},
         f"{reverse('events:audit')}?action={AuditKind.USER_HOME_NOT_DELETED}",
     )
 

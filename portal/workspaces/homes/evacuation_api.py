@@ -106,7 +106,7 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
 
 
 class HomeEvacuationFilter(filters.FilterSet):
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     from_node = filters.CharFilter(field_name="source_name", label="Name of the node where they lay.")
     state = filters.ChoiceFilter(choices=EvacuationState.choices, label="How far it is.")
 
@@ -139,8 +139,10 @@ class HomeEvacuationViewSet(ReadViewSet):
 
     @operation(
         "Cancel a move of all homes of a node",
-        description="For operators. What has arrived stays there; what is being copied stays where it was. "
-        "Twice is success.",
+        description=(
+            "For operators. Moved home folders stay at the target; the others stay where they "
+            "are. Idempotent."
+        ),
         request=None,
         responses={200: HomeEvacuationSerializer},
         errors=[404, 409],

@@ -79,7 +79,7 @@ def words_of(there: HomesThere) -> str:
         return count
     if there.measured == there.homes:
         return _("%(homes)s, %(size)s") % {"homes": count, "size": format_memory(there.used_mib)}
-    return _("%(homes)s, %(size)s in the %(measured)d that were measured") % {
+    return _("%(homes)s, %(size)s in %(measured)d measured") % {
         "homes": count,
         "size": format_memory(there.used_mib),
         "measured": there.measured,
@@ -91,24 +91,24 @@ def _keeps(there: HomesThere) -> list[str]:
     if there.in_use:
         lines.append(
             ngettext(
-                "%(count)d is used by workspaces: it goes when these have stopped.",
-                "%(count)d are used by workspaces: each goes when these have stopped.",
+                "%(count)d is in use. It is moved when its workspaces have stopped.",
+                "%(count)d are in use. They are moved when their workspaces have stopped.",
                 there.in_use,
             )
             % {"count": there.in_use}
         )
     if there.moving:
         text = ngettext(
-            "%(count)d is being moved or archived already.",
-            "%(count)d are being moved or archived already.",
+            "%(count)d is already being moved or archived.",
+            "%(count)d are already being moved or archived.",
             there.moving,
         )
         lines.append(text % {"count": there.moving})
     if there.kept:
         lines.append(
             ngettext(
-                "%(count)d of a deleted account stays: nobody uses it any more.",
-                "%(count)d of deleted accounts stay: nobody uses them any more.",
+                "%(count)d of a deleted account is not moved.",
+                "%(count)d of deleted accounts are not moved.",
                 there.kept,
             )
             % {"count": there.kept}
@@ -123,7 +123,7 @@ def _progress(row: HomeEvacuation) -> Progress:
         text = ngettext("%(count)d left", "%(count)d left", left)
         facts.append(text % {"count": left})
     if stayed:
-        text = ngettext("%(count)d stayed", "%(count)d stayed", stayed)
+        text = ngettext("%(count)d not moved", "%(count)d not moved", stayed)
         facts.append(text % {"count": stayed})
     rows = list(evacuations.stayed_in(row)[:STAYED_SHOWN]) if stayed else []
     return Progress(
@@ -139,5 +139,5 @@ def _progress(row: HomeEvacuation) -> Progress:
 
 def _reason_text(move: HomeMove) -> str:
     if move.state == HomeMoveState.CANCELLED:
-        return _("Its move was cancelled.")
-    return message_of(Reason.from_json(move.reason)) if move.reason else _("Its move failed.")
+        return _("Move cancelled.")
+    return message_of(Reason.from_json(move.reason)) if move.reason else _("Move failed.")

@@ -41,7 +41,7 @@ def begin(request: SignedInRequest, node_id: UUID, to: str) -> None:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("The home folders are being moved to %(node)s.") % {"node": to})
+        messages.success(request, _("Moving the home folders to %(node)s.") % {"node": to})
 
 
 @require_POST
@@ -56,7 +56,7 @@ def cancel(request: SignedInRequest, home_evacuation_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("It is cancelled. What has not arrived stays where it was."))
+        messages.success(request, _("Move cancelled. The remaining home folders stay where they are."))
     if evacuation.source is None:
         return redirect("fleet:pool", evacuation.pool.slug)
     return redirect("workspaces:node-homes", evacuation.source.pk)

@@ -329,14 +329,18 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
     )
     body = [moved % {"count": counts["moved"]}]
     if counts["stayed"]:
-        stayed = ngettext("%(count)d stayed: see why.", "%(count)d stayed: see why.", counts["stayed"])
+        stayed = ngettext(
+            "%(count)d not moved. Check the reasons.",
+            "%(count)d not moved. Check the reasons.",
+            counts["stayed"],
+        )
         body.append(stayed % {"count": counts["stayed"]})
     if why is not None:
         body.append(sentence_of(why))
     title = (
         _("The home folders of %(from)s are on %(to)s")
         if is_complete
-        else _("Not all of %(from)s was moved to %(to)s")
+        else _("Some home folders of %(from)s were not moved to %(to)s")
     )
     events.notify(
         [evacuation.requester],

@@ -252,10 +252,10 @@ def _left(row: HomeUsage, workspace: Workspace) -> timedelta:
 
 def _sentence(row: HomeUsage, left: timedelta) -> str:
     if row.hidden:
-        found = _("Folders in this home are nested too deeply to be measured. Delete them.")
+        found = _("Folders in this home folder are nested too deeply to measure. Delete them.")
         return f"{found} {_what_follows(row, left)}"
     if row.percent < STEPS[0]:
-        return _("The home folder holds %(amounts)s. Delete what you no longer need.") % {
+        return _("The home folder uses %(amounts)s. Delete files that you no longer need.") % {
             "amounts": amounts(row)
         }
     found = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}

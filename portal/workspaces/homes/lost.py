@@ -82,7 +82,7 @@ def node_forgotten(event: NodeForgotten) -> None:
             [place.owner],
             "home.lost",
             _("Your home folder in %(team)s is on a machine that was removed") % {"team": place.team.name},
-            _("It was on %(node)s. What you start waits until you say that a new, empty one may begin.")
+            _("It was on %(node)s. New workspaces wait until you create an empty home folder.")
             % {"node": node.name},
             "/homes/",
         )

@@ -66,8 +66,8 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
 
 
 class HomeMoveFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
     state = filters.ChoiceFilter(choices=HomeMoveState.choices, label="How far it is.")
     evacuation = filters.UUIDFilter(field_name="evacuation", label="That of which it is a part.")
@@ -81,8 +81,8 @@ class NewHomeMoveSerializer(StrictSerializer):
         default="",
         help_text="Whose home; your own where it is left out.",
     )
-    team = serializers.CharField(max_length=120, help_text="Short name of the team.")
-    pool = serializers.CharField(max_length=120, help_text="Short name of the pool.")
+    team = serializers.CharField(max_length=120, help_text="Slug of the team.")
+    pool = serializers.CharField(max_length=120, help_text="Slug of the pool.")
     node = serializers.CharField(max_length=120, help_text="Name of the machine to which it shall go.")
 
 
@@ -114,8 +114,10 @@ class HomeMoveViewSet(ReadViewSet):
 
     @operation(
         "Move a home folder to another machine",
-        description="For its user and operators, while no workspace uses it. What is started waits. "
-        "Asked for again while it goes there, it is the same move.",
+        description=(
+            "For its user and operators, while no workspace uses it. New workspaces wait. "
+            "Repeated requests return the same move."
+        ),
         request=NewHomeMoveSerializer,
         responses={201: HomeMoveSerializer},
         retry_after_s=10,
@@ -133,7 +135,7 @@ class HomeMoveViewSet(ReadViewSet):
 
     @operation(
         "Cancel a move of a home folder",
-        description="For its user and operators. The home stays where it was. Twice is success.",
+        description="For its user and operators. The home stays where it is. Idempotent.",
         request=None,
         responses={200: HomeMoveSerializer},
         errors=[404, 409],

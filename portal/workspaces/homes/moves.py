@@ -349,7 +349,7 @@ def _change_place(move: HomeMove) -> None:
         [move.owner],
         "home.moved",
         _("Your home folder in %(team)s has been moved") % {"team": move.team.name},
-        _("It lies on %(node)s now. What you start goes there.") % {"node": move.target_name},
+        _("It is now on %(node)s. New workspaces start there.") % {"node": move.target_name},
         "/homes/",
     )
 

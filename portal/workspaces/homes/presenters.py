@@ -162,15 +162,15 @@ def recreate_question(lost: LostHome) -> dict[str, Any]:
     """Return the context of the confirmation page for a new, empty home."""
     named = {"node": lost.node, "team": lost.team.name, "user": lost.owner.username, "pool": lost.pool.name}
     return {
-        "title": _("Begin with a new, empty home folder?"),
+        "title": _("Create an empty home folder?"),
         "loses": [
-            _("the old files of %(user)s in %(team)s: they are on %(node)s, and do not come along") % named,
+            _("access to the old files of %(user)s in %(team)s, which are on %(node)s") % named,
         ],
         "stays": [
-            _("the files on the disk of %(node)s; this list still shows them") % named,
-            _("workspaces that wait for a home in %(pool)s start by themselves") % named,
+            _("the files on the disk of %(node)s, still shown in this list") % named,
+            _("workspaces that wait for a home folder in %(pool)s; they then start") % named,
         ],
-        "yes": _("Begin with an empty one"),
+        "yes": _("Create home folder"),
     }
 
 
@@ -180,11 +180,11 @@ def remove_question(losses: Losses) -> dict[str, Any]:
     named = {"node": machine.name}
     question: dict[str, Any] = {
         "title": _("Remove %(node)s?") % named,
-        "loses": [_("its row in the list of machines"), *_loss_lines(losses)],
+        "loses": [_("its entry in the list of machines"), *_loss_lines(losses)],
         "stays": [
-            _("the name, which another machine may take"),
-            _("what is on its disk: nothing is deleted there"),
-            _("the record of what happened"),
+            _("the name, which another machine can use"),
+            _("all data on its disk"),
+            _("audit log entries"),
         ],
         "yes": _("Remove %(node)s") % named,
         "note": _("For the audit log."),
@@ -194,7 +194,7 @@ def remove_question(losses: Losses) -> dict[str, Any]:
         question["stays"].append(_archived(losses))
     if machine.state == MachineState.ACTIVE:
         question["refusals"] = [
-            _("%(node)s is joined. Have it leave, or revoke it, before it is removed.") % named
+            _("%(node)s is still joined. Revoke the machine, or run “berth node leave” on it first.") % named
         ]
         question["typed"] = question["reason"] = ""
     return question
@@ -204,29 +204,29 @@ def _loss_lines(losses: Losses) -> list[str]:
     lines = []
     if losses.workspace_count:
         line = ngettext(
-            "%(count)d workspace, which ends as lost without having been seen to end: %(names)s",
-            "%(count)d workspaces, which end as lost without having been seen to end: %(names)s",
+            "%(count)d workspace, recorded as lost: %(names)s",
+            "%(count)d workspaces, recorded as lost: %(names)s",
             losses.workspace_count,
         )
         lines.append(line % _names_with_count(losses.workspaces, losses.workspace_count))
     if losses.home_count:
         line = ngettext(
-            "%(count)d home folder that lies only there, until its user begins with an empty one: %(names)s",
-            "%(count)d home folders that lie only there, until their users begin with empty ones: %(names)s",
+            "access to %(count)d home folder that is only there: %(names)s",
+            "access to %(count)d home folders that are only there: %(names)s",
             losses.home_count,
         )
         lines.append(line % _names_with_count(losses.homes, losses.home_count))
     if losses.archive_count:
         line = ngettext(
-            "%(count)d archive of a home folder, which lies there, too",
-            "%(count)d archives of home folders, which lie there, too",
+            "access to %(count)d archive of a home folder",
+            "access to %(count)d archives of home folders",
             losses.archive_count,
         )
         lines.append(line % {"count": losses.archive_count})
     if losses.devices:
         line = ngettext(
-            "%(count)d device, which leaves the inventory",
-            "%(count)d devices, which leave the inventory",
+            "%(count)d device in the inventory",
+            "%(count)d devices in the inventory",
             losses.devices,
         )
         lines.append(line % {"count": losses.devices})
@@ -236,10 +236,10 @@ def _loss_lines(losses: Losses) -> list[str]:
 def _archived(losses: Losses) -> str:
     """Return a line about the homes that have an archive on another machine."""
     if not losses.archived:
-        return _("of these home folders nothing else: no archive of them lies on another machine")
+        return _("no archives of these home folders on other machines")
     line = ngettext(
-        "archives on other machines of %(count)d home folder, to restore when it lies there: %(names)s",
-        "archives on other machines of %(count)d home folders, to restore when they lie there: %(names)s",
+        "archives of %(count)d home folder on other machines: %(names)s",
+        "archives of %(count)d home folders on other machines: %(names)s",
         len(losses.archived),
     )
     return line % _names_with_count(losses.archived, len(losses.archived))

@@ -62,7 +62,7 @@ def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
         question = home_presenters.recreate_question(lost)
         return render(request, "confirm.html", {**question, "action": request.path, "back": back})
     lost_homes.recreate(actor=request.user, lost_home_id=lost_home_id)
-    messages.success(request, _("The next start begins with a new, empty home folder."))
+    messages.success(request, _("The next start creates an empty home folder."))
     return redirect(back)
 
 
@@ -82,9 +82,7 @@ def move(request: SignedInRequest, home_id: int) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(
-            request, _("The home folder is being moved. What is started meanwhile waits for it.")
-        )
+        messages.success(request, _("Moving the home folder. New workspaces wait until this is complete."))
     return redirect(_homes_url(request, place.owner_id))
 
 
@@ -98,7 +96,7 @@ def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("workspaces:homes")
-    messages.success(request, _("The move is cancelled. The home folder stays where it was."))
+    messages.success(request, _("Move cancelled. The home folder stays where it is."))
     return redirect(_homes_url(request, move.owner_id))
 
 
@@ -129,7 +127,7 @@ def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("%(node)s is removed.") % {"node": named})
+        messages.success(request, _("%(node)s removed.") % {"node": named})
     return redirect(back)
 
 

@@ -92,9 +92,9 @@ class LostHome(models.Model):
 class HomeMoveState(models.TextChoices):
     """State of a home move."""
 
-    ASKED = "asked", _("Waits")
-    COPYING = "copying", _("Is copied")
-    CHECKING = "checking", _("Is compared")
+    ASKED = "asked", _("Queued")
+    COPYING = "copying", _("Copying")
+    CHECKING = "checking", _("Verifying")
     DONE = "done", _("Done")
     FAILED = "failed", _("Failed")
     CANCELLED = "cancelled", _("Cancelled")
@@ -103,9 +103,9 @@ class HomeMoveState(models.TextChoices):
 class EvacuationState(models.TextChoices):
     """State of an evacuation."""
 
-    GOING = "going", _("Under way")
+    GOING = "going", _("In progress")
     DONE = "done", _("Done")
-    INCOMPLETE = "incomplete", _("Ended; some homes stayed")
+    INCOMPLETE = "incomplete", _("Ended, some not moved")
     CANCELLED = "cancelled", _("Cancelled")
 
 
@@ -212,12 +212,12 @@ ACTIVE_MOVES = (HomeMoveState.ASKED, HomeMoveState.COPYING, HomeMoveState.CHECKI
 class HomeArchiveState(models.TextChoices):
     """State of an archive."""
 
-    MAKING = "making", _("Being made")
-    CHECKING = "checking", _("Being read back")
-    EMPTYING = "emptying", _("Whole; the home folder is being emptied")
+    MAKING = "making", _("Creating")
+    CHECKING = "checking", _("Verifying")
+    EMPTYING = "emptying", _("Complete; emptying the home folder")
     READY = "ready", _("Ready")
-    RESTORING = "restoring", _("Being restored")
-    DELETING = "deleting", _("Being deleted")
+    RESTORING = "restoring", _("Restoring")
+    DELETING = "deleting", _("Deleting")
     FAILED = "failed", _("Failed")
 
 

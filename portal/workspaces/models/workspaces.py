@@ -160,7 +160,7 @@ class Workspace(models.Model):
                 fields=["owner", "team", "name"],
                 condition=~Q(state=State.TERMINATED),
                 name="workspace_name_unique",
-                violation_error_message=_("You have a workspace of this name in this team."),
+                violation_error_message=_("You already have a workspace with this name in this team."),
             ),
             # A workspace that holds capacity has a pool.
             models.CheckConstraint(

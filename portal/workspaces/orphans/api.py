@@ -64,15 +64,15 @@ class OrphanDeleteSerializer(StrictSerializer):
 
 
 class OrphanFilter(filters.FilterSet):
-    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     node = filters.CharFilter(label="Exactly this node.")
     kind = filters.ChoiceFilter(choices=OrphanKind.choices, label="What it is.")
     state = filters.ChoiceFilter(choices=OrphanState.choices, label="Whether it is there.")
 
 
 @documented(
-    list="List what nobody owns",
-    retrieve="Read something that nobody owns",
+    list="List orphans",
+    retrieve="Read an orphan",
     of="What lies on nodes without an owner, and what was removed of late; for operators and auditors, the "
     "newest first.",
 )

@@ -24,10 +24,10 @@ class OrphanKind(models.TextChoices):
 class OrphanState(models.TextChoices):
     """State of an orphan. `gone` means that a later listing no longer had it."""
 
-    FOUND = "found", _("Left over")
-    REMOVING = "removing", _("Being removed")
-    REMOVED = "removed", _("Removed")
-    GONE = "gone", _("No longer there")
+    FOUND = "found", _("Orphaned")
+    REMOVING = "removing", _("Deleting")
+    REMOVED = "removed", _("Deleted")
+    GONE = "gone", _("Gone")
 
 
 THERE = (OrphanState.FOUND, OrphanState.REMOVING)

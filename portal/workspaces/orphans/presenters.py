@@ -60,12 +60,12 @@ def policy() -> list[str]:
         )
         % {"count": hours}
         if hours
-        else _("Folders stay until somebody removes them.")
+        else _("Folders are not removed automatically.")
     )
     return [
         _("Workspaces, processes and control groups are removed at once."),
         folders,
-        _("Home folders are never removed by themselves."),
+        _("Home folders are never removed automatically."),
     ]
 
 
@@ -76,12 +76,12 @@ def remove_question(orphan: Orphan) -> dict[str, Any]:
     size = f" ({format_memory(orphan.size_mib)})" if orphan.size_mib is not None else ""
     label = _("%(name)s on %(node)s") % named
     return {
-        "title": _("Remove %(name)s?") % named,
+        "title": _("Delete %(name)s?") % named,
         "loses": [
             label + size,
-            *([_("all files in it: nothing brings them back")] if home else []),
+            *([_("all files in it, permanently")] if home else []),
         ],
-        "stays": [_("whatever somebody owns: %(node)s looks once more before anything goes") % named],
-        "yes": _("Remove it"),
+        "stays": [_("everything with an owner; %(node)s checks again before the deletion") % named],
+        "yes": _("Delete orphan"),
         "typed": orphan.name if home else "",
     }

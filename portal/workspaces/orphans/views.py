@@ -45,7 +45,7 @@ def refresh(request: SignedInRequest) -> HttpResponse:
     require_operator(request.user)
     if request.method == "POST":
         services.look_again(actor=request.user)
-        messages.success(request, _("The nodes are asked. What they find appears here within seconds."))
+        messages.success(request, _("Checking the nodes. Results appear here within seconds."))
     return redirect("orphans:list")
 
 
@@ -67,5 +67,5 @@ def delete(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("%(name)s is being removed.") % {"name": orphan.name})
+        messages.success(request, _("%(name)s is being deleted.") % {"name": orphan.name})
     return redirect(back)

@@ -151,7 +151,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
         return self.answer(shown, status=201 if result.created else 200)
 
     @operation(
-        "Change what is said of a secret",
+        "Change a secret's description",
         description="Its description, and whether every workspace gets it.",
         request=SecretChangeSerializer,
         responses={200: SecretSerializer},

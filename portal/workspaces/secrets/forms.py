@@ -32,13 +32,13 @@ class ChangeForm(forms.Form):
         label=_("Value"),
         strip=False,
         required=False,
-        help_text=_("It is not shown again. Leave it empty to keep what there is."),
+        help_text=_("Not shown again. Leave empty to keep the current value."),
         widget=ValueInput(
             attrs={"rows": 3, "autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
     )
     vault_path = forms.CharField(
-        label=_("Or its path in Vault"),
+        label=_("Or path in Vault"),
         required=False,
         max_length=MAX_PATH,
         widget=forms.TextInput(
@@ -49,18 +49,18 @@ class ChangeForm(forms.Form):
         label=_("Key"),
         required=False,
         max_length=MAX_KEY,
-        help_text=_("Its name among what is at the path."),
+        help_text=_("Name of the entry at this path."),
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false", "class": "mono"}
         ),
     )
     description = forms.CharField(
-        label=_("What it is for"),
+        label=_("Description"),
         required=False,
         max_length=MAX_DESCRIPTION,
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
-    everywhere = forms.BooleanField(label=_("In every workspace, without being named"), required=False)
+    everywhere = forms.BooleanField(label=_("Include in every workspace"), required=False)
 
     def __init__(
         self, *args: Any, of_template: bool, folders: list[str], in_vault: bool = False, **kwargs: Any
@@ -71,8 +71,7 @@ class ChangeForm(forms.Form):
             del self.fields["vault_path"], self.fields["vault_key"]
         else:
             self.fields["vault_path"].help_text = (
-                _("Below %(folders)s. It is read there whenever a workspace starts.")
-                % {"folders": ", ".join(folders)}
+                _("Below %(folders)s. Read at every start of a workspace.") % {"folders": ", ".join(folders)}
                 if folders
                 else ""
             )
@@ -99,13 +98,13 @@ class NewForm(ChangeForm):
     name = forms.CharField(
         label=_("Name"),
         max_length=100,
-        help_text=_("As WANDB_API_KEY."),
+        help_text=_("For example WANDB_API_KEY."),
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "characters", "spellcheck": "false"}
         ),
     )
     kind = forms.ChoiceField(
-        label=_("Comes as"),
+        label=_("Provided as"),
         choices=SecretKind.choices,
         help_text=_("A file is $BERTH_SECRETS_DIR/NAME."),
     )
@@ -114,4 +113,4 @@ class NewForm(ChangeForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["value"].required = not self.offers_vault
-        self.fields["value"].help_text = _("Text of at most 64 KiB. It is not shown again.")
+        self.fields["value"].help_text = _("Text up to 64 KiB. Not shown again.")

@@ -51,25 +51,28 @@ def who_gets(holder: Holder) -> str:
     """Return a sentence about which workspaces get the secrets."""
     match holder:
         case User():
-            return _("Your workspaces get those that they name, and those that every workspace gets.")
+            return _(
+                "Available to your workspaces. Select secrets at the start, or include them in every "
+                "workspace."
+            )
         case Team():
             return _(
-                "Workspaces of %(team)s get those that they name, and those that every workspace gets. "
-                "Members of the team can read them there."
+                "Available to workspaces of %(team)s, where its members can read them. Select "
+                "secrets at the start, or include them in every workspace."
             ) % {"team": holder.name}
         case _:
-            return _("Every workspace of %(template)s gets all of them. Its users can read them there.") % {
-                "template": holder.name
-            }
+            return _(
+                "All workspaces of %(template)s receive these secrets, and their users can read them."
+            ) % {"template": holder.name}
 
 
 def deleting_question(secret: Secret) -> dict[str, Any]:
     """Return the context of the confirmation page for deleting a secret."""
     return {
         "title": _("Delete the secret %(name)s?") % {"name": secret.name},
-        "loses": [_("Its value, for good"), _("Workspaces start without it from now on")],
-        "stays": [_("What runs with it keeps it until it stops"), _("what is known of it elsewhere")],
-        "yes": _("Delete the secret"),
+        "loses": [_("its value, permanently"), _("the secret in new workspaces")],
+        "stays": [_("copies in running workspaces, until they stop"), _("copies outside of Berth")],
+        "yes": _("Delete secret"),
     }
 
 

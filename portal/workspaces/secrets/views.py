@@ -71,7 +71,7 @@ def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("The secret is saved. Workspaces get it from their next start."))
+            messages.success(request, _("Secret saved. Workspaces use it from their next start."))
             return redirect(request.path)
     context = {
         "holder": holder,
@@ -125,7 +125,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("The secret is changed. Workspaces get it from their next start."))
+            messages.success(request, _("Secret saved. Workspaces use it from their next start."))
             return redirect(presenters.list_url(secret.holder))
     context = {
         "secret": secret,
@@ -150,7 +150,7 @@ def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         if not is_fresh(request):
             return _redirect_to_confirm(request)
         services.delete(actor=request.user, secret=secret)
-        messages.success(request, _("The secret %(name)s is deleted.") % {"name": secret.name})
+        messages.success(request, _("Secret %(name)s deleted.") % {"name": secret.name})
         return redirect(presenters.list_url(secret.holder))
     context = {
         **presenters.deleting_question(secret),
@@ -162,5 +162,5 @@ def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
 
 def _redirect_to_confirm(request: SignedInRequest) -> HttpResponse:
     """Ask the user to confirm their identity, and return to an empty form, as a value must not be kept."""
-    messages.warning(request, _("Confirm that it is you, then type it once more."))
+    messages.warning(request, _("Confirm your identity, then enter the value again."))
     return redirect(f"{reverse('accounts:confirm')}?{urlencode({'next': request.path})}")

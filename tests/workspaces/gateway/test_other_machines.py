@@ -84,7 +84,7 @@ def test_its_page_is_told_and_says_what_to_do(
     monkeypatch.setattr(publishing.workspace_views, "put", lambda *_: None)
     monkeypatch.setattr(live, "publish", lambda pk, owner, kind: told.append((pk, owner, kind)))
     page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "act-open" in page and "was revoked" not in page
+    assert "act-open" in page and "Machine revoked" not in page
     with django_capture_on_commit_callbacks(execute=True):
         services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     assert (workspace.pk, alice.pk, "workspace.cut_off") in told
@@ -92,7 +92,7 @@ def test_its_page_is_told_and_says_what_to_do(
     assert "gpu-07 was revoked" in page and "Ask an operator about its files" in page
     assert "act-open" not in page
     home = as_user(alice).get("/").content.decode()
-    assert "Its machine was revoked" in home and f"open-{workspace.pk}" not in home
+    assert "Machine revoked" in home and f"open-{workspace.pk}" not in home
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:8001", "http://10.0.0.9:80", "node:ws-x.1"])

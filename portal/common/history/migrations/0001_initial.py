@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ('at', models.DateTimeField()),
                 ('actor', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='revisions', to=settings.AUTH_USER_MODEL)),
                 ('actor_label', models.CharField(max_length=80)),
-                ('act', models.CharField(choices=[('found', 'Found as it was'), ('created', 'Created'), ('changed', 'Changed'), ('restored', 'Restored'), ('deleted', 'Deleted')], max_length=10)),
+                ('act', models.CharField(choices=[('found', 'Initial state'), ('created', 'Created'), ('changed', 'Changed'), ('restored', 'Restored'), ('deleted', 'Deleted')], max_length=10)),
                 ('restored_from', models.PositiveIntegerField(blank=True, null=True)),
                 ('data', models.JSONField()),
             ],

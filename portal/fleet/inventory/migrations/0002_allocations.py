@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                 ('allocation', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='devices', to='inventory.allocation')),
                 ('device', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocated', to='inventory.device')),
                 ('milli', models.PositiveIntegerField(default=1000)),
-                ('memory_mib', models.PositiveIntegerField(default=0, help_text='What a share may hold of it.')),
+                ('memory_mib', models.PositiveIntegerField(default=0, help_text='Memory limit of a share.')),
                 ('active', models.BooleanField(default=True)),
             ],
             options={

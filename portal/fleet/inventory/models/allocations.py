@@ -43,7 +43,7 @@ class AllocatedDevice(models.Model):
     allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
     device = models.ForeignKey("inventory.Device", on_delete=models.PROTECT, related_name="allocated")
     milli = models.PositiveIntegerField(default=1000)
-    memory_mib = models.PositiveIntegerField(default=0, help_text=_("What a share may hold of it."))
+    memory_mib = models.PositiveIntegerField(default=0, help_text=_("Memory limit of a share."))
     active = models.BooleanField(default=True)
 
     class Meta:

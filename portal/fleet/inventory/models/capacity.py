@@ -17,7 +17,7 @@ from provisioning.types import Capability, DeviceKind, Isolation, LimitEnforceme
 class PoolState(models.TextChoices):
     """Whether the pool's driver answers."""
 
-    UNKNOWN = "unknown", _("Not seen yet")
+    UNKNOWN = "unknown", _("No report yet")
     ONLINE = "online", _("Online")
     UNREACHABLE = "unreachable", _("Unreachable")
 
@@ -33,8 +33,8 @@ class PlacementPolicy(models.TextChoices):
 class RebalancingPolicy(models.TextChoices):
     """Whether running work of a pool moves to better places, and who decides."""
 
-    SITE = "site", _("As the site's settings say")
-    OFF = "off", _("Off: nothing is proposed")
+    SITE = "site", _("Site setting")
+    OFF = "off", _("Off: no proposals")
     PROPOSE = "propose", _("Propose: an operator decides")
     AUTOMATIC = "automatic", _("Automatic for preemptible work")
 
@@ -42,8 +42,8 @@ class RebalancingPolicy(models.TextChoices):
 class CheckLevel(models.TextChoices):
     """Thoroughness of a GPU check, as in `provisioning.gpu.check`."""
 
-    QUICK = "quick", _("Quick, some seconds")
-    STANDARD = "standard", _("Standard, a minute")
+    QUICK = "quick", _("Quick, seconds")
+    STANDARD = "standard", _("Standard, 1 minute")
     EXTENDED = "extended", _("Extended, many minutes")
 
 
@@ -108,7 +108,7 @@ class Pool(models.Model):
                 fields=["slug"],
                 condition=models.Q(deleted_at=None),
                 name="pool_slug_unique",
-                violation_error_message=_("This short name is taken."),
+                violation_error_message=_("Slug already in use. Choose another."),
             )
         ]
 

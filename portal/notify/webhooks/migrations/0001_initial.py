@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
                 ('entry_id', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('type', models.CharField(help_text='Type of the event, as `workspace.started`.', max_length=60)),
                 ('payload', models.JSONField(help_text='The JSON that is sent.')),
-                ('state', models.CharField(choices=[('pending', 'On its way'), ('delivered', 'Delivered'), ('failed', 'Given up')], default='pending', max_length=10)),
+                ('state', models.CharField(choices=[('pending', 'Pending'), ('delivered', 'Delivered'), ('failed', 'Given up')], default='pending', max_length=10)),
                 ('attempt_count', models.PositiveSmallIntegerField(default=0)),
                 ('due_at', models.DateTimeField(blank=True, null=True)),
                 ('created_at', models.DateTimeField()),

@@ -94,10 +94,10 @@ def _note(user: User, factor: str, *, locked: bool) -> None:
         events.notify(
             [user],
             CODES_LOCKED,
-            _("Somebody knows your password"),
+            _("Your password may be compromised"),
             _(
-                "It was given from %(address)s, and then %(count)d wrong codes. If that was not you, change "
-                "the password."
+                "The correct password was entered from %(address)s, followed by %(count)d wrong "
+                "codes. If this was not you, change your password."
             )
             % {
                 "address": request_context.current().address or _("an unknown address"),

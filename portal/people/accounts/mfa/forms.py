@@ -18,9 +18,7 @@ CODE = {
 class AppForm(forms.Form):
     """The first code of a new authenticator app."""
 
-    code = forms.CharField(
-        label=_("Code that the app shows"), max_length=40, widget=forms.TextInput(attrs=CODE)
-    )
+    code = forms.CharField(label=_("Code from the app"), max_length=40, widget=forms.TextInput(attrs=CODE))
 
 
 class PasskeyNameForm(forms.Form):
@@ -29,6 +27,6 @@ class PasskeyNameForm(forms.Form):
     name = forms.CharField(
         label=_("Name"),
         max_length=MAX_NAME,
-        help_text=_("By which you know it again, for example the device that keeps it."),
+        help_text=_("For example the device that stores it."),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )

@@ -55,7 +55,7 @@ def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> 
         raise InvalidInput(reason, errors={"code": [reason]})
     data = {"secret": get_adapter().encrypt(secret), "used_counter": counter}
     Authenticator.objects.create(user=user, type=Type.TOTP, data=data)
-    return _finish_adding(request, user, "app", _("An authenticator app is your second factor now"))
+    return _finish_adding(request, user, "app", _("Authenticator app set up"))
 
 
 @transaction.atomic
@@ -71,7 +71,7 @@ def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) ->
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
     data = {"name": name, "key": key, **added}
     Authenticator.objects.create(user=user, type=Type.WEBAUTHN, data=data)
-    return _finish_adding(request, user, "passkey", _("The passkey “%(name)s” was added") % {"name": name})
+    return _finish_adding(request, user, "passkey", _("Passkey “%(name)s” added") % {"name": name})
 
 
 @transaction.atomic
@@ -89,7 +89,7 @@ def remove_passkey(*, actor: User, passkey_id: int) -> None:
     row = _passkey(user, passkey_id)
     name = row.data["name"]
     row.delete()
-    _finish_removing(user, "passkey", _("The passkey “%(name)s” was removed") % {"name": name})
+    _finish_removing(user, "passkey", _("Passkey “%(name)s” removed") % {"name": name})
 
 
 @transaction.atomic
@@ -99,7 +99,7 @@ def remove_app(*, actor: User) -> None:
     deleted, _by_model = Authenticator.objects.filter(user=user, type=Type.TOTP).delete()
     if not deleted:
         raise NotFound(Reason(MfaCode.NO_APP))
-    _finish_removing(user, "app", _("The authenticator app was removed"))
+    _finish_removing(user, "app", _("Authenticator app removed"))
 
 
 @transaction.atomic
@@ -110,7 +110,7 @@ def new_codes(*, actor: User) -> list[str]:
         raise StateConflict(Reason(MfaCode.NO_FACTOR))
     Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).delete()
     _record(user, user, AuditKind.USER_MFA_CODES_MADE, "made other recovery codes", {})
-    _notify(user, _("You have other recovery codes"))
+    _notify(user, _("New recovery codes created"))
     return _codes(user)
 
 
@@ -128,7 +128,7 @@ def reset(*, actor: User | SystemActor, user: User) -> None:
     user.save(update_fields=["mfa_since", "session_salt"])
     _record(actor, user, AuditKind.USER_MFA_RESET, f"took off the second factors of {user.username}",
             {"username": user.username, "sessions": ended})  # fmt: skip
-    _notify(user, _("An administrator has taken off your second factors"))
+    _notify(user, _("An administrator reset your second factors"))
 
 
 def remove_all(user: User) -> int:
@@ -204,6 +204,6 @@ def _notify(user: User, message: str) -> None:
         [user],
         CHANGED,
         message,
-        _("If that was not you, change your password and tell an administrator."),
+        _("If this was not you, change your password and contact an administrator."),
         reverse("accounts:two-step"),
     )

@@ -97,7 +97,7 @@ def pending(request: HttpRequest) -> SecondFactor | None:
         return None
     if not stage.still_holds():
         clear_login(request)
-        messages.error(request, _("The account has changed meanwhile. Sign in again."))
+        messages.error(request, _("The account was changed. Sign in again."))
         return None
     return stage
 

@@ -64,7 +64,7 @@ def app(request: SignedInRequest) -> HttpResponse:
             add_problems(form, error.field_errors, error.message)
         else:
             request.session.pop(SECRET, None)
-            return _set_up(request, result, _("The authenticator app is set up."))
+            return _set_up(request, result, _("Authenticator app set up."))
     url = factors.app_url(request.user, secret)
     context = {"form": form, "secret": _grouped(secret), "url": url, "image": factors.qr_image(url)}
     return render(request, "accounts/two_step/app.html", context, status=form_status(form))
@@ -79,12 +79,12 @@ def app_remove(request: SignedInRequest) -> HttpResponse:
     if request.method != "POST":
         context = {
             "title": _("Remove the authenticator app?"),
-            "loses": [_("signing in with codes of the app")],
+            "loses": [_("sign-in with codes from the app")],
             "stays": [_("passkeys"), _("the password")],
-            "yes": _("Remove the app"),
+            "yes": _("Remove app"),
         }
         return _question(request, context)
-    return _remove(request, lambda: services.remove_app(actor=request.user), _("The app is removed."))
+    return _remove(request, lambda: services.remove_app(actor=request.user), _("Authenticator app removed."))
 
 
 @open_before_setup
@@ -95,10 +95,10 @@ def codes(request: SignedInRequest) -> HttpResponse:
     """Create new recovery codes and show them once."""
     if request.method != "POST":
         context = {
-            "title": _("Make other recovery codes?"),
-            "loses": [_("the recovery codes that you have now")],
+            "title": _("Create new recovery codes?"),
+            "loses": [_("your current recovery codes")],
             "stays": [_("the app and passkeys")],
-            "yes": _("Make other codes"),
+            "yes": _("Create new codes"),
         }
         return _question(request, context)
     try:
@@ -144,7 +144,7 @@ def passkey_add(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             problem = error.sentence
         else:
-            return _set_up(request, result, _("The passkey is added."))
+            return _set_up(request, result, _("Passkey added."))
     context = {"form": form, "problem": problem}
     status = 400 if problem else form_status(form)
     return render(request, "accounts/two_step/passkey_add.html", context, status=status)
@@ -182,7 +182,7 @@ def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
         except InvalidInput as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The passkey has another name."))
+            messages.success(request, _("Passkey renamed."))
     return redirect("accounts:two-step")
 
 
@@ -198,15 +198,15 @@ def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
     if request.method != "POST":
         context = {
             "title": _("Remove the passkey “%(name)s”?") % {"name": passkey.name},
-            "loses": [_("signing in with it; it stays on its device until you delete it there")],
+            "loses": [_("sign-in with this passkey; delete it on its device too")],
             "stays": [_("other passkeys and the app"), _("the password")],
-            "yes": _("Remove the passkey"),
+            "yes": _("Remove passkey"),
         }
         return _question(request, context)
     return _remove(
         request,
         lambda: services.remove_passkey(actor=request.user, passkey_id=passkey_id),
-        _("The passkey is removed."),
+        _("Passkey removed."),
     )
 
 

@@ -30,10 +30,10 @@ class Migration(migrations.Migration):
             name='Team',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(error_messages={'unique': 'This short name is taken.'}, max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\\Z', 'Use lower-case letters, digits and hyphens; begin and end with a letter or digit.')])),
+                ('slug', models.CharField(error_messages={'unique': 'Slug already in use. Choose another.'}, max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\\Z', 'Use lower-case letters, digits and hyphens. Start and end with a letter or digit.')])),
                 ('name', models.CharField(max_length=80)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('egress', models.CharField(blank=True, choices=[('', 'What its pool allows'), ('list', 'Only what is listed'), ('none', 'Nothing')], help_text='What its workspaces may reach, at most.', max_length=4)),
+                ('egress', models.CharField(blank=True, choices=[('', 'As the pool allows'), ('list', 'Only listed hosts'), ('none', 'Nothing')], help_text='Maximum network access of workspaces.', max_length=4)),
                 ('egress_allow', models.TextField(blank=True, help_text='Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16.', max_length=4000)),
                 ('updated_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],
@@ -53,14 +53,17 @@ class Migration(migrations.Migration):
                 ('is_active', models.BooleanField(default=True, help_text='Designates whether this user should be treated as active. Unselect this instead of deleting accounts.', verbose_name='active')),
                 ('date_joined', models.DateTimeField(default=django.utils.timezone.now, verbose_name='date joined')),
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('username', models.CharField(error_messages={'unique': 'This name is taken.'}, max_length=32, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\\Z', 'Use lower-case letters, digits, dots, hyphens and underscores; begin and end with a letter or digit.')], verbose_name='name')),
+                ('username', models.CharField(error_messages={'unique': 'Name already in use. Choose another.'}, max_length=32, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\\Z', (
+'Use lower-case letters, digits, dots, hyphens and underscores. Start and end with a '
+'letter or digit.'
+))], verbose_name='name')),
                 ('email', models.EmailField(blank=True, max_length=254, verbose_name='e-mail')),
-                ('is_operator', models.BooleanField(default=False, help_text='Runs the pools.')),
+                ('is_operator', models.BooleanField(default=False, help_text='Manages pools.')),
                 ('is_approver', models.BooleanField(default=False, help_text='Decides quota requests.')),
-                ('is_auditor', models.BooleanField(default=False, help_text='Reads everything, changes nothing.')),
+                ('is_auditor', models.BooleanField(default=False, help_text='Has read-only access to everything.')),
                 ('owning_team', models.ForeignKey(blank=True, editable=False, help_text='The team that a service account belongs to.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='service_accounts', to='accounts.team')),
                 ('description', models.CharField(blank=True, editable=False, max_length=200)),
-                ('mail_notices', models.BooleanField(default=True, help_text='Notices come by e-mail too.')),
+                ('mail_notices', models.BooleanField(default=True, help_text='Notices are also sent by e-mail.')),
                 ('email_confirmed', models.BooleanField(default=False, editable=False)),
                 ('linked', models.BooleanField(default=False, editable=False)),
                 ('session_salt', models.CharField(blank=True, default='', editable=False, max_length=32)),
@@ -71,7 +74,7 @@ class Migration(migrations.Migration):
                 ('user_permissions', models.ManyToManyField(blank=True, help_text='Specific permissions for this user.', related_name='user_set', related_query_name='user', to='auth.permission', verbose_name='user permissions')),
             ],
             options={
-                'constraints': [models.UniqueConstraint(django.db.models.functions.text.Lower('email'), condition=models.Q(('email', ''), _negated=True), name='user_email_unique', violation_error_message='This e-mail address is in use.'), models.CheckConstraint(condition=models.Q(('is_auditor', False), models.Q(('is_approver', False), ('is_operator', False), ('is_superuser', False)), _connector='OR'), name='user_auditor_holds_no_other_role'), models.CheckConstraint(condition=models.Q(('owning_team', None), models.Q(('email', ''), ('is_approver', False), ('is_auditor', False), ('is_operator', False), ('is_superuser', False)), _connector='OR'), name='user_service_account_holds_no_role')],
+                'constraints': [models.UniqueConstraint(django.db.models.functions.text.Lower('email'), condition=models.Q(('email', ''), _negated=True), name='user_email_unique', violation_error_message='E-mail address already in use.'), models.CheckConstraint(condition=models.Q(('is_auditor', False), models.Q(('is_approver', False), ('is_operator', False), ('is_superuser', False)), _connector='OR'), name='user_auditor_holds_no_other_role'), models.CheckConstraint(condition=models.Q(('owning_team', None), models.Q(('email', ''), ('is_approver', False), ('is_auditor', False), ('is_operator', False), ('is_superuser', False)), _connector='OR'), name='user_service_account_holds_no_role')],
             },
             managers=[
                 ('objects', portal.people.accounts.models.UserManager()),

@@ -86,7 +86,7 @@ def named_cohort(actor: User, slug: str | None, field: str = "cohort") -> Cohort
 
 
 class QuotaFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     cohort = filters.CharFilter(field_name="cohort__slug", label="Short name of the cohort.")
     resource = filters.CharFilter(label="Exactly this resource.")
 
@@ -218,7 +218,7 @@ class TeamUsage(ApiView):
     scopes = SCOPES
 
     @operation(
-        "How a team stands",
+        "Read a team's quota usage",
         description="What it uses, waits for, borrows and may have, by resource.",
         responses={200: UsageSerializer},
         errors=[404],
@@ -230,7 +230,7 @@ class TeamUsage(ApiView):
 
 
 class CapFilter(filters.FilterSet):
-    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     username = filters.CharFilter(field_name="user__username", label="Name of the member.")
     resource = filters.CharFilter(label="Exactly this resource.")
 

@@ -139,7 +139,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a cohort",
-        description="For operators. Refused while teams or cohorts are in it.",
+        description="For operators. Denied while it contains teams or cohorts.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],

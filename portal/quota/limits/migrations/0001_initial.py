@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             name='Cohort',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\\Z', 'Use lower-case letters, digits and hyphens; begin and end with a letter or digit.')])),
+                ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\\Z', 'Use lower-case letters, digits and hyphens. Start and end with a letter or digit.')])),
                 ('name', models.CharField(max_length=80)),
                 ('parent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='quotas.cohort')),
                 ('weight_milli', models.PositiveIntegerField(default=1000, help_text='Weight in fair sharing, in thousandths.')),
@@ -40,8 +40,8 @@ class Migration(migrations.Migration):
                 ('amount', models.PositiveBigIntegerField()),
                 ('starts_at', models.DateTimeField()),
                 ('ends_at', models.DateTimeField(blank=True, null=True)),
-                ('ended_at', models.DateTimeField(blank=True, help_text='When its end was announced, or it was revoked.', null=True)),
-                ('warned_at', models.DateTimeField(blank=True, help_text='When the coming end was announced.', null=True)),
+                ('ended_at', models.DateTimeField(blank=True, help_text='Time of the notice of its end or of its revocation.', null=True)),
+                ('warned_at', models.DateTimeField(blank=True, help_text='Time of the notice of its coming end.', null=True)),
                 ('request', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='grant', to='quota_requests.quotarequest')),
             ],
             options={
@@ -105,7 +105,7 @@ class Migration(migrations.Migration):
                 ('team', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='share', serialize=False, to='accounts.team')),
                 ('cohort', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='team_shares', to='quotas.cohort')),
                 ('weight_milli', models.PositiveIntegerField(default=1000)),
-                ('reclaim', models.BooleanField(default=True, help_text='May take back what others borrowed from it.')),
+                ('reclaim', models.BooleanField(default=True, help_text='Whether the team may preempt borrowers of its quota.')),
                 ('borrowed_avg', models.JSONField(blank=True, default=dict)),
                 ('averaged_at', models.DateTimeField(blank=True, null=True)),
             ],

@@ -85,7 +85,7 @@ class QuotaUsage:
 
     @property
     def quota_words(self) -> str:
-        return _("none set") if self.quota is None else self._format(self.quota)
+        return _("not set") if self.quota is None else self._format(self.quota)
 
     @property
     def grant_words(self) -> str:
@@ -122,7 +122,7 @@ class QuotaUsage:
         if self.limit is None and self.quota is None:
             return _("%(used)s in use, no limit") % used
         if not self.quota:
-            return _("%(used)s of at most %(limit)s") % {**used, "limit": self.limit_words}
+            return _("%(used)s of up to %(limit)s") % {**used, "limit": self.limit_words}
         text = _("%(used)s of %(quota)s") % {**used, "quota": self.quota_words}
         if self.borrowed:
             text += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
@@ -133,13 +133,13 @@ class QuotaUsage:
         """The content of the bar as a sentence, for screen readers."""
         parts = [_("%(resource)s: %(used)s in use") % {"resource": self.label, "used": self.used_words}]
         if self.borrowed:
-            parts.append(_("%(amount)s of it borrowed") % {"amount": self.borrowed_words})
+            parts.append(_("%(amount)s borrowed") % {"amount": self.borrowed_words})
         if self.queued:
             parts.append(_("%(amount)s waiting") % {"amount": self.queued_words})
         if self.quota is not None:
             parts.append(_("quota %(amount)s") % {"amount": self.quota_words})
         if self.limit is not None:
-            parts.append(_("at most %(amount)s") % {"amount": self.limit_words})
+            parts.append(_("up to %(amount)s") % {"amount": self.limit_words})
         else:
             parts.append(_("no limit"))
         if self.over:

@@ -81,7 +81,7 @@ def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
     )
     others = {user.pk: user for user in _recipients(grant)}
     others.pop(actor.pk, None)
-    title = _("%(username)s took back %(amount)s granted to %(team)s") % {
+    title = _("%(username)s revoked the grant of %(amount)s to %(team)s") % {
         "username": actor.username,
         "amount": amount,
         "team": grant.team.name,
@@ -116,9 +116,9 @@ def _warn(grant: Grant, now: datetime) -> None:
     events.notify(
         _recipients(grant),
         "quota.grant_ends_soon",
-        _("%(amount)s granted to %(team)s ends %(time)s UTC")
+        _("Grant of %(amount)s to %(team)s ends %(time)s UTC")
         % {"amount": amount, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
-        _("What runs then goes on; nothing new starts on it. Ask again if you need it for longer."),
+        _("Running work continues; no new work can start on it. Ask again if you need it longer."),
         _url(grant),
     )
 
@@ -139,8 +139,8 @@ def _end(grant: Grant, now: datetime) -> bool:
     events.notify(
         _recipients(grant),
         "quota.grant_ended",
-        _("%(amount)s granted to %(team)s has ended") % {"amount": amount, "team": grant.team.name},
-        _("What runs goes on; nothing new starts on it. Ask again if you still need it."),
+        _("Grant of %(amount)s to %(team)s has ended") % {"amount": amount, "team": grant.team.name},
+        _("Running work continues; no new work can start on it. Ask again if you still need it."),
         _url(grant),
     )
     emit(LimitsChanged())

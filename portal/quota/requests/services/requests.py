@@ -105,7 +105,7 @@ def ask(
     events.notify(
         policies.approvers_of(request),
         "quota.request_asked",
-        _("%(username)s asks for %(amount)s more for %(team)s")
+        _("%(username)s requests %(amount)s more for %(team)s")
         % {"username": actor.username, "amount": wanted, "team": team.name},
         note,
         url_of(request),
@@ -164,7 +164,7 @@ def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
 
 def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
     now = timezone.now()
-    note = _("Approved at once: a rule allows it.")
+    note = _("Approved automatically by a rule.")
     _set(
         request,
         RequestState.APPROVED,
@@ -230,7 +230,7 @@ def approve(
     amounts = format_resource_amount(request.resource, granted)
     if granted < request.amount:
         requested = format_amount(request.resource, request.amount)
-        amounts = _("%(granted)s (of %(asked)s asked for)") % {"granted": amounts, "asked": requested}
+        amounts = _("%(granted)s (of %(asked)s requested)") % {"granted": amounts, "asked": requested}
     _notify_decision(actor, request, "approved", amounts, note, amount=granted, until=ends)
     return request
 

@@ -118,7 +118,7 @@ def describe_rule(rule: AutoApproveRule) -> str:
     params = {
         "amount": format_resource_amount(rule.resource, rule.amount_at_most),
         "hours": hours,
-        "team": rule.team.name if rule.team else _("every team"),
+        "team": rule.team.name if rule.team else _("all teams"),
     }
     return _("up to %(amount)s for up to %(hours)s, for %(team)s") % params
 
@@ -239,7 +239,7 @@ def delegate(
     events.notify(
         [user],
         "quota.delegated",
-        _("You decide requests for more in place of %(username)s") % {"username": actor.username},
+        _("You are now a delegate of %(username)s") % {"username": actor.username},
         _("From %(start)s to %(end)s.") % {"start": format_moment(begins), "end": format_moment(ends_at)},
         "/quotas/approvals/",
     )
@@ -279,5 +279,5 @@ def take_back(*, actor: User, delegation_id: UUID) -> None:
         events.notify(
             [delegation.delegate],
             "quota.delegation_ended",
-            _("You no longer decide in place of %(username)s") % {"username": delegation.approver.username},
+            _("You are no longer a delegate of %(username)s") % {"username": delegation.approver.username},
         )

@@ -310,7 +310,7 @@ def cancel(request: SignedInRequest, request_id: UUID) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The request is cancelled."))
+            messages.success(request, _("Request cancelled."))
     return redirect("quota_requests:request", request_id)
 
 

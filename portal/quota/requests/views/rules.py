@@ -52,7 +52,8 @@ def rules(request: SignedInRequest) -> HttpResponse:
             add_problems(form, _form_errors(error), error.message)
         else:
             messages.success(
-                request, _("Approved at once from now on: %(rule)s.") % {"rule": services.describe_rule(rule)}
+                request,
+                _("Rule created. Approved automatically: %(rule)s.") % {"rule": services.describe_rule(rule)},
             )
             return redirect("quota_requests:rules")
     return _page(request, rule_form=form)
@@ -101,12 +102,12 @@ def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
     _require_look(request)
     if "remove" in request.POST:
         services.delete_rule(actor=request.user, rule_id=rule_id)
-        messages.success(request, _("The rule is removed. Grants that it has made stay until they end."))
+        messages.success(request, _("Rule deleted. Its grants stay until they expire."))
     else:
         rule = services.change_rule(
             actor=request.user, rule_id=rule_id, enabled=request.POST.get("enabled") == "1"
         )
-        messages.success(request, _("The rule is on.") if rule.enabled else _("The rule is off."))
+        messages.success(request, _("Rule enabled.") if rule.enabled else _("Rule disabled."))
     return redirect("quota_requests:rules")
 
 
@@ -130,7 +131,7 @@ def delegate(request: SignedInRequest) -> HttpResponse:
             add_problems(form, _form_errors(error), error.sentence)
         else:
             done = {"username": delegation.delegate.username, "date": format_date(delegation.ends_at)}
-            messages.success(request, _("%(username)s decides in your place until %(date)s.") % done)
+            messages.success(request, _("%(username)s is your delegate until %(date)s.") % done)
             return redirect("quota_requests:rules")
     return _page(request, delegation_form=form)
 
@@ -140,5 +141,5 @@ def take_back(request: SignedInRequest, delegation_id: UUID) -> HttpResponse:
     """End a delegation now. A GET, as after signing in again, only shows the list."""
     if request.method == "POST":
         services.take_back(actor=request.user, delegation_id=delegation_id)
-        messages.success(request, _("The delegation has ended."))
+        messages.success(request, _("Delegation ended."))
     return redirect("quota_requests:rules")

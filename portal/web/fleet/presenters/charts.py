@@ -157,8 +157,8 @@ def _memory_title(device: Device, series: Series) -> str:
         "mean": format_number(means / MIB_PER_GIB, 1),
     }
     if device.memory_mib:
-        return _("GPU memory: %(max)s of %(total)s GiB at most, %(mean)s GiB on average") % values
-    return _("GPU memory: %(max)s GiB at most, %(mean)s GiB on average") % values
+        return _("GPU memory: up to %(max)s of %(total)s GiB, %(mean)s GiB on average") % values
+    return _("GPU memory: up to %(max)s GiB, %(mean)s GiB on average") % values
 
 
 def _power_title(series: Series) -> str:
@@ -172,12 +172,9 @@ def _power_title(series: Series) -> str:
         "max": format_number(most / 1000),
         "duration": format_duration(held_s),
     }
-    text = _("Power: %(mean)s W on average, %(max)s W at most")
+    text = _("Power: %(mean)s W on average, up to %(max)s W")
     if held_s:
-        text = _(
-            "Power: %(mean)s W on average, %(max)s W at most; "
-            "clocks held down by power limits for %(duration)s"
-        )
+        text = _("Power: %(mean)s W on average, up to %(max)s W; throttled by power limits for %(duration)s")
     return text % values
 
 
@@ -189,11 +186,11 @@ def _temperature_title(series: Series) -> str:
         return _unmeasured_title(_("Temperature"), series)
     hot_s = sum(point.thermal_s or 0 for point in series.measured)
     if hot_s:
-        heat = _("clocks held down by heat for %(duration)s") % {"duration": format_duration(hot_s)}
+        heat = _("throttled by heat for %(duration)s") % {"duration": format_duration(hot_s)}
     else:
         reported = any(point.throttle_s for point in series.measured)
         heat = _("no heat throttling") if reported else _("heat throttling not reported")
-    return _("Temperature: %(max)s °C at most, %(heat)s") % {"max": most, "heat": heat}
+    return _("Temperature: up to %(max)s °C, %(heat)s") % {"max": most, "heat": heat}
 
 
 def _weighted(series: Series, value: Value) -> float | None:

@@ -42,7 +42,7 @@ _FACTS: Mapping[str, str | Promise] = {
     "remap_pending": gettext_lazy("Remapping pending"),
     "remap_failed": gettext_lazy("Remapping failed"),
     "retired_pages": gettext_lazy("Retired pages"),
-    "recovery_action": gettext_lazy("The driver asks for"),
+    "recovery_action": gettext_lazy("Recovery requested by the driver"),
     "virtual": gettext_lazy("Virtual GPU"),
     "mig_pending": gettext_lazy("MIG after the next reset"),
     "sms": gettext_lazy("Streaming multiprocessors"),
@@ -115,20 +115,20 @@ def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
     """
     node, pool = device.node, device.node.pool
     if not device.present:
-        return _("Its node does not see it any more.")
+        return _("The node no longer detects the device.")
     if not node.online:
         return _("%(node)s is offline.") % {"node": node.name}
     if not pool.enabled:
-        return _("Its pool is switched off.")
+        return _("The pool is disabled.")
     if pool.state == PoolState.UNREACHABLE:
-        return _("Its pool does not answer.")
+        return _("The pool does not respond.")
     if device.cordoned:
         reason = format_report_text(device.cordon_reason)
-        return reason or _("An operator has taken it out of placement.")
+        return reason or _("Cordoned by an operator.")
     if not device.healthy:
-        return device.health_note or _("Its driver reports trouble.")
+        return device.health_note or _("The driver reports a fault.")
     if device.gpu_out:
-        return _("The GPU that it is part of is out of use.")
+        return _("The GPU of this instance is out of service.")
     if node.cordoned:
         if node.cordon_reason:
             return _("%(node)s is cordoned: %(reason)s.") % {"node": node.name, "reason": node.cordon_reason}
@@ -136,15 +136,15 @@ def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
     if device.checking:
         other = with_check_of.get(device.pk)
         if other is None:
-            return _("A check or a scrub is on it: it takes work again when that has passed.")
-        text = _("The check of %(device)s measures its link to it, for a minute or so.")
+            return _("A check or scrub is running. The device takes work again when it passes.")
+        text = _("The check of %(device)s is measuring the link between the two, for about 1 minute.")
         return text % {"device": display_name(other)}
     if device.kept_back:
         if device.used_milli:
             return _(
-                "Somebody has left it: nobody else gets a part of it until all have and it was scrubbed."
+                "A share was released. New shares start after all others end and the memory is scrubbed."
             )
-        return _("It is scrubbed before anybody gets it.")
+        return _("Scrubbed before the next start.")
     return format_report_text(device.warning)
 
 

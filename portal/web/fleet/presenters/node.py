@@ -169,9 +169,9 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     yield _("Limits of workspaces"), str(pools.limits_of(node))
     facts = node.facts
     if waited := _pressure_text(facts.get(PRESSURE)):
-        yield _("Waited for in the last minute"), waited
+        yield _("Pressure, last minute"), waited
     if left := _headroom_text(facts.get(HEADROOM)):
-        yield _("Left in the last five minutes"), left
+        yield _("Free, last 5 minutes"), left
     processor = facts.get("cpu") or {}
     if processor.get("model"):
         yield _("Processor"), str(processor["model"])

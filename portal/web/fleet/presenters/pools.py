@@ -31,14 +31,14 @@ SLOTS_SHOWN = 64
 WARNINGS_SHOWN = 20
 
 ISOLATION_WORDS: Mapping[str, str | Promise] = {
-    Isolation.NONE.value: gettext_lazy("nothing: plain processes"),
-    Isolation.SANDBOX.value: gettext_lazy("a sandbox (bubblewrap)"),
-    Isolation.GVISOR.value: gettext_lazy("gVisor, in a sandbox"),
+    Isolation.NONE.value: gettext_lazy("none (plain processes)"),
+    Isolation.SANDBOX.value: gettext_lazy("sandbox (bubblewrap)"),
+    Isolation.GVISOR.value: gettext_lazy("gVisor in a sandbox"),
     Isolation.CONTAINER.value: gettext_lazy("containers"),
     Isolation.VM.value: gettext_lazy("virtual machines"),
 }
 LIMIT_WORDS: Mapping[str, str | Promise] = {
-    LimitEnforcement.NONE.value: gettext_lazy("nothing: not enforced"),
+    LimitEnforcement.NONE.value: gettext_lazy("not enforced"),
     LimitEnforcement.CGROUP.value: gettext_lazy("control groups"),
     LimitEnforcement.RLIMIT.value: gettext_lazy("process limits"),
 }
@@ -55,8 +55,8 @@ CAPABILITY_WORDS: Mapping[str, str | Promise] = {
     "whole_gpu": gettext_lazy("whole GPUs"),
     "mig": gettext_lazy("MIG instances"),
     "shared_gpu": gettext_lazy("shared GPUs"),
-    "multi_gpu": gettext_lazy("several GPUs at once"),
-    "multi_node": gettext_lazy("several nodes at once"),
+    "multi_gpu": gettext_lazy("several GPUs per workspace"),
+    "multi_node": gettext_lazy("several nodes per workspace"),
     "hot_attach": gettext_lazy("attaching devices while running"),
     "live_migration": gettext_lazy("live migration"),
     "rdma": gettext_lazy("RDMA"),

@@ -93,10 +93,10 @@ def _cordon_device(request: SignedInRequest, device: Device) -> HttpResponse:
     name = cordons.display_name(device)
     if request.POST.get("do") == "uncordon":
         cordons.lift_cordon(actor=request.user, device_id=device.pk, reason=_reason(request))
-        messages.success(request, _("%(name)s takes work again.") % {"name": name})
+        messages.success(request, _("%(name)s returned to service.") % {"name": name})
     else:
         cordons.cordon_device(actor=request.user, device_id=device.pk, reason=_reason(request))
-        messages.success(request, _("%(name)s takes no new work. What runs on it goes on.") % {"name": name})
+        messages.success(request, _("%(name)s cordoned. Running work continues.") % {"name": name})
     return redirect(local_path(request.POST.get("next", ""), reverse("fleet:device", args=[device.pk])))
 
 
@@ -108,9 +108,9 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     if request.method == "POST":
         cordoned = request.POST.get("do") != "uncordon"
         services.set_cordon(actor=request.user, node_id=node.pk, cordoned=cordoned, reason=_reason(request))
-        done = _("%(name)s takes work again.")
+        done = _("%(name)s returned to service.")
         if cordoned:
-            done = _("%(name)s takes no new work. What runs there goes on.")
+            done = _("%(name)s cordoned. Running work continues.")
         messages.success(request, done % {"name": node.name})
         return redirect(local_path(request.POST.get("next", ""), reverse("fleet:node", args=[node.pk])))
     context = {"view": node_page.node_page(request.user, node, timezone.now()), "node": node}
@@ -157,12 +157,11 @@ def _pick_of_homes(request: SignedInRequest, node: Node) -> dict[str, Any] | Non
         return None
     return {
         "name": "homes_to",
-        "label": _("Move its home folders to"),
-        "none": _("Leave them there"),
+        "label": _("Move home folders to"),
+        "none": _("Do not move"),
         "options": homes.targets,
         "hint": _(
-            "%(homes)s. Left there, what their users start waits until %(node)s takes work again; moved, it "
-            "starts where they have gone."
+            "%(homes)s. If not moved, new workspaces of their users wait until %(node)s returns to service."
         )
         % {"homes": evacuation_presenters.words_of(homes), "node": node.name},
     }
@@ -183,11 +182,11 @@ def _drain(
     context = {
         "title": _("Drain %(name)s?") % {"name": name},
         "loses": [
-            _("running workspaces: each gets a notice, stops after it, and starts elsewhere by itself"),
-            _("kernels, terminals and everything in their memory"),
+            _("running workspaces, which stop after a notice and restart elsewhere"),
+            _("kernels, terminals and everything in memory"),
         ],
-        "stays": [_("everybody's home folder, with every file saved there"), _("their place in the queue")],
-        "note": _("Users there see it. It is shown until the return to service."),
+        "stays": [_("home folders with all their files"), _("queue positions")],
+        "note": _("Visible to users of these workspaces until the return to service."),
         "pick": pick,
         "action": request.path,
         "yes": _("Drain %(name)s") % {"name": name},

@@ -40,7 +40,9 @@ def new(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("%(name)s is there. It is asked what it has.") % {"name": pool.name})
+            messages.success(
+                request, _("%(name)s created. Waiting for its first report.") % {"name": pool.name}
+            )
             return redirect("fleet:pool", pool.slug)
     context = {"form": form, "back": reverse("fleet:pools")}
     return render(request, "fleet/pool_form.html", context, status=form_status(form))
@@ -68,7 +70,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            messages.success(request, _("%(name)s is changed.") % {"name": pool.name})
+            messages.success(request, _("%(name)s saved.") % {"name": pool.name})
             return redirect("fleet:pool", slug)
     revisions = list(history.revisions(SubjectKind.POOL, pool.pk)[: VERSIONS_SHOWN + 1])
     context = {
@@ -90,7 +92,9 @@ def retire(request: SignedInRequest, slug: str) -> HttpResponse:
     if request.method == "POST":
         retiring = request.POST.get("retiring") == "1"
         pools.change(actor=request.user, pool=pool, given={"retiring": retiring})
-        text = _("It takes no new workspaces.") if retiring else _("It takes workspaces again.")
+        text = (
+            _("Pool retired. No new workspaces start there.") if retiring else _("Pool returned to service.")
+        )
         messages.success(request, text)
     return redirect("fleet:edit-pool", slug)
 
@@ -107,7 +111,7 @@ def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("It is as in version %(number)s.") % {"number": number})
+            messages.success(request, _("Version %(number)s restored.") % {"number": number})
     return redirect("fleet:edit-pool", slug)
 
 
@@ -123,12 +127,12 @@ def delete(request: SignedInRequest, slug: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect("fleet:edit-pool", slug)
-        messages.success(request, _("%(name)s is deleted.") % {"name": pool.name})
+        messages.success(request, _("%(name)s deleted.") % {"name": pool.name})
         return redirect("fleet:pools")
     context: dict[str, Any] = {
         "title": _("Delete the pool %(name)s?") % {"name": pool.name},
-        "loses": [_("Its nodes and devices."), *_flavors(pool)],
-        "stays": [_("Homes on its nodes, untouched."), _("What the audit log says of it.")],
+        "loses": [_("its nodes and devices"), *_flavors(pool)],
+        "stays": [_("home folders on its nodes"), _("audit log entries")],
         "yes": _("Delete"),
         "action": request.path,
         "back": reverse("fleet:edit-pool", args=[slug]),
@@ -139,14 +143,12 @@ def delete(request: SignedInRequest, slug: str) -> HttpResponse:
 
 def _flavors(pool: Any) -> list[str]:
     names = list(pool.flavors.filter(deleted_at=None).order_by("name").values_list("name", flat=True)[:20])
-    return (
-        [_("The sizes that are had there alone: %(names)s.") % {"names": ", ".join(names)}] if names else []
-    )
+    return [_("flavors of this pool only: %(names)s") % {"names": ", ".join(names)}] if names else []
 
 
 def _refusals(pool: Any) -> list[str]:
     if not pool.retiring:
-        return [_("It still takes new workspaces: retire it first.")]
+        return [_("The pool still takes new workspaces. Retire it first.")]
     if Allocation.objects.filter(node__pool=pool, released_at=None).exists():
-        return [_("Workspaces are still placed there: wait until they have ended.")]
+        return [_("Workspaces are still placed there. Wait until they have ended.")]
     return []

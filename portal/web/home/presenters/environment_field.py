@@ -96,8 +96,8 @@ def _label_of_default(default: software.Software, rows: Sequence[Environment]) -
         name = default.environment.name
     else:
         on_nodes = [row.name for row in rows if row.kind == Kind.NODE]
-        name = on_nodes[-1] if on_nodes else _("what its node has")
-    return _("As the template says: %(name)s") % {"name": name}
+        name = on_nodes[-1] if on_nodes else _("software of the node")
+    return _("As the template: %(name)s") % {"name": name}
 
 
 def _note(
@@ -105,7 +105,7 @@ def _note(
 ) -> str:
     """Return a note about the environment that the workspace would run in, or an empty string."""
     if runs_in.waits and runs_in.environment is not None:
-        text = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
+        text = _("“%(name)s” is installed first. Your workspace then starts automatically.")
         return text % {"name": runs_in.environment.name}
     if chosen is not None:
         deprecation = software.deprecation_of(chosen)

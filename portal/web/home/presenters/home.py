@@ -30,8 +30,8 @@ class LastChoice:
     @property
     def verdict_line(self) -> str:
         if self.verdict.outcome is admission.Outcome.FITS_NOW:
-            return _("What you chose last starts now.")
-        return _("What you chose last would queue. %(why)s") % {"why": self.verdict.message}
+            return _("Your last choice can start now.")
+        return _("Your last choice would have to wait. %(why)s") % {"why": self.verdict.message}
 
 
 def without_team(actor: User) -> dict[str, Any]:

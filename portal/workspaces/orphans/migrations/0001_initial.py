@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=200)),
                 ('detail', models.CharField(blank=True, help_text='Description from the node.', max_length=400)),
                 ('size_mib', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('state', models.CharField(choices=[('found', 'Left over'), ('removing', 'Being removed'), ('removed', 'Removed'), ('gone', 'No longer there')], default='found', max_length=8)),
+                ('state', models.CharField(choices=[('found', 'Orphaned'), ('removing', 'Deleting'), ('removed', 'Deleted'), ('gone', 'Gone')], default='found', max_length=8)),
                 ('first_seen_at', models.DateTimeField(help_text='When it was first seen.')),
                 ('seen_at', models.DateTimeField()),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),
