@@ -92,7 +92,7 @@ def test_what_leads_away_from_the_index_is_refused(source, kind, local_pool):
     with pytest.raises(InvalidInput) as refused:
         sources.checked(kind, f"pandas{' --hash=sha256:' + 'a' * 64 if kind == 'lock' else ''}\n{source}")
     (said,) = errors_of(refused)["source"]
-    assert said.startswith("Line 2 is not a valid package requirement")
+    assert said.startswith("Line 2 ")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,10 @@ def test_it_is_made_by_a_form_with_a_file(team, alice, local_pool, sent, as_user
         {**data, "file": SimpleUploadedFile("requirements.txt", b"-r /etc/passwd")},
     )
     assert wrong.status_code == 400
-    assert "Line 1 is not a valid package requirement" in wrong.content.decode()
+    assert (
+        "Line 1 refers to another file: -r /etc/passwd. Paste the lines of that file instead."
+        in wrong.content.decode()
+    )
 
 
 def test_a_change_that_somebody_overtook_is_shown_and_not_written(team, alice, local_pool, as_user):

@@ -368,7 +368,7 @@ def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
             act(actor=ada, text=bad)
         (reason,) = refused.value.extra["errors"]["yaml"]
         assert reason.params["line"] == FILE.split("\n").index("    source: |") + 1
-        assert "Line 2 is not a valid package requirement: --index-url" in refused.value.sentence
+        assert "Line 2 sets a package index: --index-url https://elsewhere.example." in refused.value.sentence
     assert not Environment.objects.exists()
 
 

@@ -62,7 +62,8 @@ def create(
     `InvalidInput`, `NotAllowed` and `StateConflict` (the slug is taken, or there are too many).
     """
     policies.require_manage(actor, team)
-    kind, text = sources.checked(source_kind, source)
+    kind, text = sources.checked(source_kind, source, python)
+    python = python or sources.python_in(source_kind, source)
     if kind == SourceKind.FOLDER:
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python or sources.own_python())
@@ -169,7 +170,8 @@ def change_source(
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     require_built(environment)
-    kind, text = sources.checked(source_kind, source)
+    kind, text = sources.checked(source_kind, source, python)
+    python = python or sources.python_in(source_kind, source)
     if kind == SourceKind.FOLDER:
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python) if python else environment.python
