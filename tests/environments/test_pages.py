@@ -191,7 +191,9 @@ def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga,
 def test_a_failure_that_is_not_the_lists_does_not_lead_there(local_pool, sent, olga, as_user):
     environment(slug="tools", actor=olga)
     failed(only(sent), "disk_full")
-    assert 'id="mending"' not in as_user(olga).get("/environments/tools/").content.decode()
+    page = as_user(olga).get("/environments/tools/").content.decode()
+    assert '/environments/tools/edit/#id_source">' not in page.split('id="mending"')[1].split("</section>")[0]
+    assert "Try again" in page
 
 
 def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent, olga, alice, team, as_user):

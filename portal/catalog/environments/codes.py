@@ -34,6 +34,7 @@ class EnvironmentCode(StrEnum):
     NOT_INSTALLED = "environment_not_installed"
     NOT_READY = "environment_not_ready"
     NOT_VALID = "environment_not_valid"
+    NO_BUILDING_NODE = "no_building_node"
     NO_FOLDER_NAMED = "no_folder_named"
     NO_SUCH_BUILD = "no_such_build"
     NO_SUCH_ENVIRONMENT = "no_such_environment"

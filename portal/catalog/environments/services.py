@@ -176,7 +176,9 @@ def change_source(
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python) if python else environment.python
     newest = selectors.newest_version(environment)
-    if newest is not None and newest.state in (VersionState.NEW, VersionState.BUILDING):
+    if newest is not None and (
+        newest.state in (VersionState.NEW, VersionState.BUILDING) or builds.waits_for_node(newest)
+    ):
         same = newest.source_digest == _words_of(environment, kind, python, text)
     else:
         same = False

@@ -239,6 +239,10 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_progress,
     ),
     EnvironmentCode.NOT_VALID: Text(_("The environment is not valid."), _("Correct the marked fields.")),
+    EnvironmentCode.NO_BUILDING_NODE: Text(
+        _("No online node can build “%(environment)s”."),
+        _("The portal starts the build when a node is online. Operators see the nodes on the Nodes page."),
+    ),
     EnvironmentCode.NO_FOLDER_NAMED: Text(
         _("No folder was entered."), _("Choose a folder from the list, or enter its path.")
     ),
