@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import sys
 import time
 from pathlib import Path
@@ -75,10 +76,14 @@ def _create_environment(
 def _source(name: str) -> tuple[str, str]:
     """Return the kind and text of a source file. Raises `Usage`."""
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        # PowerShell writes UTF-16.
+        is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Usage(
-            f"{name} cannot be read: {error}", "Name a requirements.txt, a pyproject.toml or a lock."
+            f"{name} cannot be read: {error}",
+            "Name a requirements.txt, a pyproject.toml, an environment.yml or a lock.",
         ) from error
     if name.endswith(".toml"):
         return "pyproject", text
@@ -128,7 +133,8 @@ def _failure_reason(client: BerthClient, slug: str, version: Version, source: st
     """Return the reason of a failure, with its lines of the file and of the log."""
     params = (version["failure"] or {}).get("params", {})
     lines = [text for text in (version["message"], version.get("next_action")) if text]
-    if (number := params.get("source_line")) and source:
+    # The portal translates an environment.yml: its lines are those of the list on the page.
+    if (number := params.get("source_line")) and source and not source.endswith((".yml", ".yaml")):
         lines.append(f"  {source}, line {number}")
     failed = next(client.environments.builds(slug, version["number"]), None)
     if failed is not None:

@@ -128,7 +128,7 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
         errors = error.field_errors
         line = lines.of((section, name, next(iter(errors), "")))
         problems = [f"{field}: {' '.join(texts)}" for field, texts in errors.items()]
-        text = " ".join([error.sentence, *problems])[:500]
+        text = " ".join([error.sentence, *problems])[:500].rstrip(".")
         params = {"line": line, "section": section, "name": name, "reason": text}
         reason = Reason(SiteCode.STEP_REFUSED, params)
         raise InvalidInput(reason, errors={"yaml": [reason]}) from error

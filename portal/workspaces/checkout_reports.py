@@ -24,6 +24,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, reason_of
+from portal.workspaces import egress
 from portal.workspaces.checkouts import wanted_of
 from portal.workspaces.codes import GitCode
 from portal.workspaces.lifecycle import HOLDING, State
@@ -95,6 +96,8 @@ def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> 
     }
     if checkout.state == "failed":
         params = {"url": url, "ref": ref, "host": host_of(url), "secret": secret}
+        if checkout.code == "egress":
+            params |= egress.blocked_by(workspace, url, checkout.address)
         entry["reason"] = Reason(FAILURES.get(checkout.code, GitCode.NOT_CLONED), params).as_json()
     status.checkouts = {**status.checkouts, checkout.what: entry}
     status.save(update_fields=["checkouts"])

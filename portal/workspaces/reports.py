@@ -65,7 +65,10 @@ class Gpu(msgspec.Struct):
 
 
 class CheckoutReport(msgspec.Struct):
-    """A step of a clone. `note` is the dotfiles script that ran, `detail` the output of a failure."""
+    """A step of a clone. `note` is the dotfiles script that ran, `detail` the output of a failure.
+
+    `address` is the server's address if the workspace's network blocks it.
+    """
 
     what: Literal["repository", "dotfiles"]
     state: Literal["cloning", "cloned", "kept", "installing", "installed", "failed"]
@@ -74,6 +77,7 @@ class CheckoutReport(msgspec.Struct):
     percent: Annotated[int, Meta(ge=0, le=100)] | None = None
     note: Annotated[str, Meta(pattern=r"^[a-z/.]{0,30}$")] = ""
     detail: Annotated[str, Meta(max_length=2000)] = ""
+    address: Annotated[str, Meta(pattern=r"^[0-9a-f.:]{0,45}$")] = ""
 
 
 FIGURES: dict[str, Any] = {

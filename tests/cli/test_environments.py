@@ -113,13 +113,20 @@ def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent,
     assert "cannot reach the package index: It went wrong. It is tried again." in ran.err
 
 
+def test_a_list_of_powershell_is_read(as_olga, tmp_path):
+    file = tmp_path / "requirements.txt"
+    file.write_bytes("numpy==1.26.4\r\n".encode("utf-16"))
+    assert as_olga("environments", "build", "tools", "--from", str(file)).code == 0
+    assert EnvironmentVersion.objects.get(environment__slug="tools").source == "numpy==1.26.4\n"
+
+
 def test_what_is_refused(as_olga, tmp_path, bob, monkeypatch):
     file = tmp_path / "requirements.txt"
     file.write_text("-e git+https://example.org/x\n")
     assert as_olga("environments", "build", "tools", "--from", str(tmp_path / "none.txt")).code == 2
     refused = as_olga("environments", "build", "tools", "--from", str(file))
     assert refused.code == 1
-    assert "Line 1 is not a valid package requirement" in refused.err
+    assert "Line 1 installs from an address: -e git+https://example.org/x." in refused.err
     assert as_olga("environments", "build", "nothing").code == 5
     monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
     file.write_text("numpy\n")

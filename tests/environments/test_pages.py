@@ -107,7 +107,10 @@ def test_it_is_made_by_a_form_with_a_file(team, alice, local_pool, sent, as_user
         {**data, "file": SimpleUploadedFile("requirements.txt", b"-r /etc/passwd")},
     )
     assert wrong.status_code == 400
-    assert "Line 1 is not a valid package requirement" in wrong.content.decode()
+    assert (
+        "Line 1 refers to another file: -r /etc/passwd. Paste the lines of that file instead."
+        in wrong.content.decode()
+    )
 
 
 def test_a_change_that_somebody_overtook_is_shown_and_not_written(team, alice, local_pool, as_user):
@@ -188,7 +191,9 @@ def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga,
 def test_a_failure_that_is_not_the_lists_does_not_lead_there(local_pool, sent, olga, as_user):
     environment(slug="tools", actor=olga)
     failed(only(sent), "disk_full")
-    assert 'id="mending"' not in as_user(olga).get("/environments/tools/").content.decode()
+    page = as_user(olga).get("/environments/tools/").content.decode()
+    assert '/environments/tools/edit/#id_source">' not in page.split('id="mending"')[1].split("</section>")[0]
+    assert "Try again" in page
 
 
 def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent, olga, alice, team, as_user):

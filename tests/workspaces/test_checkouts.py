@@ -14,7 +14,8 @@ from portal.catalog.repositories.rules import Source
 from portal.catalog.repositories.services import set_dotfiles
 from portal.common.errors import InvalidInput
 from portal.common.events.models import Event
-from portal.fleet.inventory.models import Node
+from portal.fleet.inventory.models import Node, Pool
+from portal.people.accounts.models import Team
 from portal.people.accounts.tokens import create_token
 from portal.workspaces import checkout_reports, checkouts
 from portal.workspaces.codes import GitCode
@@ -178,18 +179,70 @@ def test_a_failure_says_why_and_what_to_do_and_the_workspace_goes_on(clock, make
     workspace = make(bob, git=source())
     tell(workspace, what="repository", state="failed", code="egress", detail="<b>CONNECT</b> 403")
     (row,) = rows(workspace)
-    assert row.message == f"Could not clone {URL}: the workspace has no network access to git.example."
-    assert row.next_action
+    assert row.message == (
+        f"Could not clone {URL}: the network setting BERTH_EGRESS of the node blocks git.example."
+    )
+    assert row.next_action == "Ask an operator to allow git.example there."
     workspace.refresh_from_db()
     assert workspace.state == "provisioning"
     client.force_login(bob)
     page = client.get(f"/workspaces/{workspace.pk}/").content.decode()
-    assert "no network access to git.example" in page and "&lt;b&gt;CONNECT" in page
+    assert "BERTH_EGRESS of the node blocks git.example" in page and "&lt;b&gt;CONNECT" in page
     shown = client.get(f"/api/v1/workspaces/{workspace.pk}").json()
     assert shown["git"] == {"url": URL, "ref": "", "secret": ""}
     assert [(each["state"], each["code"]) for each in shown["checkouts"]] == [("failed", "not_cloned_egress")]
     listed = client.get("/api/v1/workspaces").json()["results"]
     assert listed[0]["checkouts"] == shown["checkouts"]
+
+
+@pytest.mark.parametrize(
+    ("template_rule", "team_rule", "pool_rule", "address", "message", "next_action"),
+    [
+        (
+            *(("list", "pypi.org"), ("list", "pypi.org"), {}, ""),
+            "the network setting of the template “Notebook” blocks git.example.",
+            "Ask an operator or a maintainer of the template to allow git.example there.",
+        ),
+        (
+            *(("list", "git.example"), ("none", ""), {}, ""),
+            "the network setting of the team “Vision” blocks git.example.",
+            "Ask an operator to allow git.example there.",
+        ),
+        (
+            *(("", ""), ("", ""), {"egress": "open"}, "10.1.2.3"),
+            "the network setting of the pool “Pool this-machine” blocks git.example (10.1.2.3).",
+            "Ask an operator to allow 10.1.2.3 there.",
+        ),
+        (
+            *(("", ""), ("", ""), {"egress": "open", "egress_allow": "10.1.0.0/16"}, "10.1.2.3"),
+            "the network setting BERTH_EGRESS of the node blocks git.example (10.1.2.3).",
+            "Ask an operator to allow 10.1.2.3 there.",
+        ),
+    ],
+)
+def test_a_blocked_server_names_the_setting_and_who_may_change_it(
+    clock, make, bob, local_pool, template, team, template_rule, team_rule, pool_rule, address, message,
+    next_action,
+):  # fmt: skip
+    names = ("egress", "egress_allow")
+    Template.objects.filter(pk=template.pk).update(
+        name="Notebook", **dict(zip(names, template_rule, strict=True))
+    )
+    Team.objects.filter(pk=team.pk).update(name="Vision", **dict(zip(names, team_rule, strict=True)))
+    Pool.objects.filter(pk=local_pool.pk).update(config={**local_pool.config, **pool_rule})
+    workspace = make(bob, git=source())
+    tell(workspace, what="repository", state="failed", code="egress", address=address)
+    (row,) = rows(workspace)
+    assert (row.message, row.next_action) == (f"Could not clone {URL}: {message}", next_action)
+
+
+def test_an_invalid_address_in_a_report_is_ignored(clock, make, bob, local_pool):
+    workspace = make(bob, git=source())
+    assert (
+        tell(workspace, what="repository", state="failed", code="egress", address="1::2::3").status_code
+        == 204
+    )
+    assert rows(workspace)[0].message.endswith("blocks git.example.")
 
 
 def test_nothing_follows_an_end_so_that_no_agent_fills_the_log(clock, make, bob, local_pool):

@@ -54,7 +54,13 @@ class Cloning:
         self.settings = git_settings.configure(str(self.folder / "git"), usable, list(KNOWN_HOSTS))
         item = {"what": "repository", "url": url, "folder": "lib", "ref": "", "problem": problem}
         item |= {"timeout_s": 60, "script_timeout_s": 20, "limit_mib": 0}
-        told = {"home": str(self.home), "workspace": "1" * 8, "egress": "open", "items": [item]}
+        told = {
+            "home": str(self.home),
+            "workspace": "1" * 8,
+            "egress": "open",
+            "egress_allow": "",
+            "items": [item],
+        }
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(helper.__file__)],
             env=self.env() | {"BERTH_CHECKOUTS": json.dumps(told)},

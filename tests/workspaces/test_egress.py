@@ -62,7 +62,13 @@ def test_what_is_no_list_is_refused(allowed):
 @pytest.mark.parametrize(
     ("template", "config", "words"),
     [
-        (("", ""), {}, ""),
+        (("", ""), {}, "What its node allows. Default: the internet, no private networks"),
+        (("", ""), {"egress": "open"}, "The internet, no private networks"),
+        (
+            ("", ""),
+            {"egress": "open", "egress_allow": "10.1.0.0/16"},
+            "The internet, and of private networks only 10.1.0.0/16",
+        ),
         (("none", ""), {}, "No network access"),
         (("", ""), {"egress": "none"}, "No network access"),
         (("list", "packages.example"), {}, "Only packages.example"),
@@ -92,6 +98,14 @@ def test_its_page_says_what_is_closed(as_user):
     )
     page = as_user(workspace.owner).get(reverse("workspaces:detail", args=[workspace.pk])).content.decode()
     assert "Only packages.example" in page
+
+
+def test_its_page_says_what_an_open_network_reaches(as_user):
+    pool = local_pool_with()
+    Pool.objects.update(config={**pool.config, "egress": "open", "egress_allow": "10.1.0.0/16"})
+    workspace = WorkspaceFactory(pool=pool)
+    page = as_user(workspace.owner).get(reverse("workspaces:detail", args=[workspace.pk])).content.decode()
+    assert "The internet, and of private networks only 10.1.0.0/16" in page
 
 
 def test_a_template_is_changed_over_rest_and_keeps_it(with_token, olga):

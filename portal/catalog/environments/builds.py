@@ -66,7 +66,7 @@ def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
     if line := cuda_lines.fit(version):
         fitted = f"has {_label(version)} built with {line}, for the drivers of the pools"
         _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, fitted, changed=["source"])
-    if version.state != VersionState.BUILDING:
+    if version.state != VersionState.BUILDING and not waits_for_node(version):
         version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
         version.builds_failed = 0
         version.save(update_fields=["state", "failure", "retry_at", "builds_failed"])
@@ -76,8 +76,35 @@ def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
     EnvironmentBuild.objects.filter(version=version, state__in=OPEN, priority__lt=priority).update(
         priority=priority
     )
-    queue_first(version, priority=priority, requester=None if by_system else actor)
+    queue_or_wait(version, priority=priority, requester=None if by_system else actor)
     emit(BuildsChanged())
+
+
+def waits_for_node(version: EnvironmentVersion) -> bool:
+    """Return whether its build was requested and no node could start it."""
+    return (
+        version.state == VersionState.FAILED
+        and version.failure.get("code") == EnvironmentCode.NO_BUILDING_NODE.value
+    )
+
+
+def queue_or_wait(version: EnvironmentVersion, *, priority: int, requester: Any = None) -> None:
+    """Queue the first build of a locked version. Without a node the version is failed, with the reason.
+
+    A version that failed keeps its reason until a build is queued. `upkeep.sweep` tries again.
+    """
+    if queue_first(version, priority=priority, requester=requester) is not None:
+        if version.state != VersionState.BUILDING:
+            version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
+            version.save(update_fields=["state", "failure", "retry_at"])
+    elif version.state != VersionState.FAILED:
+        reason = Reason(EnvironmentCode.NO_BUILDING_NODE, {"environment": version.environment.name})
+        version.state, version.failure, version.retry_at = (
+            VersionState.FAILED,
+            reason.as_json(),
+            timezone.now(),
+        )
+        version.save(update_fields=["state", "failure", "retry_at"])
 
 
 def queue_first(

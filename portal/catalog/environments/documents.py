@@ -80,9 +80,12 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     if "python" in document:
         sources.python_of(document["python"])
     if "source" in document:
-        kind, text = sources.checked(document.get("source_kind", SourceKind.PACKAGES), document["source"])
+        given = document.get("source_kind", SourceKind.PACKAGES), document["source"]
+        kind, text = sources.checked(*given, document.get("python", ""))
+        if python := sources.python_in(*given):
+            document.setdefault("python", python)
         document["source"] = text
-        if "source_kind" in document:
+        if "source_kind" in document or kind != SourceKind.PACKAGES:
             document["source_kind"] = kind.value
         if kind == SourceKind.FOLDER:
             document.pop("python", None)

@@ -10,6 +10,7 @@ from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
 from portal.catalog.environments.models import PYTHONS, SourceKind
+from portal.catalog.environments.source_text import decoded
 from portal.catalog.environments.sources import own_python
 from portal.common.completion import Offered, let_choose
 from portal.people.accounts.models import Team
@@ -42,7 +43,7 @@ class _Source(forms.Form):
     file = forms.FileField(
         label=_("File"),
         required=False,
-        help_text=_("requirements.txt, pyproject.toml, or a lock with hashes. Replaces the list."),
+        help_text=_("requirements.txt, pyproject.toml, environment.yml, or a lock. Replaces the list."),
     )
     python = forms.ChoiceField(
         label=_("Python"), choices=[(python, python) for python in PYTHONS], initial=own_python
@@ -77,7 +78,7 @@ class _Source(forms.Form):
             if upload.size > MAX_LOCK:
                 self.add_error("file", _("The file is too large."))
             else:
-                cleaned["source"] = upload.read().decode("utf-8", "replace")
+                cleaned["source"] = decoded(upload.read())
                 if upload.name.endswith(".toml"):
                     cleaned["source_kind"] = SourceKind.PYPROJECT.value
                 elif cleaned.get("source_kind") in (SourceKind.PACKAGES, SourceKind.PYPROJECT):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -23,16 +24,22 @@ from portal.catalog.environments.models import (
 )
 from portal.catalog.environments.results import LIST_AT_FAULT
 from portal.catalog.environments.wording import progress_words
-from portal.common.reasons.wording import message_of, next_action_of, reason_of
+from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
 from portal.people.accounts.models import User
 from provisioning.environments.folders import fingerprint_of
 
 LOG_LINES = 2000
-VERSION_LOOKS = {
+VERSION_LOOKS: dict[str, tuple[str, str]] = {
     VersionState.NEW: ("circle-dashed", ""),
     VersionState.BUILDING: ("loader-2", "busy"),
     VersionState.READY: ("circle-check", "ok"),
     VersionState.FAILED: ("alert-circle", "bad"),
+    BuildState.QUEUED: ("hourglass", "wait"),
+}
+"""Icon and tone by state, as `selectors.shown_state` returns it."""
+VERSION_WORDS: dict[str, str | Promise] = {
+    **dict(VersionState.choices),
+    BuildState.QUEUED: BuildState.QUEUED.label,
 }
 BUILD_LOOKS = {
     BuildState.QUEUED: ("hourglass", "wait"),
@@ -71,13 +78,13 @@ def _row(environment: Environment, newest: str) -> EnvironmentRow:
         return EnvironmentRow(environment, _("Deprecated"), "alert-triangle", "wait")
     if environment.current is not None and newest in ("", VersionState.READY, VersionState.NEW):
         return EnvironmentRow(environment, _("Ready"), "circle-check", "ok")
-    state = VersionState(newest) if newest else VersionState.NEW
+    state = newest or VersionState.NEW.value
     icon, tone = VERSION_LOOKS[state]
     if environment.current is not None:
-        if state == VersionState.BUILDING:
+        if state in (VersionState.BUILDING, BuildState.QUEUED):
             return EnvironmentRow(environment, _("Ready, next version building"), icon, tone)
         return EnvironmentRow(environment, _("Ready, next version failed"), icon, "wait")
-    return EnvironmentRow(environment, state.label, icon, tone)
+    return EnvironmentRow(environment, VERSION_WORDS[state], icon, tone)
 
 
 def standing(environment: Environment, progress: selectors.Progress | None) -> str:
@@ -99,6 +106,7 @@ class VersionRow:
 
     version: EnvironmentVersion
     current: bool
+    word: str | Promise
     icon: str
     tone: str
     changes: str
@@ -106,12 +114,18 @@ class VersionRow:
     next_action: str
 
 
-def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion]) -> list[VersionRow]:
-    """Return rows newest first. Each version is compared with the previous ready one."""
+def version_rows(
+    environment: Environment, versions: Sequence[EnvironmentVersion], running: Collection[UUID]
+) -> list[VersionRow]:
+    """Return rows newest first. Each version is compared with the previous ready one.
+
+    `running` are the ids of versions that a node is building.
+    """
     rows = []
     ready = [other for other in versions if other.state == VersionState.READY]
     for version in versions:
-        icon, tone = VERSION_LOOKS[VersionState(version.state)]
+        state = selectors.shown_state(version.state, running=version.pk in running)
+        icon, tone = VERSION_LOOKS[state]
         before = next((old for old in ready if old.number < version.number), None)
         sentence = ""
         if version.state == VersionState.READY and before is not None:
@@ -121,6 +135,7 @@ def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion
             VersionRow(
                 version,
                 version.pk == environment.current_id,
+                VERSION_WORDS[state],
                 icon,
                 tone,
                 sentence,
@@ -170,26 +185,38 @@ def build_row(build: EnvironmentBuild) -> BuildRow:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A failed version that only a changed list can fix: the reason, and the line if known (else 0)."""
+    """A failed version: the reason, and the line of the list if known (else 0).
+
+    `by_list`: only a changed list can fix it. Otherwise the portal retries at `retry_at`; None: it does not.
+    """
 
     message: str
     next_action: str
     number: int
     line: str
+    by_list: bool
+    retry_at: datetime | None = None
     build_id: UUID | None = None
 
 
 def mending(version: EnvironmentVersion | None, build_id: UUID | None = None) -> Mending | None:
-    """Return what is wrong with the list of a failed version; None if the list is not the cause."""
+    """Return why the build of a version failed, and what helps; None if it has not failed."""
     reason = reason_of(version.failure) if version is not None else None
     if version is None or reason is None or version.state != VersionState.FAILED:
-        return None
-    if reason.code not in LIST_AT_FAULT:
         return None
     number = int(reason.params.get("source_line") or 0)
     lines = version.source.splitlines()
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    return Mending(message_of(reason), next_action_of(reason), number, line[:200], build_id)
+    by_list = reason.code in LIST_AT_FAULT
+    return Mending(
+        message_of(reason), next_action_of(reason), number, line[:200], by_list, version.retry_at, build_id
+    )
+
+
+def failure_sentence(version: EnvironmentVersion) -> str:
+    """Return why a version failed and what helps; empty if it has not failed."""
+    reason = reason_of(version.failure)
+    return sentence_of(reason) if reason is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +244,15 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
     current = environment.current
     builds = [build_row(built) for built in selectors.builds_of(environment)[:20]]
     newest = versions[0] if versions else None
+    running = {build.build.version_id for build in builds if build.build.state == BuildState.BUILDING}
+    newest_state = (
+        selectors.shown_state(newest.state, running=newest.pk in running) if newest is not None else ""
+    )
     return {
         "environment": environment,
-        "row": _row(environment, newest.state if newest is not None else ""),
+        "row": _row(environment, newest_state),
         "manages": policies.may_manage(actor, environment.team),
-        "versions": version_rows(environment, versions),
+        "versions": version_rows(environment, versions, running),
         "newest": newest,
         "holdings": holding_rows(current),
         "folder": newest.source if newest is not None and is_folder(newest) else "",
@@ -320,9 +351,9 @@ def current_packages(environment: Environment) -> list[dict[str, Any]]:
 
 
 def asked_for(environment: Environment) -> list[str]:
-    """Return the package names in the newest version's source."""
+    """Return the requirements in the newest version's source, as written."""
     newest = selectors.newest_version(environment)
-    return sources.names_in(newest.source_kind, newest.source) if newest is not None else []
+    return sources.lines_in(newest.source_kind, newest.source) if newest is not None else []
 
 
 def deleting_question(environment: Environment) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def preview(
     """Return the effect of `change_source` with these arguments. Raises as it does."""
     policies.require_manage(actor, environment.team)
     require_built(environment)
-    kind, text = sources.checked(source_kind, source)
+    kind, text = sources.checked(source_kind, source, python)
+    python = python or sources.python_in(source_kind, source)
     present = environment.current
     if kind == SourceKind.FOLDER:
         return _folder_preview(actor, environment, text)

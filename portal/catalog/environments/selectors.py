@@ -15,6 +15,7 @@ from portal.catalog.environments import sources
 from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import (
     OPEN,
+    BuildState,
     Environment,
     EnvironmentBuild,
     EnvironmentVersion,
@@ -440,6 +441,16 @@ def is_built(environment: Environment) -> bool:
 
 
 def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
-    """Return the state of the newest version by environment."""
+    """Return the state of the newest version by environment; `queued` while no node works on its build."""
     rows = EnvironmentVersion.objects.filter(environment__in=[environment.pk for environment in environments])
-    return dict(rows.order_by("number").values_list("environment_id", "state"))
+    running = EnvironmentBuild.objects.filter(version=OuterRef("pk"), state=BuildState.BUILDING)
+    rows = rows.annotate(running=Exists(running)).order_by("number")
+    return {
+        environment: shown_state(state, running=running)
+        for environment, state, running in rows.values_list("environment_id", "state", "running")
+    }
+
+
+def shown_state(state: str, *, running: bool) -> str:
+    """Return the state of a version as people see it: queued until a node works on its build."""
+    return BuildState.QUEUED.value if state == VersionState.BUILDING and not running else state

@@ -62,7 +62,8 @@ def create(
     `InvalidInput`, `NotAllowed` and `StateConflict` (the slug is taken, or there are too many).
     """
     policies.require_manage(actor, team)
-    kind, text = sources.checked(source_kind, source)
+    kind, text = sources.checked(source_kind, source, python)
+    python = python or sources.python_in(source_kind, source)
     if kind == SourceKind.FOLDER:
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python or sources.own_python())
@@ -169,12 +170,15 @@ def change_source(
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     require_built(environment)
-    kind, text = sources.checked(source_kind, source)
+    kind, text = sources.checked(source_kind, source, python)
+    python = python or sources.python_in(source_kind, source)
     if kind == SourceKind.FOLDER:
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python) if python else environment.python
     newest = selectors.newest_version(environment)
-    if newest is not None and newest.state in (VersionState.NEW, VersionState.BUILDING):
+    if newest is not None and (
+        newest.state in (VersionState.NEW, VersionState.BUILDING) or builds.waits_for_node(newest)
+    ):
         same = newest.source_digest == _words_of(environment, kind, python, text)
     else:
         same = False

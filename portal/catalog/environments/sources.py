@@ -6,18 +6,22 @@ files are rejected: they would make a node fetch from elsewhere, or read its fil
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from portal.catalog.environments import conda, source_lines, source_text
 from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import DEFAULT_PYTHON, PYTHONS, SourceKind
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from provisioning.environment_messages import MAX_LOCK, MAX_SOURCE
 from provisioning.environments.content import NPM_LINE, logical_lines
@@ -28,6 +32,8 @@ NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
 NOTEBOOK_PROGRAMS = frozenset({"jupyter-lab", "marimo"})
 """Programs of these packages: their templates require an environment that includes them."""
 MAX_SHOWN = 80
+MAX_PROBLEMS = 10
+_SPACED_HASH = re.compile(r"--hash[ \t]+(?=sha)")
 
 
 def own_python() -> str:
@@ -44,10 +50,11 @@ def python_of(text: str) -> str:
     return text
 
 
-def checked(kind: str, text: str) -> tuple[SourceKind, str]:
-    """Return the source in stored form. Raises `InvalidInput`.
+def checked(kind: str, text: str, python: str = "") -> tuple[SourceKind, str]:
+    """Return the source in stored form. Raises `InvalidInput`, also if it needs another Python.
 
-    A lock without hashes is stored as a requirements file.
+    A list with hashes in every line is stored as a lock, any other as a requirements file. An
+    `environment.yml` is translated.
     """
     if kind not in SourceKind.values:
         raise _source_error(
@@ -56,33 +63,76 @@ def checked(kind: str, text: str) -> tuple[SourceKind, str]:
     chosen = SourceKind(kind)
     if chosen == SourceKind.FOLDER:
         return chosen, _folder(text)
-    text = strip_nul(text).replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
-    limit = MAX_LOCK if chosen == SourceKind.LOCK else MAX_SOURCE
-    if len(text.encode()) > limit - 1024:
-        raise _source_error("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
+    text = source_text.plain(strip_nul(text)).strip() + "\n"
+    has_hashes = chosen != SourceKind.PYPROJECT and "--hash" in text
+    _check_length(text, MAX_LOCK if has_hashes else MAX_SOURCE)
     if chosen == SourceKind.PYPROJECT:
         _check_pyproject(text)
         return chosen, text
+    if conda.is_environment_file(text):
+        _check_length(text, conda.MAX_LENGTH)
+        chosen, text = SourceKind.REQUIREMENTS, _translated(text, python)
+    else:
+        text = _SPACED_HASH.sub("--hash=", "\n".join(text.splitlines()) + "\n")
     problems = []
     count = hashed = 0
     for number, line in _numbered_lines(text):
         count += 1
         hashed += "--hash" in line
-        if (problem := _problem_of(line, lock=chosen == SourceKind.LOCK)) is not None:
-            params = {"line": number, "text": problem[:MAX_SHOWN]}
-            problems.append(Reason(EnvironmentCode.LINE_NOT_VALID, params))
+        if (problem := source_lines.problem_of(line, number)) is not None:
+            problems.append(problem)
     if problems:
-        raise _source_error("source", *problems[:10])
+        raise _source_error("source", *problems[:MAX_PROBLEMS])
     if not count:
         code = EnvironmentCode.LOCK_EMPTY if chosen == SourceKind.LOCK else EnvironmentCode.NOTHING_ASKED_FOR
         raise _source_error("source", Reason(code))
-    if chosen == SourceKind.LOCK and hashed < count:
-        if len(text.encode()) > MAX_SOURCE - 1024:
-            raise _source_error(
-                "source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": MAX_SOURCE // 1024 - 1})
-            )
-        chosen = SourceKind.REQUIREMENTS
-    return chosen, text
+    if hashed == count:
+        return SourceKind.LOCK, text
+    _check_length(text, MAX_SOURCE)
+    return SourceKind.REQUIREMENTS if hashed or chosen == SourceKind.LOCK else chosen, text
+
+
+def python_in(kind: str, text: str) -> str:
+    """Return the Python version that an `environment.yml` needs; empty for any, and for other sources."""
+    text = source_text.plain(strip_nul(text))
+    if kind in (SourceKind.FOLDER, SourceKind.PYPROJECT) or not conda.is_environment_file(text):
+        return ""
+    return _python_for(conda.translated(text).python) if len(text.encode()) < conda.MAX_LENGTH else ""
+
+
+def _python_for(wanted: SpecifierSet) -> str:
+    """Return a supported Python that fits, by preference the portal's own; empty for none, and for any."""
+    if not wanted:
+        return ""
+    return next((python for python in (own_python(), *reversed(PYTHONS)) if _fits(python, wanted)), "")
+
+
+def _fits(python: str, wanted: SpecifierSet) -> bool:
+    """Return whether a patch release of this Python fits."""
+    return any(wanted.contains(f"{python}.{patch}") for patch in (0, 99))
+
+
+def _translated(text: str, python: str) -> str:
+    """Return the requirements of an `environment.yml`, with its problems by line. Raises `InvalidInput`."""
+    file = conda.translated(text)
+    if file.problems:
+        raise _source_error("source", *file.problems[:MAX_PROBLEMS])
+    python = python or _python_for(file.python) or own_python()
+    if not _fits(python, file.python):
+        params = {"wanted": str(file.python)[:MAX_SHOWN], "python": python}
+        raise _source_error("source", Reason(EnvironmentCode.PYTHON_DIFFERS, params))
+    problems = []
+    for number, line in enumerate(file.lines, start=1):
+        if line and (problem := source_lines.problem_of(line, number)) is not None:
+            problems.append(problem)
+    if problems:
+        raise _source_error("source", *problems[:MAX_PROBLEMS])
+    return "".join(f"{line}\n" for line in file.lines if line)
+
+
+def _check_length(text: str, limit: int) -> None:
+    if len(text.encode()) > limit - 1024:
+        raise _source_error("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
 
 
 def _folder(text: str) -> str:
@@ -199,21 +249,6 @@ def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first, line
 
 
-def _problem_of(line: str, *, lock: bool) -> str | None:
-    """Return the invalid part of a line, or None."""
-    tokens = line.split()
-    bare = " ".join(token for token in tokens if not token.startswith("--hash=")) if lock else line
-    if NPM_LINE.fullmatch(line):
-        return None
-    if not bare or bare.startswith("-"):
-        return line
-    try:
-        requirement = Requirement(bare)
-    except InvalidRequirement:
-        return line
-    return line if requirement.url else None
-
-
 def _check_pyproject(text: str) -> None:
     try:
         document = tomllib.loads(text)
@@ -226,13 +261,17 @@ def _check_pyproject(text: str) -> None:
     if not wanted:
         raise _source_error("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
     for requirement in wanted:
-        if _problem_of(requirement, lock=False) is not None:
+        if not _is_requirement(requirement):
             raise _source_error("source", _unreadable_reason(requirement))
     # Package sources of any tool are configured by the site.
     tools = document.get("tool")
     uv = tools.get("uv") if isinstance(tools, dict) else None
     if uv:
         raise _source_error("source", _unreadable_reason("[tool.uv]"))
+
+
+def _is_requirement(line: str) -> bool:
+    return NPM_LINE.fullmatch(line) is not None or source_lines.parsed(line) is not None
 
 
 def _dependencies(text: str) -> list[str]:
@@ -253,4 +292,6 @@ def _unreadable_reason(problem: str) -> Reason:
 
 
 def _source_error(field: str, *reasons: Reason) -> InvalidInput:
-    return InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={field: list(reasons)})
+    """Return an error whose texts say what to write instead as well."""
+    errors = {field: [sentence_of(reason) for reason in reasons]}
+    return InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors=errors)

@@ -61,10 +61,7 @@ def _resolve_wanted(now: datetime) -> None:
             )
             if version.state == VersionState.READY or version.state == VersionState.NEW:
                 continue
-            if version.state == VersionState.FAILED:
-                version.state, version.retry_at = VersionState.BUILDING, None
-                version.save(update_fields=["state", "retry_at"])
-            builds.queue_first(version, priority=builds.BY_ITSELF if by is None else builds.ASKED)
+            builds.queue_or_wait(version, priority=builds.BY_ITSELF if by is None else builds.ASKED)
 
 
 def _distribute(now: datetime) -> None:

@@ -173,11 +173,14 @@ def build(request: SignedInRequest, slug: str) -> HttpResponse:
     policies.require_manage(request.user, environment.team)
     if request.method == "POST":
         try:
-            services.rebuild(actor=request.user, environment=environment)
+            version = services.rebuild(actor=request.user, environment=environment)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("Build queued."))
+            if builds.waits_for_node(version):
+                messages.warning(request, presenters.failure_sentence(version))
+            else:
+                messages.success(request, _("Build queued."))
     return redirect("environments:detail", slug)
 
 

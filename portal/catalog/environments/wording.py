@@ -78,6 +78,12 @@ def _users(params: Params) -> Params:
     return {**params, "who": names_joined(parts)}
 
 
+def _conda_packages(params: Params) -> Params:
+    """Join `packages`; add `more`: how many are not named."""
+    more = gettext(" and %(count)d more") % {"count": params["more"]} if params.get("more") else ""
+    return {**params, "packages": ", ".join(params.get("packages", ())), "more": more}
+
+
 def _folders(params: Params) -> Params:
     """Add `there`: the folders on nodes."""
     folders = list(params.get("known", ()))
@@ -149,6 +155,15 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(node)s cannot build environments: the program uv is missing."),
         _("Ask an operator to install uv on the node. The portal retries automatically."),
     ),
+    EnvironmentCode.CONDA_FILE_NOT_READ: Text(
+        _("Line %(line)d of the environment.yml is not supported: %(text)s."),
+        _("Use only the list “dependencies”, with “pip” in it, and delete the rest."),
+    ),
+    EnvironmentCode.CONDA_WITHOUT_WHEEL: Text(
+        _("These conda packages (line) have no wheel on the package index: %(packages)s%(more)s."),
+        _("Delete these lines: wheels contain their libraries. Ask an operator for programs on the nodes."),
+        prepare=_conda_packages,
+    ),
     EnvironmentCode.CURATED_KEPT: Text(
         _("“%(name)s” comes with Berth and cannot be deleted."), _("Switch it off instead.")
     ),
@@ -179,9 +194,30 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(environment)s” has no %(program)s, which %(template)s needs."),
         _("Choose another environment, or add the package and build it again."),
     ),
+    EnvironmentCode.LINE_FOR_ANOTHER_TOOL: Text(
+        _("Line %(line)d is not written as pip expects: %(text)s."), _("Write %(example)s.")
+    ),
+    EnvironmentCode.LINE_FROM_ADDRESS: Text(
+        _("Line %(line)d installs from an address: %(text)s."),
+        _("Write the name and version on the package index, such as %(example)s."),
+    ),
+    EnvironmentCode.LINE_FROM_FILE: Text(
+        _("Line %(line)d installs from a file or folder: %(text)s."),
+        _("Write %(example)s. “pip list --format=freeze” prints the whole list in this form."),
+    ),
+    EnvironmentCode.LINE_HAS_OPTION: Text(
+        _("Line %(line)d has an option of pip: %(text)s."), _("Delete the option.")
+    ),
+    EnvironmentCode.LINE_INCLUDES_FILE: Text(
+        _("Line %(line)d refers to another file: %(text)s."), _("Paste the lines of that file instead.")
+    ),
     EnvironmentCode.LINE_NOT_VALID: Text(
         _("Line %(line)d is not a valid package requirement: %(text)s."),
         _("Enter one package per line, such as numpy>=2.1, without options, addresses or files."),
+    ),
+    EnvironmentCode.LINE_SETS_INDEX: Text(
+        _("Line %(line)d sets a package index: %(text)s."),
+        _("Delete the line. Ask an operator to add this index to BERTH_NODE_PACKAGE_INDEX on the nodes."),
     ),
     EnvironmentCode.LOCK_EMPTY: Text(
         _("The lock file contains no packages."), _("Paste the complete lock file.")
@@ -203,6 +239,10 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_progress,
     ),
     EnvironmentCode.NOT_VALID: Text(_("The environment is not valid."), _("Correct the marked fields.")),
+    EnvironmentCode.NO_BUILDING_NODE: Text(
+        _("No online node can build “%(environment)s”."),
+        _("The portal starts the build when a node is online. Operators see the nodes on the Nodes page."),
+    ),
     EnvironmentCode.NO_FOLDER_NAMED: Text(
         _("No folder was entered."), _("Choose a folder from the list, or enter its path.")
     ),
@@ -219,6 +259,10 @@ TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.PYPROJECT_NOT_READ: Text(
         _("The pyproject.toml has no valid dependencies: %(problem)s."),
         _("Paste a file with a “dependencies” list in “[project]”."),
+    ),
+    EnvironmentCode.PYTHON_DIFFERS: Text(
+        _("The environment.yml needs Python %(wanted)s, and Python %(python)s is chosen."),
+        _("Choose another Python version, or delete “python” from the list."),
     ),
     EnvironmentCode.SOURCE_TOO_LONG: Text(_("The source exceeds %(limit)d KiB."), _("Shorten it.")),
     EnvironmentCode.SUCCESSOR_NOT_VALID: Text(

@@ -4,10 +4,31 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Text
+from portal.common.reasons.wording import Params, Text
 from portal.workspaces.codes import GitCode
+
+
+def _blocked(params: Params) -> Params:
+    """Add the blocking `setting`, the `target`, `who` may allow it, and what to `allow`."""
+    named = {"name": params.get("name", "")}
+    settings = {
+        "template": gettext("the network setting of the template “%(name)s”") % named,
+        "team": gettext("the network setting of the team “%(name)s”") % named,
+        "pool": gettext("the network setting of the pool “%(name)s”") % named,
+    }
+    rule, host, address = params.get("rule", ""), params["host"], params.get("address", "")
+    operator = gettext("an operator")
+    return {
+        **params,
+        "setting": settings.get(rule) or gettext("the network setting BERTH_EGRESS of the node"),
+        "target": f"{host} ({address})" if address and address != host else host,
+        "who": gettext("an operator or a maintainer of the template") if rule == "template" else operator,
+        "allow": address or host,
+    }
+
 
 TEXTS: dict[StrEnum, Text] = {
     GitCode.NOT_INSTALLED: Text(
@@ -33,8 +54,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("Delete files that you no longer need, then start the workspace again."),
     ),
     GitCode.NOT_CLONED_EGRESS: Text(
-        _("Could not clone %(url)s: the workspace has no network access to %(host)s."),
-        _("Ask an operator or an owner of the team to allow %(host)s."),
+        _("Could not clone %(url)s: %(setting)s blocks %(target)s."),
+        _("Ask %(who)s to allow %(allow)s there."),
+        prepare=_blocked,
     ),
     GitCode.NOT_CLONED_HOST_KEY: Text(
         _("Could not clone %(url)s: host key verification failed for %(host)s."),

@@ -26,7 +26,7 @@ secrets*             true: fetch the workspace's secrets from the portal before 
                      as variables, or as files in `secrets_dir`*, a folder to create in memory
 checkouts*           repositories to clone while the app runs (`checkouts.py`); `git_dir`* is a folder to
                      create in memory for Git's settings and credentials, `known_hosts`* are SSH host keys,
-                     `egress`* lists allowed destinations
+                     `egress`* and `egress_allow`* are its egress policy
 
 `python -I -S agent.py --unclaimed CLAIM_FD OWNER_FD LISTENER FOLDER PROGRAM [ARGUMENT…]` starts PROGRAM,
 which preloads an app (`apps/app_host.py`), before it is assigned to a workspace. It waits for one connection

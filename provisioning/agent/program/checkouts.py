@@ -1,10 +1,10 @@
 """Clones repositories into a home while the app runs, and reports progress. Standard library only.
 
 The agent runs this file as a separate process (`cloning.py`), `python -I -S checkouts.py`, with its input as
-JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "items": [{"what", "url", "ref", "folder",
-"timeout_s", "script_timeout_s", "limit_mib", "problem"}]}`. It writes one line of JSON per step to standard
-output: `{"what", "state", "code", "commit", "percent", "note", "detail"}`, with `state` one of cloning,
-cloned, kept, installing, installed, failed.
+JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "egress_allow", "items": [{"what", "url", "ref",
+"folder", "timeout_s", "script_timeout_s", "limit_mib", "problem"}]}`. It writes one line of JSON per step to
+standard output: `{"what", "state", "code", "commit", "percent", "note", "detail", "address"}`, with `state`
+one of cloning, cloned, kept, installing, installed, failed; `address` is one that the network blocks.
 
 A repository is cloned beside its destination and then renamed, so it is complete or absent. An existing
 folder is kept unchanged. Hooks, submodules and filters of the repository never run. A script of dotfiles does
@@ -97,12 +97,13 @@ CODES = (
 
 
 class Failed(Exception):
-    """A failed step: `code`, and the output."""
+    """A failed step: `code`, the output, and the blocked address if known."""
 
-    def __init__(self, code: str, detail: str = "") -> None:
+    def __init__(self, code: str, detail: str = "", address: str = "") -> None:
         super().__init__(code)
         self.code = code
         self.detail = detail
+        self.address = address
 
 
 def say(what: str, state: str, **more: Any) -> None:
@@ -121,13 +122,59 @@ def tail(text: str) -> str:
     return "\n".join(lines[-6:])[-DETAIL:]
 
 
-def code_of(text: str, egress: str) -> str:
+def code_of(text: str) -> str:
     """Return the error code for the output of a failed Git command."""
     lower = text.lower()
     for code, words in CODES:
         if any(word in lower for word in words):
-            return "egress" if code == "unreachable" and egress != "open" else code
+            return code
     return "failed"
+
+
+def destination(url: str) -> tuple[str, int]:
+    """Return host and port of a Git URL, which may be like `git@host:path`."""
+    from urllib.parse import urlsplit
+
+    if "://" not in url:
+        return url.partition(":")[0].rpartition("@")[2].lower(), 22
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (22 if parts.scheme == "ssh" else 443)
+
+
+def addresses_of(host: str, port: int) -> list[str]:
+    import socket
+
+    try:
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []  # names may lead nowhere here: only the proxy resolves them
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+def blocked(host: str, port: int, addresses: list[str], egress: str, allow: str) -> str | None:
+    """Return the address that the workspace's network blocks ("" if unknown); None if it blocks none.
+
+    Rejected connections look like those to a server that does not listen, so the rules decide.
+    """
+    import ipaddress
+
+    networks = []
+    for word in filter(None, allow.split(",")):
+        try:
+            networks.append(ipaddress.ip_network(word))
+        except ValueError:
+            name, _, rule_port = word.partition(":")
+            named = host.endswith(name[1:]) if name.startswith("*.") else host == name
+            if egress == "list" and named and port in ((int(rule_port),) if rule_port else (80, 443)):
+                return None
+    for text in addresses:
+        address = ipaddress.ip_address(text.partition("%")[0])
+        allowed = address.is_loopback or any(
+            address.version == network.version and address in network for network in networks
+        )
+        if not allowed and (egress != "open" or not address.is_global):
+            return text
+    return "" if egress != "open" and not addresses else None
 
 
 def weight(folder: str) -> int:
@@ -166,14 +213,16 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 class Run:
     """Checkout of one repository."""
 
-    def __init__(self, item: Item, home: str, workspace: str, egress: str, env: dict[str, str]) -> None:
+    def __init__(
+        self, item: Item, home: str, workspace: str, policy: tuple[str, str], env: dict[str, str]
+    ) -> None:
         import time
 
         self.clock = time.monotonic
         self.item = item
         self.what = item["what"]
         self.home = home
-        self.egress = egress
+        self.policy = policy
         self.env = env
         name = DOTFILES_FOLDER if self.what == DOTFILES else item["folder"]
         self.target = os.path.join(home, name)
@@ -212,8 +261,17 @@ class Run:
                 raise Failed(trouble, tail(said))
             if process.returncode:
                 text = said if watch else said + "\n" + self.read(output)
-                raise Failed(code_of(said, self.egress) if watch else "script_failed", tail(text))
+                raise self.failure(said, tail(text)) if watch else Failed("script_failed", tail(text))
             return self.read(output)
+
+    def failure(self, said: str, detail: str) -> Failed:
+        """Return the failure of a Git command, by its output and the workspace's network."""
+        code = code_of(said)
+        if code not in ("egress", "unreachable"):
+            return Failed(code, detail)
+        host, port = destination(self.item["url"])
+        address = blocked(host, port, addresses_of(host, port), *self.policy)
+        return Failed(code if address is None else "egress", detail, address or "")
 
     @staticmethod
     def read(handle: Any) -> str:
@@ -414,9 +472,10 @@ def main() -> int:
         try:
             if item.get("problem"):
                 raise Failed(item["problem"])
-            Run(item, given["home"], given["workspace"], given["egress"], env).clone()
+            policy = (given["egress"], given["egress_allow"])
+            Run(item, given["home"], given["workspace"], policy, env).clone()
         except Failed as error:
-            say(item["what"], "failed", code=error.code, detail=error.detail)
+            say(item["what"], "failed", code=error.code, detail=error.detail, address=error.address)
         except Exception as error:
             say(item["what"], "failed", code="failed", detail=repr(error)[:DETAIL])
     return 0

@@ -47,6 +47,7 @@ class Cloning:
                 "home": config["home"],
                 "workspace": str(config["workspace_id"])[:8],
                 "egress": config["egress"],
+                "egress_allow": config["egress_allow"],
                 "items": config["checkouts"],
             }
         )

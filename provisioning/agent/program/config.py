@@ -68,4 +68,5 @@ def complete(config: Config) -> None:
     config.setdefault("git_dir", "")
     config.setdefault("known_hosts", [])
     config.setdefault("egress", "open")
+    config.setdefault("egress_allow", "")
     config["git_credentials"] = []

@@ -247,6 +247,7 @@ def agent_config(
         "git_dir": GIT_PATH if settings.sandbox.bwrap else "",
         "known_hosts": list(git_urls.KNOWN_HOSTS),
         "egress": settings.egress.egress.value,
+        "egress_allow": settings.egress.words(),
         "remove_config": True,
     }
 

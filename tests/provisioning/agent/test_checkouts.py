@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from agent_support import AGENT
 
-from provisioning.agent.program import git_settings
+from provisioning.agent.program import checkouts, git_settings
 from tests.git_server import GitServer, git
 
 HELPER = Path(AGENT).with_name("checkouts.py")
@@ -64,6 +64,7 @@ class Cloning:
             "home": str(self.home),
             "workspace": "11111111",
             "egress": self.egress,
+            "egress_allow": "",
             "items": [{**usual, **item} for item in items],
         }
         env = self.env() | {"BERTH_CHECKOUTS": json.dumps(given)}
@@ -234,7 +235,8 @@ def test_no_hook_filter_or_submodule_runs(cloning, server, home, tmp_path):
     ("url", "egress", "code"),
     [
         ("https://localhost:1/a/lib", "open", "unreachable"),
-        ("https://localhost:1/a/lib", "list", "egress"),
+        ("https://localhost:1/a/lib", "list", "unreachable"),
+        ("https://nowhere.invalid/a/lib", "list", "egress"),
         ("https://nowhere.invalid/a/lib", "open", "unreachable"),
         ("ext::sh -c 'touch /tmp/never' %S lib", "open", "failed"),
         ("file:///etc/lib", "open", "failed"),
@@ -246,6 +248,37 @@ def test_what_cannot_be_reached_says_so(cloning, url, egress, code):
     said = cloning({"url": url, "folder": "lib"})[-1]
     assert (said["state"], said["code"]) == ("failed", code)
     assert said["detail"]
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses", "egress", "allow", "address"),
+    [
+        ("git.corp.example", ["10.1.2.3"], "open", "", "10.1.2.3"),
+        ("git.corp.example", ["fd00::1"], "open", "10.0.0.0/8", "fd00::1"),
+        ("git.corp.example", ["10.1.2.3"], "open", "10.1.0.0/16", None),
+        ("github.com", ["140.82.121.4"], "open", "", None),
+        ("github.com", ["140.82.121.4"], "list", "*.corp.example", "140.82.121.4"),
+        ("git.corp.example", [], "list", "*.corp.example", None),
+        ("git.corp.example", [], "list", "git.corp.example:22", ""),
+        ("github.com", [], "none", "", ""),
+        ("localhost", ["127.0.0.1"], "none", "", None),
+    ],
+)
+def test_the_network_is_blamed_only_for_what_it_blocks(host, addresses, egress, allow, address):
+    assert checkouts.blocked(host, 443, addresses, egress, allow) == address
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://git.example/a/b", ("git.example", 443)),
+        ("https://git.example:8443/a", ("git.example", 8443)),
+        ("ssh://git@git.example:2222/a", ("git.example", 2222)),
+        ("git@Git.example:a/b.git", ("git.example", 22)),
+    ],
+)
+def test_the_destination_of_an_address(url, place):
+    assert checkouts.destination(url) == place
 
 
 def test_one_that_there_is_not_and_a_certificate_that_nobody_knows(cloning, server):
