@@ -114,12 +114,17 @@ def ask(
 
 
 @transaction.atomic
-def ask_to_start(*, actor: User, order: WorkspaceOrder, **wanted: Any) -> QuotaRequest:
+def ask_to_start(
+    *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", **wanted: Any
+) -> QuotaRequest:
     """Request as `ask` (which takes `wanted`), with a workspace that starts after approval.
 
-    Raises as `ask` and as creating a workspace, and `StateConflict` if no approval is needed.
+    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as `ask` and
+    as creating a workspace, and `StateConflict` if no approval is needed.
     """
-    waiting = workspaces.create(actor=actor, order=order, unapproved=True).workspace
+    waiting = workspaces.create(
+        actor=actor, order=order, idempotency_key=idempotency_key, unapproved=True
+    ).workspace
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(
             Reason(
