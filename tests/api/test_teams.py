@@ -56,13 +56,33 @@ def test_only_an_operator_makes_teams(api: Any, olga: Any, alice: Any) -> None:
     assert made.status_code == 201
     assert made["Location"] == "/api/v1/teams/audio"
     assert made.json()["member_count"] == 1
-    assert Team.objects.get().memberships.get().user == alice
+    assert Team.objects.get(slug="audio").memberships.get().user == alice
+    own = api(olga).post("teams", {"slug": "robots"}).json()
+    assert (own["role"], own["member_count"], own["archived_at"]) == ("owner", 1, None)
     problem(api(alice).post("teams", {"slug": "mine"}), 403, "not_allowed")
     assert "slug" in problem(api(olga).post("teams", {"slug": "audio"}), 400, "invalid")["errors"]
     assert "slug" in problem(api(olga).post("teams", {"slug": "No!"}), 400, "invalid")["errors"]
     assert (
         "owner" in problem(api(olga).post("teams", {"slug": "x", "owner": "zed"}), 400, "invalid")["errors"]
     )
+
+
+def test_a_team_is_renamed_archived_and_restored(api: Any, alice: Any, bob: Any, team: Any) -> None:
+    owner, member = api(alice), api(bob)
+    workspace = WorkspaceFactory(owner=bob, team=team, state="pending")
+    assert owner.send("PATCH", "teams/vision", {"name": " Seeing "}).json()["name"] == "Seeing"
+    assert "name" in problem(owner.send("PATCH", "teams/vision", {"name": " "}), 400, "invalid")["errors"]
+    problem(member.send("PATCH", "teams/vision", {"name": "Mine"}), 403, "not_allowed")
+
+    assert owner.get("teams/vision/contents").json() == {"workspaces": 1, "active": 1, "homes": 0}
+    problem(member.post("teams/vision/archive"), 403, "not_allowed")
+    for _ in range(2):
+        assert owner.post("teams/vision/archive").json()["archived_at"]
+    workspace.refresh_from_db()
+    assert workspace.desired_state == "stopped"
+    assert owner.get("teams/vision/contents").json()["active"] == 0
+    for _ in range(2):
+        assert owner.post("teams/vision/restore").json()["archived_at"] is None
 
 
 def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:

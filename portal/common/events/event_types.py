@@ -107,6 +107,9 @@ def _types() -> Iterable[EventType]:
     yield EventType(
         "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("What a team's workspaces may reach was changed.")
     )
+    yield EventType("team.renamed", (K.TEAM_RENAMED,), team, _("The team has another name."))
+    yield EventType("team.archived", (K.TEAM_ARCHIVED,), team, _("The team was archived."))
+    yield EventType("team.restored", (K.TEAM_RESTORED,), team, _("An archived team was restored."))
     yield EventType("team.created", (K.TEAM_CREATED,), operators, _("There is a new team."))
     yield EventType(
         "gpu_check.failed",

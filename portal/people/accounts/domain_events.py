@@ -59,6 +59,14 @@ class TeamsChanged(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TeamArchived(DomainEvent):
+    """A team was archived. Everything running or waiting in it has to end."""
+
+    team: Team
+    actor: User | SystemActor
+
+
+@dataclass(frozen=True, slots=True)
 class MembershipRevoked(DomainEvent):
     """A user was removed from a team, regardless of their workspaces, which have to end."""
 

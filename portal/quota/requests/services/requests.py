@@ -26,7 +26,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
-from portal.people.accounts.domain_events import UserDeactivated
+from portal.people.accounts.domain_events import TeamArchived, UserDeactivated
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_work_in
 from portal.quota.ledger import services as ledger
@@ -274,6 +274,13 @@ def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
 def cancel_all_of(event: UserDeactivated) -> None:
     """Cancel the open requests of a deactivated user."""
     open_requests = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
+    for request_id in open_requests.order_by("created_at", "pk").values_list("pk", flat=True):
+        _cancel(_request(request_id), event.actor)
+
+
+def cancel_all_in_team(event: TeamArchived) -> None:
+    """Cancel the open requests for an archived team."""
+    open_requests = QuotaRequest.objects.filter(team=event.team, state=RequestState.OPEN)
     for request_id in open_requests.order_by("created_at", "pk").values_list("pk", flat=True):
         _cancel(_request(request_id), event.actor)
 
