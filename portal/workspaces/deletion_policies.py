@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from portal.catalog.deletion_policy import EntryDeletionPolicy
+from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
@@ -43,6 +44,18 @@ class WorkspacesOfTeam(TeamContentsSource):
         homes |= set(HomePlace.objects.filter(team=team).values_list("owner_id", "node_id"))
         active = workspaces.filter(state__in=STOPPABLE).count()
         return TeamContents(workspaces=workspaces.count(), active=active, homes=len(homes))
+
+    def require_unused(self, team: Team) -> None:
+        counts = {
+            "workspaces": team.workspaces.count(),
+            "service_accounts": team.service_accounts.count(),
+            "templates": team.templates.count(),
+            "environments": Environment.objects.filter(team=team).count(),
+        }
+        if any(counts.values()):
+            raise StateConflict(
+                Reason(WorkspaceCode.TEAM_HAS_RECORDS, {"team": team.name, **counts}), code=ProblemCode.IN_USE
+            )
 
 
 class KeepAccountsWithWorkspaces(AccountDeletionPolicy):

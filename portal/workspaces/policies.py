@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from portal.common.actors import SystemActor
-from portal.common.errors import NotAllowed, StateConflict
+from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.codes import AccountCode
@@ -96,11 +96,15 @@ def require_active_owner(owner: User) -> None:
 
 
 def require_open_team(team: Team) -> None:
-    """Raise `StateConflict` if the team is archived, in the caller's transaction.
+    """Raise `StateConflict` if the team is archived, and `NotFound` if it is deleted.
 
-    Locks the team, so that archiving it concurrently either stops the workspace or prevents the start.
+    Locks the team in the caller's transaction, so that archiving it concurrently either stops the workspace
+    or prevents the start.
     """
-    require_active_team(Team.objects.select_for_update(no_key=True).get(pk=team.pk))
+    present = Team.objects.select_for_update(no_key=True).filter(pk=team.pk).first()
+    if present is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": team.slug}))
+    require_active_team(present)
 
 
 def require_place(workspace: Workspace) -> None:

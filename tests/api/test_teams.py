@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from portal.common.events.models import Event
 from portal.people.accounts.models import Membership, Team
+from portal.quota.limits.models import Quota
 from tests.api.conftest import problem
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 
@@ -83,6 +85,22 @@ def test_a_team_is_renamed_archived_and_restored(api: Any, alice: Any, bob: Any,
     assert owner.get("teams/vision/contents").json()["active"] == 0
     for _ in range(2):
         assert owner.post("teams/vision/restore").json()["archived_at"] is None
+
+
+def test_only_an_unused_team_is_deleted(api: Any, olga: Any, alice: Any, bob: Any, team: Any) -> None:
+    operator = api(olga)
+    problem(api(alice).delete("teams/vision"), 403, "not_allowed")
+    WorkspaceFactory(owner=bob, team=team, state="terminated")
+    refused = problem(operator.delete("teams/vision"), 409, "in_use")
+    assert refused["detail"].startswith("Vision has been used. Workspaces, with deleted ones: 1;")
+    assert operator.post("teams", {"slug": "typo"}).status_code == 201
+    unused = Team.objects.get(slug="typo")
+    Quota.objects.create(team=unused, resource="gpu:h100", quota=1000)
+    assert operator.delete("teams/typo").status_code == 204
+    assert not Quota.objects.filter(team=unused).exists()
+    assert Event.objects.get(kind="team.deleted").data == {"slug": "typo", "name": "typo"}
+    problem(operator.get("teams/typo"), 404, "not_found")
+    assert operator.post("teams", {"slug": "typo"}).status_code == 201
 
 
 def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:

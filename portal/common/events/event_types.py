@@ -110,6 +110,7 @@ def _types() -> Iterable[EventType]:
     yield EventType("team.renamed", (K.TEAM_RENAMED,), team, _("The team has another name."))
     yield EventType("team.archived", (K.TEAM_ARCHIVED,), team, _("The team was archived."))
     yield EventType("team.restored", (K.TEAM_RESTORED,), team, _("An archived team was restored."))
+    yield EventType("team.deleted", (K.TEAM_DELETED,), operators, _("A team was deleted."))
     yield EventType("team.created", (K.TEAM_CREATED,), operators, _("There is a new team."))
     yield EventType(
         "gpu_check.failed",

@@ -139,6 +139,7 @@ class TeamViewSet(ReadViewSet):
         "contents": "getTeamContents",
         "archive": "archiveTeam",
         "restore": "restoreTeam",
+        "destroy": "deleteTeam",
         "egress": "getTeamEgress",
         "set_egress": "setTeamEgress",
         "egress_versions": "listTeamEgressVersions",
@@ -193,6 +194,19 @@ class TeamViewSet(ReadViewSet):
         name = body_of(request, TeamChangeSerializer)["name"]
         teams.rename(actor=request.user, team=self.get_object(), name=name)
         return self.answer(self.get_object())
+
+    @operation(
+        "Delete a team",
+        description=(
+            "For operators. Only a team that was never used, with its roles, quota, budget and secrets. "
+            "Archive a team with workspaces, even deleted ones, service accounts, templates or environments."
+        ),
+        responses={204: None},
+        errors=[404, 409],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        teams.delete(actor=request.user, team=self.get_object())
+        return Response(status=204)
 
     @operation(
         "Count what a team has",

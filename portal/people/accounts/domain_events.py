@@ -55,7 +55,7 @@ class MemberSet(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class TeamsChanged(DomainEvent):
-    """A team was created or renamed."""
+    """A team was created, renamed or deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,20 @@ def archive_question(team: Team, contents: TeamContents) -> dict[str, Any]:
     }
 
 
+def team_deletion_question(team: Team) -> dict[str, Any]:
+    """Return the context of the confirmation to delete a team that was never used."""
+    return {
+        "title": _("Delete %(team)s?") % {"team": team.name},
+        "loses": [
+            _("Roles of its members. Their accounts stay."),
+            _("Quota, GPU-hours, budget, reservations and requests of the team."),
+            _("Secrets, channels and webhooks of the team."),
+        ],
+        "stays": [_("The audit log. The short name can be used again.")],
+        "yes": _("Delete team"),
+    }
+
+
 def held_lead(team: Team, username: str, *, leaving: bool) -> str:
     """Return the lead text above workspaces that have to be deleted first."""
     params = {"team": team.name, "username": username}

@@ -1,4 +1,4 @@
-"""Port that counts what a team has, to show it before the team is archived."""
+"""Port that counts what a team has, to show it before the team is archived or deleted."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ class TeamContentsSource(Protocol):
 
     def contents_of(self, team: Team) -> TeamContents:
         """Return what the team has now."""
+
+    def require_unused(self, team: Team) -> None:
+        """Raise `StateConflict` if workspaces, accounts or catalog entries ever belonged to the team."""
 
 
 team_contents = Port[TeamContentsSource]("TeamContentsSource")

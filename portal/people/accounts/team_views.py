@@ -1,4 +1,4 @@
-"""Pages of a team: name, archive, egress policy."""
+"""Pages of a team: name, archive, deletion, egress policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.common import etags
-from portal.common.errors import PortalError
+from portal.common.errors import PortalError, StateConflict
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import policies, presenters, selectors, team_egress, teams
 from portal.people.accounts.forms import TeamEgressForm, TeamNameForm, add_problems, form_status
@@ -62,6 +62,25 @@ def restore(request: SignedInRequest, slug: str) -> HttpResponse:
             request, _("%(team)s is restored. Its members can start workspaces.") % {"team": team.name}
         )
     return redirect("home:team", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Show whether the team can be deleted and what ends, then delete it. For operators."""
+    team = selectors.team_by_slug(request.user, slug)
+    policies.require_operator(request.user)
+    back = reverse("home:team", args=[slug])
+    context = {**presenters.team_deletion_question(team), "action": request.path, "back": back}
+    try:
+        if request.method == "POST":
+            teams.delete(actor=request.user, team=team)
+            messages.success(request, _("%(team)s is deleted.") % {"team": team.name})
+            return redirect("accounts:teams")
+        team_contents().require_unused(team)
+    except StateConflict as error:
+        context["refusals"] = [error.sentence]
+    return render(request, "confirm.html", context, status=409 if request.method == "POST" else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,4 +1,4 @@
-"""Rename, archive and restore teams. Each writes an audit entry in the same transaction."""
+"""Rename, archive, restore and delete teams. Each writes an audit entry in the same transaction."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from portal.people.accounts import policies
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import TeamArchived, TeamsChanged
 from portal.people.accounts.models import Team, User
+from portal.people.accounts.team_contents import team_contents
 
 
 @transaction.atomic
@@ -76,6 +77,23 @@ def restore(*, actor: User | SystemActor, team: Team) -> Team:
         actor=actor, kind=AuditKind.TEAM_RESTORED, team=team, message=f"restored the team {team.name}"
     )
     return team
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, team: Team) -> None:
+    """Delete a team that was never used, with its members' roles, quota, budget and secrets. For operators.
+
+    Raises `NotAllowed`, and `StateConflict` for a team with records: it can be archived.
+    """
+    policies.require_operator(actor)
+    team = Team.objects.select_for_update().get(pk=team.pk)
+    team_contents().require_unused(team)
+    data = {"slug": team.slug, "name": team.name}
+    team.delete()
+    emit(TeamsChanged())
+    events.record(
+        actor=actor, kind=AuditKind.TEAM_DELETED, message=f"deleted the team {team.name}", data=data
+    )
 
 
 def _locked(team: Team) -> Team:

@@ -48,6 +48,7 @@ urlpatterns = [
     path("teams/<slug:slug>/rename/", team_views.rename, name="team-rename"),
     path("teams/<slug:slug>/archive/", team_views.archive, name="team-archive"),
     path("teams/<slug:slug>/restore/", team_views.restore, name="team-restore"),
+    path("teams/<slug:slug>/delete/", team_views.delete, name="team-delete"),
     path("teams/<slug:slug>/egress/", team_views.network, name="team-egress"),
     path(
         "teams/<slug:slug>/egress/versions/<int:number>/restore/",
