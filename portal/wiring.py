@@ -43,11 +43,13 @@ from portal.people.accounts.domain_events import (
     MemberSet,
     MembershipRevoked,
     SignedOut,
+    TeamArchived,
     TeamsChanged,
     UserDeactivated,
     UserDeleted,
     UserReactivated,
 )
+from portal.people.accounts.team_contents import team_contents
 from portal.people.join_requests import services as join_requests
 from portal.people.scim import services as scim
 from portal.quota.ledger.domain_events import BudgetChanged
@@ -106,6 +108,7 @@ def connect() -> None:
     encrypted_fields.COLUMNS[:] = SEALED
     ask_directory(machines.directory)
     account_deletion.connect(deletion_policies.KeepAccountsWithWorkspaces())
+    team_contents.connect(deletion_policies.WorkspacesOfTeam())
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
     removal_policy.connect(machine_removal.KeepMachinesWithHomes())
     entry_deletion.connect(deletion_policies.KeepEntriesInUse())
@@ -132,6 +135,14 @@ def connect() -> None:
         UserDeleted, workspaces.delete_all_of, deletions.account_deleted, delete_channels, delete_secrets
     )
     in_transaction(MemberSet, join_requests.member_set)
+    # Requests are handled before the workspaces that wait for them.
+    in_transaction(
+        TeamArchived,
+        join_requests.team_archived,
+        requests.cancel_all_in_team,
+        reservations.cancel_all_in_team,
+        workspaces.stop_all_of_team,
+    )
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
     in_transaction(InventoryApplied, catalog.offer_accelerators)

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from portal.cli import config
 from portal.cli.client import BerthClient
 from portal.cli.errors import (
     EXIT_REFUSED,
+    NEEDS_APPROVAL,
     CliError,
     Missing,
     NotSignedIn,
+    Refused,
     Unreachable,
     Usage,
 )
@@ -79,12 +82,18 @@ def _is_local(url: str) -> bool:
 def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.reuse and not arguments.name:
         raise Usage("--reuse goes with --name.", "Name the workspace that is used again: --name NAME.")
+    if arguments.ask_hours and not arguments.ask:
+        raise Usage("--ask-hours goes with --ask.", 'Add the reason: --ask "why".')
     if arguments.reuse and (existing := _existing_workspace(client, arguments)):
         if existing["state"] == "stopping":
             existing = wait_stopped(client, existing, timeout_s=arguments.timeout, show=_show_nothing)
         if existing["state"] in ("stopped", "failed"):
-            existing = client.workspaces.start(existing["id"])
-        return _finish_start(client, existing, arguments, goes_on=True)
+            try:
+                existing = client.workspaces.start(existing["id"])
+            except Refused as error:
+                _request_quota(client, error, arguments)
+                existing = client.workspaces.start(existing["id"])
+        return _finish_start(client, existing, arguments, goes_on=True, requested=bool(arguments.ask))
     template = arguments.template or _first_slug(
         (row["slug"] for row in client.templates.list() if row["available"]), "template"
     )
@@ -103,10 +112,22 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "idempotency_key": arguments.idempotency_key or str(uuid.uuid4()),
     }
     workspace: Workspace | None = None
+    quota_request: dict[str, Any] | None = None
     code = EXIT_REFUSED
     try:
-        workspace = client.workspaces.create(**request)
-        code = _finish_start(client, workspace, arguments, goes_on=not arguments.clean_up)
+        try:
+            workspace = client.workspaces.create(**request)
+        except Refused as error:
+            quota_request = _request_quota(client, error, arguments, key=request["idempotency_key"])
+            workspace = client.workspaces.get(quota_request["workspace"])
+        code = _finish_start(
+            client,
+            workspace,
+            arguments,
+            goes_on=not arguments.clean_up,
+            requested=bool(arguments.ask),
+            quota_request=quota_request,
+        )
         return code
     except (KeyboardInterrupt, Unreachable):
         if workspace is None and arguments.clean_up:
@@ -117,7 +138,38 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     finally:
         if arguments.clean_up and workspace is not None and code != 0:
             with held_signals():
+                if quota_request is not None:
+                    # An approver need not decide on it any more.
+                    with contextlib.suppress(CliError):
+                        client.quota_requests.cancel(quota_request["id"])
                 _clean_up(client, workspace)
+
+
+def _request_quota(
+    client: BerthClient, error: Refused, arguments: argparse.Namespace, *, key: str = ""
+) -> dict[str, Any]:
+    """Request the quota that `error` lacks, with its workspace if it is a new one.
+
+    Raises `error` if nothing can be requested or `--ask` is missing, and `Refused` if an existing workspace
+    has to be started again after the approval.
+    """
+    if error.ask is None:
+        raise error
+    if not arguments.ask:
+        error.next_action = 'Add --ask "why" to request it. The workspace starts once approved.'
+        raise error
+    body = {**error.ask, "note": arguments.ask}
+    if arguments.ask_hours and body["kind"] != "ledger":
+        body["until"] = until(arguments.ask_hours)
+    quota_request = client.quota_requests.create(**body, idempotency_key=key)
+    if "start" not in error.ask and quota_request["state"] != "approved":
+        raise Refused(
+            f"{error.message} It is requested ({quota_request['id'][:8]}).",
+            "Repeat the command after the approval; `berth requests` lists open requests.",
+            status=error.status,
+            code=error.code,
+        )
+    return quota_request
 
 
 def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
@@ -186,13 +238,28 @@ def start(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _finish_start(
-    client: BerthClient, workspace: Workspace, arguments: argparse.Namespace, *, goes_on: bool = True
+    client: BerthClient,
+    workspace: Workspace,
+    arguments: argparse.Namespace,
+    *,
+    goes_on: bool = True,
+    requested: bool = False,
+    quota_request: dict[str, Any] | None = None,
 ) -> int:
     with _progress(arguments) as show:
         show(line_of(workspace))
         if arguments.wait:
-            workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, show=show, goes_on=goes_on)
+            workspace = wait_ready(
+                client,
+                workspace,
+                timeout_s=arguments.timeout,
+                show=show,
+                goes_on=goes_on,
+                requested=requested,
+            )
     failed = arguments.wait and workspace["state"] != "running"
+    if failed and quota_request is not None:
+        _require_not_denied(client.quota_requests.get(quota_request["id"]))
     if arguments.json:
         print_json(workspace)
     elif failed:
@@ -200,6 +267,21 @@ def _finish_start(
     else:
         print(workspace["url"])
     return EXIT_REFUSED if failed else 0
+
+
+def _require_not_denied(quota_request: dict[str, Any]) -> None:
+    if quota_request["state"] == "denied":
+        raise Refused(
+            f"{quota_request['decided_by']} denied the request: {quota_request['decision_note']}",
+            "The workspace is deleted. Choose a smaller flavor.",
+            status=409,
+            code=NEEDS_APPROVAL,
+        )
+
+
+def until(hours: float) -> str:
+    """Return the end of a request of `hours` from now."""
+    return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:

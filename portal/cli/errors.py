@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_NOT_SIGNED_IN = 3
@@ -26,15 +28,26 @@ class CliError(Exception):
 
 
 class Refused(CliError):
-    """The portal rejected the request. `status` and `code` are those of its problem document."""
+    """The portal rejected the request. `status`, `code` and `ask` are those of its problem document.
+
+    `ask` is the quota request that would allow it, as a body for `client.quota_requests.create`, or `None`.
+    """
 
     def __init__(
-        self, message: str, next_action: str = "", *, status: int, code: str, request_id: str = ""
+        self,
+        message: str,
+        next_action: str = "",
+        *,
+        status: int,
+        code: str,
+        request_id: str = "",
+        ask: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message, next_action)
         self.status = status
         self.code = code
         self.request_id = request_id
+        self.ask = ask
         if code == NEEDS_APPROVAL:
             # An approval may take days, so scripts need to tell this case apart.
             self.exit_code = EXIT_NEEDS_APPROVAL

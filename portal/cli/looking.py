@@ -133,7 +133,9 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         print(verdict["message"])
         if verdict["eta"]:
             print(f"Expected to start: {verdict['eta']}")
-        if verdict["next_action"]:
+        if verdict["outcome"] == NEEDS_APPROVAL and verdict["ask"]:
+            print('  → `berth up … --ask "why"` requests it.')
+        elif verdict["next_action"]:
             print(f"  → {verdict['next_action']}")
         if verdict["alternatives"]:
             print(f"These would start now: {', '.join(verdict['alternatives'])}")

@@ -128,7 +128,7 @@ def _report(error: CliError, *, as_json: bool) -> None:
         import json
 
         details: dict[str, Any] = {"message": error.message, "next_action": error.next_action}
-        for name in ("status", "code", "request_id"):
+        for name in ("status", "code", "request_id", "ask"):
             if getattr(error, name, None):
                 details[name] = getattr(error, name)
         print(json.dumps({"error": details}))

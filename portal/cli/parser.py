@@ -94,6 +94,16 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--git-secret", default="", metavar="NAME", help="secret with the credential")
     up.add_argument("--no-git", action="store_true", help="clone no repository")
     up.add_argument(
+        "--ask", default="", metavar="WHY", help="if an approval is needed, request it with this reason"
+    )
+    up.add_argument(
+        "--ask-hours",
+        type=hours,
+        default=None,
+        metavar="H",
+        help="with --ask: hours until the approval expires; default: never",
+    )
+    up.add_argument(
         "--reuse",
         action="store_true",
         help="use your existing workspace with this --name; start it if needed",

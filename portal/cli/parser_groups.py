@@ -257,7 +257,7 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
 
     def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        subparser.set_defaults(function=f"service_account_{name}")
+        subparser.set_defaults(function=f"service_account_{name.replace('-', '_')}")
         if named:
             subparser.add_argument("username", metavar="NAME", help="with or without svc-")
         team = "default: your only team" if named else "default: all your teams"
@@ -296,6 +296,26 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="H",
         help="hours until the old token expires; default: 24",
     )
+    verb("trust-rules", "List the trust rules of a service account.")
+    trust = verb("trust", "Exchange tokens of a pipeline for tokens of a service account.")
+    trust.add_argument("rule", metavar="RULE", help="name of the new trust rule")
+    trust.add_argument("--issuer", required=True, metavar="URL", help="claim iss, as the operator allows it")
+    trust.add_argument("--audience", default="", metavar="TEXT", help="claim aud; default: the portal's URL")
+    trust.add_argument(
+        "--condition",
+        action="append",
+        required=True,
+        metavar="TEXT",
+        help="“ref = refs/heads/main”, or “ref ~ refs/heads/*” for a pattern; repeatable, all must match",
+    )
+    trust.add_argument(
+        "--scope", action="append", required=True, metavar="SCOPE", help="of the issued tokens; repeatable"
+    )
+    trust.add_argument(
+        "--minutes", type=positive, default=10, metavar="M", help="lifetime of the tokens; default: 10"
+    )
+    untrust = verb("untrust", "Delete a trust rule.", asks=True)
+    untrust.add_argument("rule", metavar="RULE", help="name, id or its beginning, as in `trust-rules`")
 
 
 def secret(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from portal.cli.client import BerthClient
-from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.commands import print_json, print_line, print_table, until
 from portal.cli.errors import Missing, Usage
 
 UNITS = {"workspaces": 1, "memory_mib": 1024, "disk_mib": 1024, "gpu_hours": 3_600_000}
@@ -94,7 +93,7 @@ def base_units(amount: float, resource: str) -> int:
 
 
 def _until(hours: float | None) -> str:
-    return "" if hours is None else (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+    return "" if hours is None else until(hours)
 
 
 def _only_team(client: BerthClient) -> str:

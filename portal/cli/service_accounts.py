@@ -1,4 +1,4 @@
-"""`berth service-account …`: service accounts of teams and their tokens."""
+"""`berth service-account …`: service accounts of teams, their tokens and trust rules."""
 
 from __future__ import annotations
 
@@ -85,6 +85,74 @@ def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})
     return print_line(f"{token['prefix']}… is revoked.")
+
+
+def trust_rules(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.service_accounts.trust_rules(_team(client, arguments), _account(arguments)))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("ID", "NAME", "ISSUER", "AUDIENCE", "CONDITIONS", "SCOPES", "LAST USED")]
+    for row in rows:
+        conditions = ", ".join(
+            f"{condition['claim']} {SIGNS[condition['match']]} {condition['value']}"
+            for condition in row["conditions"]
+        )
+        columns = (row["id"][:8], row["name"], row["issuer"], row["audience"], conditions)
+        table.append((*columns, ", ".join(row["scopes"]), _minute(row["last_used_at"])))
+    return print_table(table)
+
+
+def trust(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Create a trust rule; print only its id, for use in scripts."""
+    rule = client.service_accounts.create_trust_rule(
+        _team(client, arguments),
+        _account(arguments),
+        name=arguments.rule,
+        issuer=arguments.issuer,
+        audience=arguments.audience or client.base_url,
+        conditions=[_condition(text) for text in arguments.condition],
+        scopes=arguments.scope,
+        lifetime_s=arguments.minutes * 60,
+    )
+    return print_json(rule) if arguments.json else print_line(rule["id"])
+
+
+def untrust(client: BerthClient, arguments: argparse.Namespace) -> int:
+    team, name, wanted = _team(client, arguments), _account(arguments), str(arguments.rule)
+    rows = list(client.service_accounts.trust_rules(team, name))
+    matches = [row for row in rows if wanted == row["name"]]
+    matches = matches or [row for row in rows if wanted and row["id"].startswith(wanted)]
+    see = f"`berth service-account trust-rules {name}` lists them."
+    if not matches:
+        raise Missing(f"{name} has no trust rule “{wanted}”.", see)
+    if len(matches) > 1:
+        raise Usage(f"{name} has {len(matches)} trust rules “{wanted}”.", f"Enter the id of one: {see}")
+    rule = matches[0]
+    confirm(arguments, f"Delete the trust rule “{rule['name']}” of {name}? Its pipelines get no more tokens.")
+    client.service_accounts.delete_trust_rule(team, name, rule["id"])
+    if arguments.json:
+        return print_json({"id": rule["id"], "deleted": True})
+    return print_line(f"“{rule['name']}” is deleted.")
+
+
+SIGNS = {"exact": "=", "glob": "~"}
+"""Sign of each kind of condition."""
+
+
+def _condition(text: str) -> dict[str, str]:
+    """Return the condition in `claim = value` or `claim ~ pattern`. Raises `Usage`."""
+    signs = [text.index(sign) for sign in SIGNS.values() if sign in text]
+    position = min(signs, default=0)
+    claim, value = text[:position].strip(), text[position + 1 :].strip()
+    if not claim or not value:
+        raise Usage(
+            f"“{text}” is not a condition.", "Write “claim = value”, or “claim ~ pattern” for a pattern."
+        )
+    return {
+        "claim": claim,
+        "match": next(match for match, sign in SIGNS.items() if sign == text[position]),
+        "value": value,
+    }
 
 
 def _print_secret(created: dict[str, Any], arguments: argparse.Namespace) -> int:

@@ -24,16 +24,22 @@ STARTING = ("pending", "provisioning")
 
 
 def wait_ready(
-    client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show, goes_on: bool = True
+    client: BerthClient,
+    workspace: Workspace,
+    *,
+    timeout_s: float,
+    show: Show,
+    goes_on: bool = True,
+    requested: bool = False,
 ) -> Workspace:
     """Follow the events of a workspace until it runs, or never will.
 
     Raises `TimedOut`, after which its start continues unless the caller ends it, and `Refused` if it needs an
-    approval.
+    approval that nobody has `requested`.
     """
 
     def done(now: Workspace) -> bool:
-        if now["state"] in STARTING and (now["queue"] or {}).get("outcome") == NEEDS_APPROVAL:
+        if _waits_for_approval(now) and not requested:
             ask = f"Ask for more at {now['portal_url']}."
             raise Refused(why_of(now), ask, status=409, code=NEEDS_APPROVAL)
         return now["state"] not in STARTING
@@ -130,6 +136,10 @@ def line_of(workspace: Workspace) -> str:
     )
 
 
+def _waits_for_approval(workspace: Workspace) -> bool:
+    return workspace["state"] in STARTING and (workspace["queue"] or {}).get("outcome") == NEEDS_APPROVAL
+
+
 def why_of(workspace: Workspace) -> str:
     return f"{line_of(workspace).rstrip('.')}."
 
@@ -145,7 +155,7 @@ def _stage(workspace: Workspace) -> str:
 def _place(workspace: Workspace) -> str:
     """Return its position in the queue and expected start, in local time."""
     queue = workspace["queue"] or {}
-    text = ""
+    text = ", waits for approval" if _waits_for_approval(workspace) else ""
     if queue.get("position"):
         text += f", position {queue['position']}"
     if queue.get("eta"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+from django.utils.translation import gettext as _
 
 from portal.catalog.environments.selectors import digest_for
 from portal.catalog.lifetimes import expected_of
@@ -59,11 +61,13 @@ MISSING_GPU_HOURS = 10
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The request that would allow the start: `amount` more of `resource`."""
+    """The quota request that would allow the start: `amount` more of `resource` for `team`."""
 
+    team: str
     kind: str
     resource: str
     amount: int
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +318,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         incoming = PendingWorkload(REQUEST, placement_request, workload)
         pending = choose_variant(trial.scheduler, trial.placer, incoming)
         if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*shortfall):
-            return _denial_verdict(trial, pending, *shortfall)
+            return _denial_verdict(trial, wanted, pending, *shortfall)
         trial.pending_workloads[REQUEST] = pending
         trial.scheduler.submit(pending.workload)
         decided = decision.decide(trial)
@@ -374,7 +378,11 @@ def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
 
 
 def _denial_verdict(
-    snapshot: ClusterSnapshot, pending: PendingWorkload, outcome: Outcome, shortfall: Shortfall
+    snapshot: ClusterSnapshot,
+    wanted: Wanted,
+    pending: PendingWorkload,
+    outcome: Outcome,
+    shortfall: Shortfall,
 ) -> Verdict:
     blocker = blocker_of(snapshot.scheduler, pending.workload, shortfall)
     return Verdict(
@@ -383,7 +391,7 @@ def _denial_verdict(
             snapshot, pending.workload, blocker, placement_request=pending.placement_request, outcome=outcome
         ),
         blocker=blockers.as_data(blocker),
-        ask=_ask(blocker),
+        ask=_ask(wanted, pending.workload.team, blocker),
     )
 
 
@@ -391,14 +399,17 @@ def _fits_now(pool: Pool, placement: Placement) -> Verdict:
     return Verdict(Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=pool, placement=placement)
 
 
-def _ask(blocker: model.Blocker) -> Ask | None:
+def _ask(wanted: Wanted, team: str, blocker: model.Blocker) -> Ask | None:
     short = max(1, blocker.wanted - max(0, blocker.free))
+    names = {"template": wanted.template.name, "flavor": wanted.flavor.name}
+    note = _("To start %(template)s on %(flavor)s.") % names
     if blocker.rule is Rule.USER_CAP:
-        return Ask("member_cap", blocker.resource, short)
+        return Ask(team, "member_cap", blocker.resource, short, note)
     if blocker.rule in (Rule.TEAM_LIMIT, Rule.COHORT):
-        return Ask("quota", blocker.resource, short)
+        return Ask(team, "quota", blocker.resource, short, note)
     if blocker.rule is Rule.LEDGER:
-        return Ask("ledger", resources.GPU_HOURS, MISSING_GPU_HOURS * units_per_whole(resources.GPU_HOURS))
+        hours = MISSING_GPU_HOURS * units_per_whole(resources.GPU_HOURS)
+        return Ask(team, "ledger", resources.GPU_HOURS, hours, note)
     return None
 
 
@@ -504,7 +515,7 @@ def _admission_error(verdict: Verdict) -> PortalError:
         return NeedsApproval(
             verdict.reason,
             **more,
-            ask={"kind": ask.kind, "resource": ask.resource, "amount": ask.amount} if ask else None,
+            ask=asdict(ask) if ask else None,
         )
     return NotPossible(
         verdict.reason,
@@ -568,7 +579,7 @@ def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
         pending = choose_variant(snapshot.scheduler, snapshot.placer, incoming)
         shortfall = refusal(snapshot.scheduler, pending.workload)
         return (
-            _denial_verdict(snapshot, pending, *shortfall)
+            _denial_verdict(snapshot, wanted, pending, *shortfall)
             if shortfall is not None and _refuses(*shortfall)
             else None
         )

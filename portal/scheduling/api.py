@@ -31,6 +31,7 @@ from portal.scheduling.serializers import AdmissionPreviewSerializer, PreviewSer
 from portal.workspaces import policies
 from portal.workspaces.api import team_named
 from portal.workspaces.models import Workspace
+from portal.workspaces.order_serializers import start_of
 from portal.workspaces.software import chosen, deprecation_of, named
 
 
@@ -165,6 +166,8 @@ class AdmissionPreview(ApiView):
             "warnings": warnings,
             "without_gpu": spared is not None,
         }
+        if data["ask"]:
+            data["ask"]["start"] = start_of(request)
         return Response(AdmissionPreviewSerializer(data).data)
 
 

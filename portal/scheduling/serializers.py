@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.catalog.serializers import WarningSerializer
@@ -55,14 +56,24 @@ class BlockerSerializer(serializers.Serializer[Any]):
     holders = HolderSerializer(many=True, help_text="Who holds what is wanted.")
 
 
+@extend_schema_field({"$ref": "#/components/schemas/StartRequest"})
+class StartField(serializers.DictField):
+    """The requested workspace, as `start` of a quota request."""
+
+
 class AskSerializer(serializers.Serializer[Any]):
     """The body for `quota-requests` that would allow the start."""
 
+    team = serializers.CharField(help_text="Short name of the team.")
     kind = serializers.ChoiceField(
         ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
     )
     resource = serializers.CharField(help_text="The resource, as `gpu:h100`.")
     amount = serializers.IntegerField(help_text="How much more, in the resource's base unit.")
+    note = serializers.CharField(help_text="What it is for. Replace it with your own reason.")
+    start = StartField(
+        required=False, help_text="The workspace to start after the approval; absent without a new one."
+    )
 
 
 class VerdictSerializer(serializers.Serializer[Any]):

@@ -14,7 +14,7 @@ from portal.catalog.environments import services as environment_services
 from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.catalog.rules import is_secret_name
-from portal.common.errors import InvalidInput, PortalError, StateConflict
+from portal.common.errors import InvalidInput, PortalError
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import pools
 from portal.fleet.inventory import services as inventory
@@ -22,7 +22,7 @@ from portal.fleet.inventory.models import Pool
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.gpu_checks.settings import set_checks
 from portal.people.accounts import services as accounts
-from portal.people.accounts import team_egress
+from portal.people.accounts import team_egress, teams
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_administrator
 from portal.quota.ledger import budgets
@@ -216,7 +216,7 @@ def _team(actor: User, step: Step) -> None:
     if team is None:
         team = accounts.create_team(actor=actor, slug=step.name, name=fields.get("name", step.name))
     elif fields.get("name", team.name) != team.name:
-        raise StateConflict(Reason(SiteCode.TEAM_NAME_STAYS, {"team": team.name}))
+        team = teams.rename(actor=actor, team=team, name=fields["name"])
     if fields.keys() & {"egress", "egress_allow"}:
         team_egress.set_egress(
             actor=actor, team=team, egress=fields.get("egress"), egress_allow=fields.get("egress_allow")

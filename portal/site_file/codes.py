@@ -16,4 +16,3 @@ class SiteCode(StrEnum):
     FILE_TWICE = "file_twice"
     NO_SUCH_NAME = "no_such_name"
     STEP_REFUSED = "step_refused"
-    TEAM_NAME_STAYS = "team_name_stays"

@@ -31,7 +31,4 @@ TEXTS: dict[StrEnum, Text] = {
         _("Line %(line)s, %(section)s “%(name)s”: %(reason)s."),
         _("Nothing was changed. Correct it and try again."),
     ),
-    SiteCode.TEAM_NAME_STAYS: Text(
-        _("The name of the team “%(team)s” cannot be changed."), _("Use this name in the file.")
-    ),
 }

@@ -30,7 +30,7 @@ from portal.common.api import (
     named_in,
     operation,
 )
-from portal.common.errors import InvalidInput
+from portal.common.errors import InvalidInput, NeedsApproval
 from portal.common.events import live, stream
 from portal.common.filtering import MomentFilter
 from portal.common.pagination import whole_number
@@ -49,6 +49,7 @@ from portal.workspaces.order_serializers import (
     WorkspaceChangeSerializer,
     WorkspaceCreateSerializer,
     order_of,
+    start_of,
 )
 from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.serializers import LogSerializer, WorkspaceSerializer
@@ -173,9 +174,14 @@ class WorkspaceViewSet(ListViewSet):
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, WorkspaceCreateSerializer)
         order = order_of(request, team_named(request.user, body.get("team", "")), body)
-        creation = services.create(
-            actor=request.user, order=order, idempotency_key=idempotency.key_of(request)
-        )
+        try:
+            creation = services.create(
+                actor=request.user, order=order, idempotency_key=idempotency.key_of(request)
+            )
+        except NeedsApproval as error:
+            if ask := error.extra["ask"]:
+                ask["start"] = start_of(request)
+            raise
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": location_of(creation.workspace)}
         if creation.replayed:

@@ -161,6 +161,12 @@ class ResizeSerializer(StrictSerializer):
     flavor = serializers.CharField(max_length=60, help_text="Slug of the flavor.")
 
 
+def start_of(request: Request) -> dict[str, Any]:
+    """Return the body of a request for a workspace without its team, as `start` of a quota request."""
+    body: Any = request.data
+    return {name: value for name, value in body.items() if name != "team"}
+
+
 def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> WorkspaceOrder:
     """Return the order in the validated body of a `WorkspaceOrderSerializer`.
 

@@ -7,12 +7,12 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from portal.common.actors import SystemActor
-from portal.common.errors import NotAllowed, StateConflict
+from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Membership, Role, Team, User
-from portal.people.accounts.policies import is_owner, require_work_in, works_in
+from portal.people.accounts.policies import is_owner, require_active_team, require_work_in, works_in
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
@@ -95,8 +95,21 @@ def require_active_owner(owner: User) -> None:
         )
 
 
+def require_open_team(team: Team) -> None:
+    """Raise `StateConflict` if the team is archived, and `NotFound` if it is deleted.
+
+    Locks the team in the caller's transaction, so that archiving it concurrently either stops the workspace
+    or prevents the start.
+    """
+    present = Team.objects.select_for_update(no_key=True).filter(pk=team.pk).first()
+    if present is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": team.slug}))
+    require_active_team(present)
+
+
 def require_place(workspace: Workspace) -> None:
     """Raise `StateConflict` if the owner no longer works in the team, which would be charged."""
+    require_open_team(workspace.team)
     if not works_in(workspace.owner, workspace.team):
         named = {"username": workspace.owner.username, "team": workspace.team.name}
         raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code=ProblemCode.NOT_A_MEMBER)

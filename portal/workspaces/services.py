@@ -27,7 +27,8 @@ from portal.common.events.kinds import AuditKind
 from portal.common.idempotency import KeyUse
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
-from portal.people.accounts.domain_events import MembershipRevoked, UserDeactivated, UserDeleted
+from portal.people.accounts.codes import AccountCode
+from portal.people.accounts.domain_events import MembershipRevoked, TeamArchived, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
 from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software, stops
 from portal.workspaces.admission_policy import admission_policy
@@ -99,6 +100,7 @@ def create(
                     if (repeated := repeated_of(use)) is not None:
                         return Creation(repeated, replayed=True)
                     use.claim()
+                policies.require_open_team(order.team)
                 workspace = _insert(
                     actor,
                     order,
@@ -389,6 +391,13 @@ def stop_all_in_team(event: MembershipRevoked) -> None:
     workspaces = Workspace.objects.filter(owner=event.user, team=event.team)
     named = {"username": event.user.username, "team": event.team.name}
     _stop_all(workspaces, actor=event.actor, cause=Reason(WorkspaceCode.OWNER_LEFT_TEAM, named))
+
+
+def stop_all_of_team(event: TeamArchived) -> None:
+    """Stop all running and queued workspaces of an archived team; files are kept."""
+    workspaces = Workspace.objects.filter(team=event.team)
+    cause = Reason(AccountCode.TEAM_ARCHIVED, {"team": event.team.name})
+    _stop_all(workspaces, actor=event.actor, cause=cause)
 
 
 def _stop_all(workspaces: WorkspaceQuerySet, *, actor: User | SystemActor, cause: Reason) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from portal.common.events.models import Event
 from portal.people.accounts.models import Membership, Team
+from portal.quota.limits.models import Quota
 from tests.api.conftest import problem
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 
@@ -56,13 +58,49 @@ def test_only_an_operator_makes_teams(api: Any, olga: Any, alice: Any) -> None:
     assert made.status_code == 201
     assert made["Location"] == "/api/v1/teams/audio"
     assert made.json()["member_count"] == 1
-    assert Team.objects.get().memberships.get().user == alice
+    assert Team.objects.get(slug="audio").memberships.get().user == alice
+    own = api(olga).post("teams", {"slug": "robots"}).json()
+    assert (own["role"], own["member_count"], own["archived_at"]) == ("owner", 1, None)
     problem(api(alice).post("teams", {"slug": "mine"}), 403, "not_allowed")
     assert "slug" in problem(api(olga).post("teams", {"slug": "audio"}), 400, "invalid")["errors"]
     assert "slug" in problem(api(olga).post("teams", {"slug": "No!"}), 400, "invalid")["errors"]
     assert (
         "owner" in problem(api(olga).post("teams", {"slug": "x", "owner": "zed"}), 400, "invalid")["errors"]
     )
+
+
+def test_a_team_is_renamed_archived_and_restored(api: Any, alice: Any, bob: Any, team: Any) -> None:
+    owner, member = api(alice), api(bob)
+    workspace = WorkspaceFactory(owner=bob, team=team, state="pending")
+    assert owner.send("PATCH", "teams/vision", {"name": " Seeing "}).json()["name"] == "Seeing"
+    assert "name" in problem(owner.send("PATCH", "teams/vision", {"name": " "}), 400, "invalid")["errors"]
+    problem(member.send("PATCH", "teams/vision", {"name": "Mine"}), 403, "not_allowed")
+
+    assert owner.get("teams/vision/contents").json() == {"workspaces": 1, "active": 1, "homes": 0}
+    problem(member.post("teams/vision/archive"), 403, "not_allowed")
+    for _ in range(2):
+        assert owner.post("teams/vision/archive").json()["archived_at"]
+    workspace.refresh_from_db()
+    assert workspace.desired_state == "stopped"
+    assert owner.get("teams/vision/contents").json()["active"] == 0
+    for _ in range(2):
+        assert owner.post("teams/vision/restore").json()["archived_at"] is None
+
+
+def test_only_an_unused_team_is_deleted(api: Any, olga: Any, alice: Any, bob: Any, team: Any) -> None:
+    operator = api(olga)
+    problem(api(alice).delete("teams/vision"), 403, "not_allowed")
+    WorkspaceFactory(owner=bob, team=team, state="terminated")
+    refused = problem(operator.delete("teams/vision"), 409, "in_use")
+    assert refused["detail"].startswith("Vision has been used. Workspaces, with deleted ones: 1;")
+    assert operator.post("teams", {"slug": "typo"}).status_code == 201
+    unused = Team.objects.get(slug="typo")
+    Quota.objects.create(team=unused, resource="gpu:h100", quota=1000)
+    assert operator.delete("teams/typo").status_code == 204
+    assert not Quota.objects.filter(team=unused).exists()
+    assert Event.objects.get(kind="team.deleted").data == {"slug": "typo", "name": "typo"}
+    problem(operator.get("teams/typo"), 404, "not_found")
+    assert operator.post("teams", {"slug": "typo"}).status_code == 201
 
 
 def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:

@@ -97,8 +97,9 @@ def test_what_would_become_of_a_request(as_bob, team, quota, code, outcome):
 def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
     ran = as_bob("up", *H100, "--wait", "--timeout", "60")
-    assert ran.code == 7
-    assert as_bob("up", *H100, "--json").json["error"]["code"] == "needs_approval"
+    assert ran.code == 7 and 'Add --ask "why" to request it.' in ran.err
+    error = as_bob("up", *H100, "--json").json["error"]
+    assert error["code"] == "needs_approval" and error["ask"]["start"]["flavor"] == "sim-h100-x1"
     assert not Workspace.objects.exists()
 
 

@@ -11,13 +11,18 @@ import httpx
 import pytest
 from django.db import connection
 
+from portal.catalog import selectors
 from portal.cli.client.workspaces import Workspaces
 from portal.cli.errors import Unreachable
 from portal.cli.loopback import Connection
 from portal.cli.signals import Terminated
+from portal.common.actors import SYSTEM
+from portal.quota.limits.services import limits
+from portal.quota.requests.models import QuotaRequest
+from portal.quota.requests.services import requests
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from tests.factories import WorkspaceFactory
+from tests.factories import UserFactory, WorkspaceFactory
 from tests.workspaces.gateway.gateway_support import eventually
 
 UP = ("up", "--flavor", "sim-cpu", "--name", "job")
@@ -51,6 +56,74 @@ def test_a_key_of_the_pipelines_makes_one(as_bob: Any) -> None:
     first, second = (as_bob(*UP, "--idempotency-key", "job-7", "--json").json["id"] for _ in range(2))
     assert first == second
     assert Workspace.objects.count() == 1
+
+
+@pytest.fixture
+def petra(team: Any) -> Any:
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
+    return UserFactory(username="petra", is_approver=True)
+
+
+def decided(decide: Any) -> threading.Thread:
+    """Decide on the request for which the command waits, as soon as there is one."""
+
+    def run() -> None:
+        try:
+            decide(eventually(QuotaRequest.objects.first).pk)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+ASKING = ("up", "--flavor", "sim-h100-x1", "--name", "job", "--ask", "A paper")
+
+
+def test_an_approval_is_requested_and_waited_for(as_bob: Any, workers: None, petra: Any) -> None:
+    thread = decided(lambda pk: requests.approve(actor=petra, request_id=pk))
+    ran = as_bob(*ASKING, "--ask-hours", "8", "--wait", "--timeout", "60", "--idempotency-key", "7", "--json")
+    thread.join(20)
+    assert (ran.code, ran.json["state"]) == (0, "running"), ran.err
+    request = QuotaRequest.objects.get()
+    assert (request.note, str(request.workspace_id)) == ("A paper", ran.json["id"])
+    assert request.until is not None
+    again = as_bob(*ASKING, "--idempotency-key", "7", "--json")
+    assert again.json["id"] == ran.json["id"] and Workspace.objects.count() == 1
+
+
+def test_a_denial_is_reported(as_bob: Any, workers: None, petra: Any) -> None:
+    thread = decided(lambda pk: requests.deny(actor=petra, request_id=pk, note="Not this week"))
+    ran = as_bob(*ASKING, "--wait", "--timeout", "60")
+    thread.join(20)
+    assert ran.code == 7 and "petra denied the request: Not this week" in ran.err
+
+
+def test_without_waiting_the_workspace_is_there_at_once(as_bob: Any, petra: Any) -> None:
+    ran = as_bob(*ASKING)
+    assert ran.code == 0 and "job is pending (simulated), waits for approval" in ran.err
+    late = as_bob(*ASKING, "--reuse", "--wait", "--timeout", "1")
+    assert late.code == 6, late.err
+    assert as_bob("up", "--flavor", "sim-h100-x1", "--ask-hours", "2").code == 2
+
+
+def test_a_stopped_one_is_requested_too(as_bob: Any, bob: Any, team: Any, pool: Any, petra: Any) -> None:
+    flavor = selectors.all_flavors().get(slug="sim-h100-x1")
+    resources = flavor.as_request()
+    WorkspaceFactory(
+        owner=bob, team=team, pool=pool, name="job", state=State.STOPPED, flavor=flavor, resources=resources
+    )
+    ran = as_bob(*ASKING, "--reuse")
+    request = QuotaRequest.objects.get()
+    assert ran.code == 7 and f"It is requested ({str(request.pk)[:8]})." in ran.err
+    assert request.workspace is None
+
+
+def test_a_request_that_comes_too_late_is_cancelled(as_bob: Any, petra: Any) -> None:
+    assert as_bob(*ASKING, "--wait", "--timeout", "1", "--clean-up").code == 6
+    assert QuotaRequest.objects.get().state == "cancelled"
+    assert Workspace.objects.get().state in GOING
 
 
 def test_waiting_for_the_end_has_an_end(as_bob: Any, bob: Any, team: Any, pool: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
 from portal.people.accounts.models import ApiToken, User
+from portal.people.service_accounts.models import TrustRule
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, make_token
 
 SA = "service-account"
@@ -82,6 +84,42 @@ def test_json_of_every_command(as_alice, ci):
     assert gone == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
     assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["state"] == "deactivated"
     assert as_alice(SA, "tokens", "svc-nobody", "--json").code == 5
+
+
+ISSUER = "https://token.actions.githubusercontent.com"
+
+
+def test_a_trust_rule_from_its_making_to_its_end(as_alice, ci, settings):
+    settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [ISSUER]
+    trust = (SA, "trust", "ci", "deploy", "--issuer", ISSUER, "--scope", "workspaces:read", "--minutes", "30")
+    conditions = ("--condition", "repository_id = 123456", "--condition", "ref~refs/heads/*=x")
+    made = as_alice(*trust, *conditions)
+    rule = TrustRule.objects.get()
+    assert (made.code, made.out) == (0, f"{rule.pk}\n"), made.err
+    assert (rule.name, rule.lifetime_s, rule.scopes) == ("deploy", 1800, ["workspaces:read"])
+    assert rule.audience == os.environ["BERTH_URL"]
+    assert rule.conditions == [
+        {"claim": "repository_id", "match": "exact", "value": "123456"},
+        {"claim": "ref", "match": "glob", "value": "refs/heads/*=x"},
+    ]
+    (listed,) = as_alice(SA, "trust-rules", "ci").out.splitlines()[1:]
+    assert listed.startswith(str(rule.pk)[:8]) and "ref ~ refs/heads/*=x" in listed
+    assert as_alice(SA, "trust-rules", "ci", "--json").json[0]["id"] == str(rule.pk)
+
+    again = as_alice(*trust, *conditions, "--json").json
+    twice = as_alice(SA, "untrust", "ci", "deploy", "-y")
+    assert twice.code == 2 and "2 trust rules" in twice.err
+    assert as_alice(SA, "untrust", "ci", again["id"], "-y", "--json").json["deleted"] is True
+    assert as_alice(SA, "untrust", "ci", "deploy").code == 2, "nobody was there to be asked"
+    assert as_alice(SA, "untrust", "ci", "deploy", "-y").out == "“deploy” is deleted.\n"
+    assert as_alice(SA, "untrust", "ci", "deploy", "-y").code == 5
+    assert not TrustRule.objects.exists()
+
+
+@pytest.mark.parametrize("text", ["", "ref", "= main", "ref =", "~"])
+def test_a_condition_has_a_claim_and_a_value(as_alice, ci, text):
+    ran = as_alice(SA, "trust", "ci", "x", "--issuer", ISSUER, "--scope", "gpus:read", "--condition", text)
+    assert ran.code == 2 and "is not a condition" in ran.err
 
 
 def test_a_token_of_a_person_is_not_reached_through_an_account(as_alice, ci, bob, alice):

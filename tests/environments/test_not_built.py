@@ -38,8 +38,8 @@ def test_a_build_that_the_node_did_not_answer_keeps_its_reason_while_no_node_can
     page = as_user(olga).get(f"/environments/{made.slug}/").content.decode()
     assert "did not respond during the build." in page
     assert "Try again" in page
-    assert "Being built" not in page
-    assert "Being built" not in as_user(olga).get("/environments/").content.decode()
+    assert "Building" not in page
+    assert "Building" not in as_user(olga).get("/environments/").content.decode()
     Node.objects.update(online=True)
     upkeep.sweep()
     assert version_of(made).state == VersionState.BUILDING
@@ -60,11 +60,11 @@ def test_trying_again_without_a_node_says_why(local_pool, sent, olga, as_user):
 def test_a_build_is_queued_until_a_node_works_on_it(local_pool, sent, olga, as_user):
     made = environment()
     page = as_user(olga).get(f"/environments/{made.slug}/").content.decode()
-    assert "Being built" not in page
+    assert "Building" not in page
     assert str(BuildState.QUEUED.label) in page
     progress(only(sent))
-    assert "Being built" in as_user(olga).get(f"/environments/{made.slug}/").content.decode()
-    assert "Being built" in as_user(olga).get("/environments/").content.decode()
+    assert "Building" in as_user(olga).get(f"/environments/{made.slug}/").content.decode()
+    assert "Building" in as_user(olga).get("/environments/").content.decode()
 
 
 def test_versions_are_shown_as_they_were_pasted(local_pool, sent, olga, as_user):

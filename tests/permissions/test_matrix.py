@@ -455,6 +455,7 @@ class Stage:
             ("POST", "secrets/<uuid:secret_id>/"): {"value": "another value"},
             ("POST", "account/dotfiles/"): {"url": "https://git.example/dots"},
             ("PUT", "api/v1/teams/<slug:slug>/egress"): {"egress": "none"},
+            ("PATCH", "api/v1/teams/<slug:slug>"): {"name": "Seeing"},
             ("PUT", "api/v1/me/dotfiles"): {"url": "https://git.example/dots"},
             **{
                 ("PUT", f"api/v1/{of}/secrets/<str:name>"): {"value": "another value"}

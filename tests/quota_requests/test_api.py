@@ -95,6 +95,40 @@ def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token
     assert Workspace.objects.get().state == "terminated"
 
 
+@pytest.mark.parametrize("path", ["workspaces", "admission/preview"])
+def test_an_ask_is_a_valid_body(bob, team, eight, with_token, path):
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
+    client = with_token(bob)
+    start = {"template": "jupyterlab", "flavor": "gpu-2", "start_without_gpu": False}
+    start |= {"name": "big", "priority": -5, "git": None} if path == "workspaces" else {}
+    refused = client.post(f"/api/v1/{path}", {**start, "team": "vision"}, **JSON).json()
+    assert refused["ask"]["start"] == start and refused["ask"]["team"] == "vision"
+    assert not Workspace.objects.exists()
+    made = client.post("/api/v1/quota-requests", refused["ask"], **JSON)
+    assert made.status_code == 201, made.json()
+    workspace = Workspace.objects.get(pk=made.json()["workspace"])
+    assert workspace.state == "pending" and workspace.priority == start.get("priority", 0)
+
+
+def test_a_key_finds_the_workspace_that_was_requested_with_it(bob, petra, team, eight, with_token):
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
+    client, key = with_token(bob), {"HTTP_IDEMPOTENCY_KEY": "job-7", **JSON}
+    order = {"template": "jupyterlab", "flavor": "gpu-2", "team": "vision"}
+    ask = client.post("/api/v1/workspaces", order, **key).json()["ask"]
+    made = client.post("/api/v1/quota-requests", ask, **key).json()
+    url = f"/api/v1/quota-requests/{made['id']}/approve"
+    assert with_token(petra).post(url, {}, **JSON).json()["state"] == "approved"
+    again = client.post("/api/v1/workspaces", order, **key)
+    assert (again.status_code, again.json()["id"]) == (201, made["workspace"])
+
+
+def test_a_workspace_needs_its_own_scope(bob, team, eight, with_token):
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
+    start = {"template": "jupyterlab", "flavor": "gpu-2"}
+    client = with_token(bob, "quotas:read", "quotas:write")
+    assert client.post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).status_code == 403
+
+
 def test_rules_are_made_changed_and_removed_by_approvers(bob, alice, petra, team, eight, with_token):
     approver = with_token(petra, "quotas:read", "quotas:decide")
     body = {"resource": "gpu:h100", "amount_at_most": 2000, "hours_at_most": 8}

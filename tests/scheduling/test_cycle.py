@@ -91,7 +91,9 @@ def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool
     Quota.objects.create(team=team, resource=H100, quota=2000)
     with pytest.raises(NeedsApproval) as refused:
         make(alice, "sim-h100-x4")
-    assert refused.value.extra["ask"] == {"kind": "quota", "resource": H100, "amount": 2000}
+    ask = {"team": "vision", "kind": "quota", "resource": H100, "amount": 2000}
+    note = "To start JupyterLab on Simulated H100 × 4."
+    assert refused.value.extra["ask"] == {**ask, "note": note}
     assert not Workspace.objects.exists()
 
 

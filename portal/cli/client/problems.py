@@ -31,6 +31,7 @@ def error_of(base_url: str, response: httpx.Response) -> CliError:
         status=response.status_code,
         code=str(problem.get("code", "")),
         request_id=str(problem.get("request_id", "")),
+        ask=problem.get("ask"),
     )
 
 

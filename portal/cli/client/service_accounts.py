@@ -10,7 +10,7 @@ from portal.cli.client.transport import JsonObject, path_of, without_empty
 
 
 class ServiceAccounts(Resource):
-    """A team's service accounts and their tokens."""
+    """A team's service accounts, their tokens and trust rules."""
 
     def list(self, team: str) -> Iterator[JsonObject]:
         return self._transport.list(_path(team))
@@ -32,6 +32,17 @@ class ServiceAccounts(Resource):
     def create_token(self, team: str, username: str, **token: Any) -> JsonObject:
         """Create a token: `name`; optional are `scopes`, `expires_at`. Only this response has its secret."""
         return self._transport.post(_path(team, username, "tokens"), without_empty(token))
+
+    def trust_rules(self, team: str, username: str) -> Iterator[JsonObject]:
+        """Yield the rules that exchange tokens of pipelines for tokens of a service account."""
+        return self._transport.list(_path(team, username, "trust-rules"))
+
+    def create_trust_rule(self, team: str, username: str, **rule: Any) -> JsonObject:
+        """Create a rule: `name`, `issuer`, `audience`, `conditions`, `scopes`; optional is `lifetime_s`."""
+        return self._transport.post(_path(team, username, "trust-rules"), without_empty(rule))
+
+    def delete_trust_rule(self, team: str, username: str, rule_id: str) -> None:
+        self._transport.delete(_path(team, username, "trust-rules", rule_id))
 
 
 def _path(team: str, *segments: str) -> str:

@@ -105,6 +105,10 @@ def _types() -> Iterable[EventType]:
     yield EventType(
         "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("The network access of a team was changed.")
     )
+    yield EventType("team.renamed", (K.TEAM_RENAMED,), team, _("The team was renamed."))
+    yield EventType("team.archived", (K.TEAM_ARCHIVED,), team, _("The team was archived."))
+    yield EventType("team.restored", (K.TEAM_RESTORED,), team, _("An archived team was restored."))
+    yield EventType("team.deleted", (K.TEAM_DELETED,), operators, _("A team was deleted."))
     yield EventType("team.created", (K.TEAM_CREATED,), operators, _("A team was created."))
     yield EventType(
         "gpu_check.failed",

@@ -35,6 +35,7 @@ from portal.people.accounts import (
     selectors,
     services,
     team_egress,
+    teams,
     users,
 )
 from portal.people.accounts.codes import AccountCode
@@ -44,11 +45,14 @@ from portal.people.accounts.serializers import (
     MemberSerializer,
     MemberSetSerializer,
     MeSerializer,
+    TeamChangeSerializer,
+    TeamContentsSerializer,
     TeamCreateSerializer,
     TeamEgressChangeSerializer,
     TeamEgressSerializer,
     TeamSerializer,
 )
+from portal.people.accounts.team_contents import team_contents
 
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
 
@@ -131,6 +135,11 @@ class TeamViewSet(ReadViewSet):
         "list": "listTeams",
         "create": "createTeam",
         "retrieve": "getTeam",
+        "partial_update": "updateTeam",
+        "contents": "getTeamContents",
+        "archive": "archiveTeam",
+        "restore": "restoreTeam",
+        "destroy": "deleteTeam",
         "egress": "getTeamEgress",
         "set_egress": "setTeamEgress",
         "egress_versions": "listTeamEgressVersions",
@@ -156,7 +165,7 @@ class TeamViewSet(ReadViewSet):
     @operation(
         "Create a team",
         idempotent=True,
-        description="For operators.",
+        description="For operators. The first owner is `owner`, or you.",
         request=TeamCreateSerializer,
         responses={201: TeamSerializer},
         errors=[400, 415],
@@ -169,10 +178,76 @@ class TeamViewSet(ReadViewSet):
             actor=request.user,
             slug=body["slug"],
             name=body.get("name", ""),
-            owner=_user(body["owner"]) if body.get("owner") else None,
+            owner=_user(body["owner"]) if body.get("owner") else request.user,
         )
         location = reverse("api:team-detail", args=[team.slug])
         return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)
+
+    @operation(
+        "Rename a team",
+        description="For owners of the team and operators. Idempotent.",
+        request=TeamChangeSerializer,
+        responses={200: TeamSerializer},
+        errors=[400, 404, 415],
+    )
+    def partial_update(self, request: UserRequest, slug: str) -> Response:
+        name = body_of(request, TeamChangeSerializer)["name"]
+        teams.rename(actor=request.user, team=self.get_object(), name=name)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Delete a team",
+        description=(
+            "For operators. Only a team that was never used, with its roles, quota, budget and secrets. "
+            "Archive a team with workspaces, even deleted ones, service accounts, templates or environments."
+        ),
+        responses={204: None},
+        errors=[404, 409],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        teams.delete(actor=request.user, team=self.get_object())
+        return Response(status=204)
+
+    @operation(
+        "Count what a team has",
+        description="Ask before you archive it. For owners of the team, operators and auditors.",
+        responses={200: TeamContentsSerializer},
+        errors=[404],
+    )
+    @action(detail=True, pagination_class=None, filterset_class=None)
+    def contents(self, request: UserRequest, slug: str) -> Response:
+        team = self.get_object()
+        if not request.user.sees_all:
+            policies.require_manage_team(request.user, team)
+        return Response(TeamContentsSerializer(team_contents().contents_of(team)).data)
+
+    @operation(
+        "Archive a team",
+        description=(
+            "Stops its workspaces and allows no new ones. Cancels its open requests and its reservations. "
+            "Keeps members, workspaces, home folders, quota, budgets and records. For owners of the team and "
+            "operators. Idempotent."
+        ),
+        request=None,
+        responses={200: TeamSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"])
+    def archive(self, request: UserRequest, slug: str) -> Response:
+        teams.archive(actor=request.user, team=self.get_object())
+        return self.answer(self.get_object())
+
+    @operation(
+        "Restore an archived team",
+        description="Members can start workspaces again. For owners of the team and operators. Idempotent.",
+        request=None,
+        responses={200: TeamSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"])
+    def restore(self, request: UserRequest, slug: str) -> Response:
+        teams.restore(actor=request.user, team=self.get_object())
+        return self.answer(self.get_object())
 
     @operation(
         "Read what a team's workspaces may reach",

@@ -42,6 +42,7 @@ class AccountCode(StrEnum):
     ONLY_OPERATORS = "only_operators"
     ONLY_TEAM_OWNERS = "only_team_owners"
     SCIM_ALONE = "scim_alone"
+    TEAM_ARCHIVED = "team_archived"
     TEAM_NOT_VALID = "team_not_valid"
     OWN_ACCOUNT_BY_TOKEN = "own_account_by_token"
     OVERLAP_OUT_OF_RANGE = "overlap_out_of_range"

@@ -55,7 +55,15 @@ class MemberSet(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class TeamsChanged(DomainEvent):
-    """A team was created or renamed."""
+    """A team was created, renamed or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamArchived(DomainEvent):
+    """A team was archived. Everything running or waiting in it has to end."""
+
+    team: Team
+    actor: User | SystemActor
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,12 @@ class TeamForm(forms.Form):
     )
 
 
+class TeamNameForm(forms.Form):
+    """A new name of a team."""
+
+    name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+
+
 class TeamEgressForm(forms.Form):
     """Egress policy of a team's workspaces."""
 

@@ -275,7 +275,7 @@ class Team(models.Model):
     """A team. Every workspace is charged to one team.
 
     `egress` and `egress_allow` apply to all its workspaces, whatever their template. `updated_at` is the time
-    of the last change of these two.
+    of the last change of these two. An archived team starts no workspaces.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -299,6 +299,9 @@ class Team(models.Model):
         help_text=_("Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16."),
     )
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
+    archived_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When it was archived; null for an active team."
+    )
     members = models.ManyToManyField(User, through="Membership", related_name="teams")
 
     class Meta:

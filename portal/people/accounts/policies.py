@@ -25,10 +25,18 @@ def is_owner(actor: User, team: Team) -> bool:
 
 def works_in(actor: User, team: Team) -> bool:
     """Return whether the actor may start workspaces and make requests in the team. Viewers may not."""
-    return team.memberships.filter(user=actor).exclude(role=Role.VIEWER).exists()
+    working = team.memberships.filter(user=actor).exclude(role=Role.VIEWER)
+    return team.archived_at is None and working.exists()
+
+
+def require_active_team(team: Team) -> None:
+    """Raise `StateConflict` for an archived team."""
+    if team.archived_at is not None:
+        raise StateConflict(Reason(AccountCode.TEAM_ARCHIVED, {"team": team.name}))
 
 
 def require_work_in(actor: User, team: Team) -> None:
+    require_active_team(team)
     if works_in(actor, team):
         return
     code = AccountCode.VIEWER_ONLY if is_member(actor, team) else AccountCode.NOT_IN_TEAM

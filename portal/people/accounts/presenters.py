@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from portal.people.accounts.models import Team, User
+from portal.people.accounts.team_contents import TeamContents
 
 
 def rights(user: User) -> list[str]:
@@ -56,6 +58,46 @@ def removal_question(team: Team, username: str) -> dict[str, Any]:
             _("audit log entries"),
         ],
         "yes": _("Remove %(username)s") % params,
+    }
+
+
+def archive_question(team: Team, contents: TeamContents) -> dict[str, Any]:
+    """Return the context of the confirmation to archive a team."""
+    params = {"team": team.name}
+    return {
+        "title": _("Archive %(team)s?") % params,
+        "loses": [
+            ngettext(
+                "%(count)d workspace that runs or waits stops.",
+                "%(count)d workspaces that run or wait stop.",
+                contents.active,
+            )
+            % {"count": contents.active},
+            _("No workspace of %(team)s can start until the team is restored.") % params,
+            _("Open requests and reservations of the team are cancelled."),
+        ],
+        "stays": [
+            ngettext("%(count)d workspace, stopped.", "%(count)d workspaces, stopped.", contents.workspaces)
+            % {"count": contents.workspaces},
+            ngettext("%(count)d home folder.", "%(count)d home folders.", contents.homes)
+            % {"count": contents.homes},
+            _("Members, secrets, quota, GPU-hours and budget. Costs stay in the reports."),
+        ],
+        "yes": _("Archive team"),
+    }
+
+
+def team_deletion_question(team: Team) -> dict[str, Any]:
+    """Return the context of the confirmation to delete a team that was never used."""
+    return {
+        "title": _("Delete %(team)s?") % {"team": team.name},
+        "loses": [
+            _("Roles of its members. Their accounts stay."),
+            _("Quota, GPU-hours, budget, reservations and requests of the team."),
+            _("Secrets, channels and webhooks of the team."),
+        ],
+        "stays": [_("The audit log. The short name can be used again.")],
+        "yes": _("Delete team"),
     }
 
 

@@ -40,9 +40,9 @@ def own_teams(actor: User) -> QuerySet[Team]:
 
 
 def chargeable_teams(actor: User) -> QuerySet[Team]:
-    """Return teams that the actor may charge: all except those where they are a viewer."""
+    """Return teams that the actor may charge: active ones where they are more than a viewer."""
     working = Membership.objects.filter(user=actor).exclude(role=Role.VIEWER)
-    return Team.objects.filter(memberships__in=working).order_by("slug")
+    return Team.objects.filter(memberships__in=working, archived_at=None).order_by("slug")
 
 
 def membership_of(team: Team, username: str) -> Membership:

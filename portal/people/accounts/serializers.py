@@ -13,6 +13,7 @@ from portal.common.representation import stamp
 from portal.common.scopes import Scope
 from portal.people.accounts import team_egress
 from portal.people.accounts.models import AccountKind, ApiToken, Membership, Role, SiteRole, Team, TeamEgress
+from portal.people.accounts.team_contents import TeamContents
 from portal.people.accounts.tokens import MAX_OVERLAP_HOURS
 
 
@@ -36,7 +37,7 @@ class TeamSerializer(serializers.ModelSerializer[Team]):
 
     class Meta:
         model = Team
-        fields = ["slug", "name", "role", "member_count", "created_at"]
+        fields = ["slug", "name", "role", "member_count", "created_at", "archived_at"]
         read_only_fields = fields
 
     @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
@@ -49,8 +50,20 @@ class TeamCreateSerializer(StrictSerializer):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
     owner = serializers.CharField(
-        max_length=32, required=False, help_text="User name of the first owner; without it, nobody."
+        max_length=32, required=False, help_text="User name of the first owner; without it, you."
     )
+
+
+class TeamChangeSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80, help_text="New name. The short name cannot be changed.")
+
+
+class TeamContentsSerializer(serializers.Serializer[TeamContents]):
+    """What the team has. Archiving stops `active` workspaces and keeps everything else."""
+
+    workspaces = serializers.IntegerField(help_text="Number of workspaces, except deleted ones.")
+    active = serializers.IntegerField(help_text="How many of them run or wait.")
+    homes = serializers.IntegerField(help_text="Number of home folders.")
 
 
 class TeamEgressSerializer(serializers.ModelSerializer[Team]):

@@ -1,21 +1,86 @@
-"""Page of a team's egress policy."""
+"""Pages of a team: name, archive, deletion, egress policy."""
 
 from __future__ import annotations
 
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.common import etags
-from portal.common.errors import PortalError
+from portal.common.errors import PortalError, StateConflict
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts import policies, selectors, team_egress
-from portal.people.accounts.forms import TeamEgressForm, add_problems, form_status
+from portal.people.accounts import policies, presenters, selectors, team_egress, teams
+from portal.people.accounts.forms import TeamEgressForm, TeamNameForm, add_problems, form_status
+from portal.people.accounts.team_contents import team_contents
 
 VERSIONS_SHOWN = 20
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rename(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Change the name of a team. A GET, as after a new sign-in, only shows the team."""
+    if request.method == "POST":
+        team = selectors.team_by_slug(request.user, slug)
+        policies.require_manage_team(request.user, team)
+        form = TeamNameForm(request.POST)
+        try:
+            name = form.cleaned_data["name"] if form.is_valid() else ""
+            team = teams.rename(actor=request.user, team=team, name=name)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("The team is now called %(team)s.") % {"team": team.name})
+    return redirect("home:team", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def archive(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Show what becomes of the team's workspaces, homes and budgets, then archive it."""
+    team = selectors.team_by_slug(request.user, slug)
+    policies.require_manage_team(request.user, team)
+    if request.method == "POST":
+        teams.archive(actor=request.user, team=team)
+        messages.success(request, _("%(team)s is archived.") % {"team": team.name})
+        return redirect("home:team", slug)
+    question = presenters.archive_question(team, team_contents().contents_of(team))
+    back = reverse("home:team", args=[slug])
+    return render(request, "confirm.html", {**question, "action": request.path, "back": back})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def restore(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Restore an archived team. A GET, as after a new sign-in, only shows the team."""
+    if request.method == "POST":
+        team = selectors.team_by_slug(request.user, slug)
+        teams.restore(actor=request.user, team=team)
+        messages.success(
+            request, _("%(team)s is restored. Its members can start workspaces.") % {"team": team.name}
+        )
+    return redirect("home:team", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Show whether the team can be deleted and what ends, then delete it. For operators."""
+    team = selectors.team_by_slug(request.user, slug)
+    policies.require_operator(request.user)
+    back = reverse("home:team", args=[slug])
+    context = {**presenters.team_deletion_question(team), "action": request.path, "back": back}
+    try:
+        if request.method == "POST":
+            teams.delete(actor=request.user, team=team)
+            messages.success(request, _("%(team)s is deleted.") % {"team": team.name})
+            return redirect("accounts:teams")
+        team_contents().require_unused(team)
+    except StateConflict as error:
+        context["refusals"] = [error.sentence]
+    return render(request, "confirm.html", context, status=409 if request.method == "POST" else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

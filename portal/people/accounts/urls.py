@@ -45,6 +45,10 @@ urlpatterns = [
     path("users/<str:username>/sessions/revoke/", user_views.user_end_sessions, name="user-sessions-revoke"),
     path("users/<str:username>/delete/", user_views.user_delete, name="user-delete"),
     path("teams/", views.teams, name="teams"),
+    path("teams/<slug:slug>/rename/", team_views.rename, name="team-rename"),
+    path("teams/<slug:slug>/archive/", team_views.archive, name="team-archive"),
+    path("teams/<slug:slug>/restore/", team_views.restore, name="team-restore"),
+    path("teams/<slug:slug>/delete/", team_views.delete, name="team-delete"),
     path("teams/<slug:slug>/egress/", team_views.network, name="team-egress"),
     path(
         "teams/<slug:slug>/egress/versions/<int:number>/restore/",

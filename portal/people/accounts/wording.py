@@ -137,6 +137,9 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.SCIM_ALONE: Text(
         _("A SCIM token cannot have other scopes."), _("Create a second token for the other scopes.")
     ),
+    AccountCode.TEAM_ARCHIVED: Text(
+        _("%(team)s is archived."), _("Choose another team, or ask an owner of the team to restore it.")
+    ),
     AccountCode.TEAM_NOT_VALID: Text(_("The team is not valid. Correct the marked fields.")),
     AccountCode.TOKEN_FOR_ANOTHER: Text(
         _("You can only create tokens for yourself and for service accounts of teams that you own."),

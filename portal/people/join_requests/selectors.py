@@ -17,7 +17,7 @@ from portal.people.join_requests.models import JoinRequest, JoinState
 
 
 def joinable_teams(actor: User) -> QuerySet[Team]:
-    """Return teams that the actor is not in and may ask to join, by name.
+    """Return active teams that the actor is not in and may ask to join, by name.
 
     Each has `owner_places` (memberships of active owners, with users) and `own_requests` (the actor's open
     request, if any). Empty for auditors, who work in no team, and if teams are not listed (operators see
@@ -28,7 +28,8 @@ def joinable_teams(actor: User) -> QuerySet[Team]:
     owners = Membership.objects.filter(role=Role.OWNER, user__is_active=True).select_related("user")
     own = JoinRequest.objects.filter(requester=actor, state=JoinState.OPEN)
     return (
-        Team.objects.exclude(Exists(Membership.objects.filter(team=OuterRef("pk"), user=actor)))
+        Team.objects.filter(archived_at=None)
+        .exclude(Exists(Membership.objects.filter(team=OuterRef("pk"), user=actor)))
         .order_by("name", "pk")
         .prefetch_related(
             Prefetch("memberships", owners.order_by("user__username"), to_attr="owner_places"),

@@ -28,9 +28,9 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import services as accounts
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import MemberSet, UserDeactivated
+from portal.people.accounts.domain_events import MemberSet, TeamArchived, UserDeactivated
 from portal.people.accounts.models import Role, Team, User
-from portal.people.accounts.policies import is_member, require_person, require_role_for
+from portal.people.accounts.policies import is_member, require_active_team, require_person, require_role_for
 from portal.people.join_requests import policies, selectors
 from portal.people.join_requests.codes import JoinCode
 from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
@@ -73,6 +73,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     if not actor.is_active:
         raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": actor.username}))
     team = selectors.listed_team(actor, slug)
+    require_active_team(team)
     if is_member(actor, team):
         raise StateConflict(
             Reason(JoinCode.ALREADY_IN_TEAM, {"team": team.name}), code=ProblemCode.ALREADY_IN_TEAM
@@ -202,6 +203,12 @@ def cancel_all_of(event: UserDeactivated) -> None:
     """Cancel all open requests of a deactivated user."""
     for request in _open().filter(requester=event.user):
         _cancel(request, event.actor)
+
+
+def team_archived(event: TeamArchived) -> None:
+    """Cancel all open requests to join an archived team."""
+    for request in _open().filter(team=event.team):
+        _cancel(request, event.actor, "the team is archived")
 
 
 def member_set(event: MemberSet) -> None:

@@ -12,7 +12,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.common import etags
+from portal.common import etags, idempotency
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -29,7 +29,7 @@ from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors as accounts
-from portal.people.accounts.authentication import HasScope
+from portal.people.accounts.authentication import HasScope, require_scope
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import Delegation, Team, User
@@ -120,8 +120,9 @@ class RequestViewSet(ReadViewSet):
         "Request quota",
         idempotent=True,
         description=(
-            "For a team that you are in. What a rule allows is approved at once. With `start`, a workspace "
-            "is made that waits for the approval and then starts by itself."
+            "For a team that you are in. What a rule allows is approved at once. With `start`, creates a "
+            "workspace that waits for the approval and then starts. The `ask` of a problem with the code "
+            "`needs_approval`, or of a preview, is a valid body."
         ),
         request=AskSerializer,
         responses={201: RequestSerializer},
@@ -138,8 +139,11 @@ class RequestViewSet(ReadViewSet):
             "note": body["note"],
         }
         if start := body.get("start"):
+            require_scope(request, Scope.WORKSPACES_WRITE)
             order = order_of(request, team, start)
-            quota_request = services.ask_to_start(actor=request.user, order=order, **wanted)
+            quota_request = services.ask_to_start(
+                actor=request.user, order=order, idempotency_key=idempotency.key_of(request), **wanted
+            )
         else:
             quota_request = services.ask(actor=request.user, team=team, **wanted)
         self.kwargs["request_id"] = quota_request.pk

@@ -13,7 +13,7 @@ from portal.quota.limits.models import Grant
 from portal.quota.requests import presenters
 from portal.quota.requests.evidence import Evidence
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
-from portal.workspaces.order_serializers import WorkspaceOrderSerializer
+from portal.workspaces.order_serializers import WorkspaceCreateSerializer
 
 AMOUNT_MAX = 2**62
 AMOUNT_HELP = (
@@ -186,8 +186,10 @@ class RequestDetailSerializer(RequestSerializer):
         return EvidenceSerializer(evidence).data if evidence is not None else None
 
 
-class StartSerializer(WorkspaceOrderSerializer):
-    """A workspace that waits for the approval and then starts."""
+class StartSerializer(WorkspaceCreateSerializer):
+    """A workspace that waits for the approval and then starts. The request names its team."""
+
+    team = None  # type: ignore[assignment]
 
 
 class AskSerializer(StrictSerializer):

@@ -28,8 +28,9 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import PlacementLock
 from portal.people.accounts import approvers
-from portal.people.accounts.domain_events import UserDeactivated
+from portal.people.accounts.domain_events import TeamArchived, UserDeactivated
 from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import require_active_team
 from portal.people.accounts.selectors import owners_of
 from portal.quota.limits import policies, resources
 from portal.quota.limits.codes import QuotaCode
@@ -68,6 +69,7 @@ def request(
     conflict names these reservations and, as `next_start`, the first free time.
     """
     policies.require_reserve(actor, team)
+    require_active_team(team)
     wanted = _clean(title, amounts, starts_at, ends_at, timezone.now())
     _lock_calendar()
     _require_room(wanted)
@@ -157,7 +159,9 @@ def deny(
 
 
 @transaction.atomic
-def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
+def cancel(
+    *, actor: User | SystemActor, reservation_id: UUID, expected: frozenset[str] = etags.ANY
+) -> Reservation:
     """Cancel a reservation and free its capacity. For owners of the team and approvers. Idempotent."""
     reservation = _locked(actor, reservation_id)
     policies.require_reserve(actor, reservation.team)
@@ -186,6 +190,13 @@ def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etag
     else:
         _refresh_approvals(reservation)
     return reservation
+
+
+def cancel_all_in_team(event: TeamArchived) -> None:
+    """Cancel the reservations of an archived team that are not over."""
+    rows = Reservation.objects.filter(team=event.team, ends_at__gt=timezone.now()).order_by("pk")
+    for reservation_id in rows.exclude(state=ReservationState.CANCELLED).values_list("pk", flat=True):
+        cancel(actor=event.actor, reservation_id=reservation_id)
 
 
 def pass_on_all_of(event: UserDeactivated) -> None:

@@ -18,7 +18,7 @@ from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.wording.placement import format_requirements, joined
 
 _WAIT = gettext_lazy("Start anyway to join the queue, or choose a smaller flavor.")
-_ASK = gettext_lazy("Request more quota. The workspace starts automatically after approval.")
+_ASK = gettext_lazy("Request more quota. A workspace that you request with it starts after approval.")
 _SMALLER = gettext_lazy("Choose a smaller flavor.")
 _ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
 
@@ -153,7 +153,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     Rule.LEDGER: Text(
         gettext_lazy("%(team)s has no GPU-hours left."),
-        gettext_lazy("Request GPU-hours. The workspace starts automatically after approval."),
+        gettext_lazy("Request GPU-hours. A workspace that you request with them starts after approval."),
         _blocker,
     ),
     Rule.USER_CAP: Text(

@@ -36,6 +36,7 @@ class Migration(migrations.Migration):
                 ('egress', models.CharField(blank=True, choices=[('', 'As the pool allows'), ('list', 'Only listed hosts'), ('none', 'Nothing')], help_text='Maximum network access of workspaces.', max_length=4)),
                 ('egress_allow', models.TextField(blank=True, help_text='Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16.', max_length=4000)),
                 ('updated_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
+                ('archived_at', models.DateTimeField(blank=True, editable=False, help_text='When it was archived; null for an active team.', null=True)),
             ],
             options={
                 'ordering': ['slug'],

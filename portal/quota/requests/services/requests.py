@@ -26,7 +26,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
-from portal.people.accounts.domain_events import UserDeactivated
+from portal.people.accounts.domain_events import TeamArchived, UserDeactivated
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_work_in
 from portal.quota.ledger import services as ledger
@@ -114,12 +114,17 @@ def ask(
 
 
 @transaction.atomic
-def ask_to_start(*, actor: User, order: WorkspaceOrder, **wanted: Any) -> QuotaRequest:
+def ask_to_start(
+    *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", **wanted: Any
+) -> QuotaRequest:
     """Request as `ask` (which takes `wanted`), with a workspace that starts after approval.
 
-    Raises as `ask` and as creating a workspace, and `StateConflict` if no approval is needed.
+    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as `ask` and
+    as creating a workspace, and `StateConflict` if no approval is needed.
     """
-    waiting = workspaces.create(actor=actor, order=order, unapproved=True).workspace
+    waiting = workspaces.create(
+        actor=actor, order=order, idempotency_key=idempotency_key, unapproved=True
+    ).workspace
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(
             Reason(
@@ -269,6 +274,13 @@ def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
 def cancel_all_of(event: UserDeactivated) -> None:
     """Cancel the open requests of a deactivated user."""
     open_requests = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
+    for request_id in open_requests.order_by("created_at", "pk").values_list("pk", flat=True):
+        _cancel(_request(request_id), event.actor)
+
+
+def cancel_all_in_team(event: TeamArchived) -> None:
+    """Cancel the open requests for an archived team."""
+    open_requests = QuotaRequest.objects.filter(team=event.team, state=RequestState.OPEN)
     for request_id in open_requests.order_by("created_at", "pk").values_list("pk", flat=True):
         _cancel(_request(request_id), event.actor)
 
