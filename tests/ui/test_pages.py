@@ -15,6 +15,7 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import ApiToken, Role, Team, User
+from portal.workspaces import views
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.results import reported
@@ -300,6 +301,20 @@ def test_it_opens_by_itself_only_when_that_was_asked_for(
     client = as_user(alice)
     assert "data-open-now" not in client.get(f"/workspaces/{workspace.pk}/").content.decode()
     assert "data-open-now" in client.get(f"/workspaces/{workspace.pk}/?open=1").content.decode()
+
+
+def test_a_workspace_opens_after_a_form_that_may_not_lead_to_another_origin(
+    alice: User, as_user: Browse, workspace_in: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chromium applies the policy of the sign-in page, `form-action 'self'`, to all redirects of its form."""
+    workspace = workspace_in("running", alice)
+    monkeypatch.setattr(views.publishing, "issue_ticket", lambda **_: "t")
+    path, target = f"/workspaces/{workspace.pk}/open/?next=/lab", f"{workspace.origin}/.berth/enter"
+    client = as_user(alice)
+    after_form = client.get(path, headers={"sec-fetch-site": "same-origin"})
+    assert (after_form.status_code, after_form["Refresh"]) == (200, f"0; url={target}?ticket=t&next=%2Flab")
+    assert f'href="{target}?ticket=t&amp;next=%2Flab"' in after_form.content.decode()
+    assert client.get(path)["Location"] == f"{target}?ticket=t&next=%2Flab"
 
 
 def test_its_team_owner_may_stop_it_but_not_open_it(
