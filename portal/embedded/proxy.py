@@ -28,6 +28,7 @@ from provisioning.endpoints import (
     NODE_HEADER,
     SOCKET_HEADER,
     SOCKET_NAME,
+    UNAVAILABLE_HEADER,
 )
 from provisioning.node_gateway import SECOND_NS, Certificates
 
@@ -331,12 +332,20 @@ def _workspace_routes(
                     certificates, server_name=node_gateway.node_name("{http.vars.node}")
                 ),
                 add={**headers, SOCKET_HEADER: [read(SOCKET_HEADER)]},
-            ),
+            )
+            | {"handle_response": [_UNAVAILABLE]},
         ),
         (SOCKET_HEADER, [], _to_socket(read, add=headers)),
         (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=headers)),
         (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=headers)),
     ]
+
+
+# A node's gateway could not reach the app: answer as for an app of this machine.
+_UNAVAILABLE: dict[str, Any] = {
+    "match": {"status_code": [502, 504], "headers": {UNAVAILABLE_HEADER: ["*"]}},
+    "routes": [{"handle": [{"handler": "error", "status_code": "{http.reverse_proxy.status_code}"}]}],
+}
 
 
 def _to_stream() -> dict[str, Any]:

@@ -475,6 +475,22 @@ def test_a_workspace_of_another_node_is_entered_through_its_gateway(behind: Stac
         assert not [key for key in found if key.startswith("x-berth-")]
 
 
+def test_an_app_of_another_node_that_is_away_has_a_page_and_a_problem(behind: Stack) -> None:
+    """The answer is the one for an app of this machine, not the empty one of the node's gateway."""
+    with node(behind, "gpu-07", behind.authority.node("gpu-07"), behind.authority) as port:
+        place = {"endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
+        workspace_views.put(behind.redis, behind.view(**place, socket=f"{WS_A}.99", revision=2))
+        page = behind.get("/lab", authorization="Bearer good", accept="text/html,*/*")
+        problem = behind.get("/api", authorization="Bearer good")
+        with behind.app(echo, 4, below="gpu-07") as name:
+            workspace_views.put(behind.redis, behind.view(**place, socket=name, revision=3))
+            own = behind.get("/refuses/502", authorization="Bearer good")
+    assert (page.status_code, "This workspace does not answer just now" in page.text) == (502, True)
+    assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")
+    assert problem.json()["message"].startswith("The workspace does not answer. ")
+    assert (own.status_code, own.text) == (502, "the app's own words")
+
+
 @pytest.mark.parametrize("shown", ["another node", "the front door", "another authority"])
 def test_a_gateway_that_is_not_that_nodes_gets_nothing(behind: Stack, tmp_path: Path, shown: str) -> None:
     """Somebody listens where a node's gateway was, with a good certificate of Berth's own."""
@@ -566,6 +582,7 @@ def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
     assert page.headers["content-type"].startswith("text/html")
     problem = door.get("/api", authorization="Bearer good")
     assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")
+    assert problem.json()["message"].startswith("The workspace does not answer. ")
     assert problem.headers["retry-after"] == str(outage.RETRY_S)
 
 
