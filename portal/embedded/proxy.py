@@ -26,6 +26,7 @@ from provisioning.endpoints import (
     HTTP_HEADER,
     HTTPS_HEADER,
     NODE_HEADER,
+    PROBE_LABEL,
     SOCKET_HEADER,
     SOCKET_NAME,
     UNAVAILABLE_HEADER,
@@ -119,6 +120,18 @@ def config(
             {
                 "match": [{"host": [HEALTH_HOST]}],
                 "handle": [{"handler": "static_response", "status_code": 200, "body": "ok\n"}],
+                "terminal": True,
+            },
+            {
+                # Pages of the portal test with it whether this browser reaches workspaces.
+                "match": [{"host": [f"{PROBE_LABEL}.{domain}"]}],
+                "handle": [
+                    {
+                        "handler": "static_response",
+                        "status_code": 204,
+                        "headers": {"Access-Control-Allow-Origin": ["*"], "Cache-Control": ["no-store"]},
+                    }
+                ],
                 "terminal": True,
             },
             {

@@ -586,6 +586,15 @@ def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
     assert problem.headers["retry-after"] == str(outage.RETRY_S)
 
 
+def test_a_page_of_the_portal_can_find_out_whether_workspaces_are_reached(door: Stack) -> None:
+    """Nothing behind the front door sees it, whatever the path."""
+    url = f"http://127.0.0.1:{door.proxy_port}"
+    for host in ("probe.localhost", f"probe.localhost:{door.proxy_port}"):
+        answer = httpx.get(f"{url}/gateway/x", headers={"host": host, "origin": "http://localhost:9000"})
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert answer.headers["access-control-allow-origin"] == "*"
+
+
 def test_the_front_door_itself_tells_that_it_lives(door: Stack) -> None:
     url = f"http://127.0.0.1:{door.proxy_port}/"
     assert httpx.get(url, headers={"host": proxy.HEALTH_HOST}).text == "ok\n"
