@@ -24,6 +24,10 @@ NODE_HEADER = "X-Berth-Node"
 HTTP_HEADER = "X-Berth-Http"
 HTTPS_HEADER = "X-Berth-Https"
 """In the answer of forward-auth: `host:port` of a workspace without a socket."""
+UNAVAILABLE_HEADER = "X-Berth-Unavailable"
+"""In the answer of a node's gateway that could not reach the app. The front door then answers instead."""
+PROBE_LABEL = "probe"
+"""`probe.<domain>` is a host of the front door itself. A browser that reaches it can reach workspaces."""
 SOCKET_NAME = re.compile(r"((?:ws|files)-[0-9a-f]{32})\.([1-9][0-9]{0,9})")
 """Name of the socket of a workspace's start, or of a home's file server."""
 

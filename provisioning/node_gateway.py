@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, SOCKET_NAME, host_and_port
+from provisioning.endpoints import (
+    PORTAL_SOCKET,
+    SOCKET_HEADER,
+    SOCKET_NAME,
+    UNAVAILABLE_HEADER,
+    host_and_port,
+)
 
 FRONT_DOOR_NAME = "front-door.berth.internal"
 """Name in the front door's certificate."""
@@ -112,8 +118,22 @@ def caddy_config(
                 "handle": [{**to_socket(), "headers": {"request": {"delete": [SOCKET_HEADER]}}}],
                 "terminal": True,
             },
-            {"handle": [{"handler": "static_response", "status_code": 502}]},
+            {"handle": [{"handler": "error", "status_code": 502}]},
         ],
+        # The front door answers in its place.
+        "errors": {
+            "routes": [
+                {
+                    "handle": [
+                        {
+                            "handler": "static_response",
+                            "status_code": "{http.error.status_code}",
+                            "headers": {UNAVAILABLE_HEADER: ["1"]},
+                        }
+                    ]
+                }
+            ]
+        },
     }
     tls = client_tls(certificates, server_name=PORTAL_NAME) if elsewhere else {}
     agents = agents_server(portal_url, tls=tls)

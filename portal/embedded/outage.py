@@ -64,6 +64,8 @@ def _problem(status: int, code: str, title: str, detail: str) -> str:
         "status": status,
         "code": code,
         "detail": detail,
+        # Shown by the pages of apps, such as JupyterLab.
+        "message": f"{title}. {detail}",
     }
     return json.dumps(document) + "\n"
 

@@ -26,8 +26,10 @@ from provisioning.endpoints import (
     HTTP_HEADER,
     HTTPS_HEADER,
     NODE_HEADER,
+    PROBE_LABEL,
     SOCKET_HEADER,
     SOCKET_NAME,
+    UNAVAILABLE_HEADER,
 )
 from provisioning.node_gateway import CHUNKED, SECOND_NS, Certificates
 
@@ -131,6 +133,18 @@ def config(
             {
                 "match": [{"host": [HEALTH_HOST]}],
                 "handle": [{"handler": "static_response", "status_code": 200, "body": "ok\n"}],
+                "terminal": True,
+            },
+            {
+                # Pages of the portal test with it whether this browser reaches workspaces.
+                "match": [{"host": [f"{PROBE_LABEL}.{domain}"]}],
+                "handle": [
+                    {
+                        "handler": "static_response",
+                        "status_code": 204,
+                        "headers": {"Access-Control-Allow-Origin": ["*"], "Cache-Control": ["no-store"]},
+                    }
+                ],
                 "terminal": True,
             },
             {
@@ -420,12 +434,20 @@ def _workspace_routes(
                     certificates, server_name=node_gateway.node_name("{http.vars.node}")
                 ),
                 add={**headers, SOCKET_HEADER: [read(SOCKET_HEADER)]},
-            ),
+            )
+            | {"handle_response": [_UNAVAILABLE]},
         ),
         (SOCKET_HEADER, [], _to_socket(read, add=headers)),
         (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=headers)),
         (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=headers)),
     ]
+
+
+# A node's gateway could not reach the app: answer as for an app of this machine.
+_UNAVAILABLE: dict[str, Any] = {
+    "match": {"status_code": [502, 504], "headers": {UNAVAILABLE_HEADER: ["*"]}},
+    "routes": [{"handle": [{"handler": "error", "status_code": "{http.reverse_proxy.status_code}"}]}],
+}
 
 
 def _to_stream() -> dict[str, Any]:

@@ -70,7 +70,7 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
     workspace = _workspace(external_name)
     user = User.objects.filter(pk=user_id, is_active=True).first()
     if workspace is None or user is None or not policies.may_open(user, workspace):
-        return 404, {"code": "not_found", "text": _("Workspace not found.")}
+        return 404, {"code": "not_found", "message": _("Workspace not found.")}
     try:
         notice = presenters.notice_about(workspace)
         if notice is not None and notice.cause in KEEPABLE:
@@ -85,7 +85,7 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
         seconds = extending.offered_s(workspace) or extending.OFFERED_S
         done = extending.extend(actor=user, workspace_id=workspace.pk, seconds=seconds)
     except PortalError as error:
-        return error.status, {"code": error.reason.code.value, "text": error.sentence}
+        return error.status, {"code": error.reason.code.value, "message": error.sentence}
     ends_at = done.workspace.ends_at
     return 200, {"ends_at": ends_at.isoformat() if ends_at is not None else None}
 

@@ -9,6 +9,7 @@ from portal.settings.site import (
     BASE_DIR,
     BERTH_DOMAIN,
     BERTH_HOME,
+    BERTH_PROBE_ORIGIN,
     BERTH_PUBLIC_HOST,
     BERTH_PUBLIC_URL,
     BERTH_REDIS_URL,
@@ -159,7 +160,8 @@ CONTENT_SECURITY_POLICY = {
         "style-src": [SELF],
         "img-src": [SELF, "data:"],
         "font-src": [SELF],
-        "connect-src": [SELF],
+        # Not the workspaces themselves: a script that got into a page could send them what it reads.
+        "connect-src": [SELF, BERTH_PROBE_ORIGIN],
         "form-action": [SELF],
         "frame-ancestors": [NONE],
         "base-uri": [NONE],

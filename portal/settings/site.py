@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from portal.settings.checks import networks
 from portal.settings.parsing import env, ports, secret
+from provisioning.endpoints import PROBE_LABEL
 from provisioning.service.environ import home_folder
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -24,6 +25,8 @@ _public = urlsplit(BERTH_PUBLIC_URL)
 BERTH_PUBLIC_HOST = _public.hostname or "localhost"
 BERTH_PUBLIC_ORIGIN = f"{_public.scheme}://{_public.netloc}"
 HTTPS = _public.scheme == "https"
+_port = f":{_public.port}" if _public.port else ""
+BERTH_PROBE_ORIGIN = f"{_public.scheme}://{PROBE_LABEL}.{BERTH_DOMAIN}{_port}"
 BERTH_NODE_NAME = env.str("BERTH_NODE_NAME", default=socket.gethostname())
 BERTH_AGENT_URL = env.str("BERTH_AGENT_URL", default=f"http://127.0.0.1:{BERTH_WEB_PORT}")
 BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)

@@ -160,16 +160,22 @@ def _redirect_with_error(request: SignedInRequest, workspace: Workspace, error: 
 @require_GET
 @never_cache
 def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Redirect into the workspace with a one-time ticket, or to its page if it is not running.
+    """Lead into the workspace with a one-time ticket, or to its page if it is not running.
 
-    This is a redirect because the portal's CSP restricts forms to its own origin.
+    The portal's CSP restricts forms to its own origin, and Chromium applies that to their redirects. After a
+    sign-in form, only a page can lead to another origin. `Sec-Fetch-Site` is `none` for a typed address.
     """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state != State.RUNNING:
         return to_workspace(workspace, opening=workspace.state in presenters.STARTING)
     ticket = publishing.issue_ticket(actor=request.user, workspace=workspace)
     path = local_path(request.GET.get("next", ""), default=workspace.template.open_path)
-    return redirect(f"{workspace.origin}/.berth/enter?{urlencode({'ticket': ticket, 'next': path})}")
+    url = f"{workspace.origin}/.berth/enter?{urlencode({'ticket': ticket, 'next': path})}"
+    if request.headers.get("Sec-Fetch-Site", "none") == "none":
+        return redirect(url)
+    page = render(request, "workspaces/opening.html", {"workspace": workspace, "url": url})
+    page["Refresh"] = f"0; url={url}"
+    return page
 
 
 @login_not_required

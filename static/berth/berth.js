@@ -227,6 +227,43 @@
     setText(document.getElementById("say"), text);
   }
 
+  /* --- Workspaces have origins of their own, which a browser may not reach ------------------------------- */
+  const unreachable = document.getElementById("unreachable");
+  const PROBE_MS = 5000;
+  const NEEDS_WORKSPACES = "[data-opens], [data-open-now], [data-uploads]";
+  let probe = null;
+
+  async function answers(url, options) {
+    try {
+      return (await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PROBE_MS), ...options })).ok;
+    } catch {
+      return false;
+    }
+  }
+
+  /* Whether workspaces can be opened. If the portal is away as well, nothing is known. */
+  async function workspacesAnswer() {
+    if (await answers(unreachable.dataset.probe, { mode: "cors", credentials: "omit" })) return true;
+    return !(await answers("/healthz/live"));
+  }
+
+  function probeWorkspaces(root) {
+    if (!probe && unreachable && (root.querySelector(NEEDS_WORKSPACES) || root.matches(NEEDS_WORKSPACES))) {
+      probe = workspacesAnswer().then((reached) => {
+        unreachable.hidden = reached;
+        return reached;
+      });
+    }
+    return probe;
+  }
+
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-opens]") || !unreachable || unreachable.hidden || unreachable.dataset.read) return;
+    event.preventDefault();
+    unreachable.dataset.read = "1";
+    unreachable.focus();
+  });
+
   /* --- Forms: a second click on a slow form does nothing ------------------------------------------------ */
   document.addEventListener("submit", (event) => {
     const form = event.target;
@@ -301,10 +338,11 @@
     tick(root);
     if (logsAtEnd) settleLogs(root);
     const go = root.querySelector("[data-open-now]") || (root.matches && root.matches("[data-open-now]") ? root : null);
+    const reached = probeWorkspaces(root);
     if (go) {
       // Back from there leads to the page of the workspace, which then does not open it again.
       history.replaceState(history.state, "", go.dataset.openNow);
-      location.assign(go.href);
+      reached.then((yes) => { if (yes) location.assign(go.href); });
     }
     for (const form of root.querySelectorAll("[data-show-with-js]")) form.hidden = false;
   }

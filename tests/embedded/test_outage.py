@@ -64,6 +64,7 @@ def test_a_program_gets_a_problem_document(without_web: Instance) -> None:
     problem = answered(without_web, "/api/v1/workspaces", {"Accept": "application/json"})
     assert problem.headers["content-type"] == "application/problem+json"
     assert problem.json()["status"] == 502
+    assert problem.json()["message"].endswith("Try again in a few seconds.")
     assert problem.headers["retry-after"] == "5"
 
 

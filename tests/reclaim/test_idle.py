@@ -260,7 +260,8 @@ def test_its_page_rest_and_notebook_say_what_is_held_against_it(running, alice, 
 def test_only_its_own_user_uses_the_button_in_a_notebook(running, bob, olga):
     for stranger in (bob, olga):
         assert bar.extend(running.external_name, str(stranger.pk))[0] == 404
-    assert bar.extend("ws-" + "0" * 32, str(olga.pk))[0] == 404
+    missing = bar.extend("ws-" + "0" * 32, str(olga.pk))
+    assert (missing[0], missing[1]["message"]) == (404, "There is no such workspace.")
 
 
 def test_kept_over_rest(running, alice, with_token):

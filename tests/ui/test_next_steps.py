@@ -27,12 +27,22 @@ Make = Callable[..., Workspace]
 PAGE_OF_WORKSPACE = re.compile(r"/workspaces/[0-9a-f-]{36}/$")
 
 
+def reach_workspaces(page: Page, reached: bool) -> None:
+    """Answer as the front door does, or not at all as for a browser that does not know `*.localhost`."""
+    allowed = {"Access-Control-Allow-Origin": "*"}
+    page.route(
+        re.compile(r"^http://probe\.localhost"),
+        lambda route: route.fulfill(status=204, headers=allowed) if reached else route.abort(),
+    )
+
+
 def started(page: Page) -> Workspace:
     """A workspace started from the form, which is ready and has opened its notebook in the same window."""
 
     def notebook(route: Route) -> None:
         route.fulfill(status=200, content_type="text/html", body="<!doctype html><h1>Notebook</h1>")
 
+    reach_workspaces(page, True)
     page.route("**/open/", notebook)
     page.goto("/workspaces/new/")
     page.get_by_role("button", name="Start", exact=True).click()
@@ -118,3 +128,33 @@ def test_the_choice_of_a_size_outlives_a_reload(
     page.goto("/teams/")
     page.go_back()
     assert page.get_by_label("Large CPU").is_checked()
+
+
+def test_open_says_what_to_do_where_the_browser_does_not_reach_workspaces(
+    visit: Visit, alice: User, workspace_in: Make
+) -> None:
+    workspace = workspace_in("running", alice)
+    page = visit(alice)
+    reach_workspaces(page, False)
+    opened: list[str] = []
+    page.context.on("page", lambda other: opened.append(other.url))
+    for path, link in (
+        ("/", f"#open-{workspace.pk}"),
+        (f"/workspaces/{workspace.pk}/", "#act-open"),
+        # By itself, too: no dead end.
+        (f"/workspaces/{workspace.pk}/?open=1", "#act-open"),
+    ):
+        page.goto(path)
+        note = page.get_by_role("alert").filter(has_text="Workspaces do not open in this browser.")
+        note.wait_for()
+        page.locator(link).click()
+        assert note.evaluate("note => note === document.activeElement")
+    assert opened == [] and "/open/" not in page.url
+
+    reach_workspaces(page, True)
+    page.route("**/open/", lambda route: route.fulfill(body="<h1>Notebook</h1>", content_type="text/html"))
+    note.get_by_role("link", name="Check again").click()
+    with page.context.expect_page() as other:
+        page.locator("#act-open").click()
+    other.value.wait_for_load_state()
+    assert not note.is_visible()

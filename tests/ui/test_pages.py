@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.template.loader import render_to_string
@@ -15,6 +16,7 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import ApiToken, Role, Team, User
+from portal.workspaces import views
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.results import reported
@@ -300,6 +302,49 @@ def test_it_opens_by_itself_only_when_that_was_asked_for(
     client = as_user(alice)
     assert "data-open-now" not in client.get(f"/workspaces/{workspace.pk}/").content.decode()
     assert "data-open-now" in client.get(f"/workspaces/{workspace.pk}/?open=1").content.decode()
+
+
+def test_a_workspace_opens_after_a_form_that_may_not_lead_to_another_origin(
+    alice: User, as_user: Browse, workspace_in: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chromium applies the policy of the sign-in page, `form-action 'self'`, to all redirects of its form."""
+    workspace = workspace_in("running", alice)
+    monkeypatch.setattr(views.publishing, "issue_ticket", lambda **_: "t")
+    path, target = f"/workspaces/{workspace.pk}/open/?next=/lab", f"{workspace.origin}/.berth/enter"
+    client = as_user(alice)
+    after_form = client.get(path, headers={"sec-fetch-site": "same-origin"})
+    assert (after_form.status_code, after_form["Refresh"]) == (200, f"0; url={target}?ticket=t&next=%2Flab")
+    assert f'href="{target}?ticket=t&amp;next=%2Flab"' in after_form.content.decode()
+    assert client.get(path)["Location"] == f"{target}?ticket=t&next=%2Flab"
+
+
+@pytest.mark.parametrize(
+    ("host", "domain", "public", "says"),
+    [
+        ("localhost:8000", "localhost", "http://localhost:8000", "in Chrome, Edge or Firefox"),
+        ("localhost:9000", "localhost", "http://localhost:8000", "ssh -N -L 8000:localhost:8000 USER@SERVER"),
+        ("127.0.0.1:8000", "localhost", "http://localhost:8000", "Then open http://localhost:8000"),
+        ("b.example", "b.example", "http://b.example", "DNS, certificate and proxy for *.b.example"),
+        ("localhost:9000", "b.example", "http://b.example", "Open http://b.example instead"),
+    ],
+)
+def test_a_browser_that_does_not_reach_workspaces_reads_what_to_do(
+    alice: User,
+    as_user: Browse,
+    workspace_in: Make,
+    settings: Any,
+    host: str,
+    domain: str,
+    public: str,
+    says: str,
+) -> None:
+    settings.ALLOWED_HOSTS = [host.partition(":")[0]]
+    settings.BERTH_DOMAIN, settings.BERTH_PUBLIC_ORIGIN = domain, public
+    for path in ("/", f"/workspaces/{workspace_in('running', alice).pk}/"):
+        page = as_user(alice).get(path, headers={"host": host})
+        assert says in text_of(page)
+        assert 'data-probe="http://probe.localhost:8000/"' in page.content.decode()
+        assert "connect-src 'self' http://probe.localhost:8000" in page["Content-Security-Policy"]
 
 
 def test_its_team_owner_may_stop_it_but_not_open_it(

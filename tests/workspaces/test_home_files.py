@@ -263,7 +263,7 @@ def test_files_are_dropped_on_the_folders_page(workspace, bob, as_user, node, ti
     assert 'data-word="disk_full"' in html and "NAME" in html
     policy = page.headers["Content-Security-Policy"]
     (connect,) = (each for each in policy.split("; ") if each.startswith("connect-src"))
-    assert connect.split() == ["connect-src", "'self'", workspace.origin]
+    assert connect.split() == ["connect-src", "'self'", "http://probe.localhost:8000", workspace.origin]
     services.upload_url(actor=bob, workspace=workspace, path="c")
     assert node.asked[-1][0]["ask"]["origin"] == "https://berth.example.org"
     services.upload_form_url(actor=bob, workspace=workspace, path="")

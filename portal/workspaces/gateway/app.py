@@ -51,6 +51,7 @@ _MAX_FORM_BYTES = 8192
 _PROXY_PREFIX = "/gateway/"
 _ENDING = "stopping"
 _OWN_PREFIX = "/.berth/"
+_SIGNED_IN_PATH = f"{_OWN_PREFIX}signed-in"
 _CLIENT = "berth.client"
 
 _SUMMARY_S = 2.0
@@ -158,6 +159,7 @@ class Gateway:
             "/.berth/page.css": self._style,
             "/.berth/enter": self._exchange,
             "/.berth/leave": self._leave,
+            _SIGNED_IN_PATH: self._signed_in,
             "/.berth/workspace": self._summary,
             "/.berth/extend": self._extend,
         }
@@ -328,6 +330,12 @@ class Gateway:
             ).response(html=client.navigation or request.method == "POST")
         return pages.redirect(following, status=303, headers={"set-cookie": self._cookie.set_header(cookie)})
 
+    async def _signed_in(self, request: Request) -> Response:
+        """Confirm a new session to a person whose work is open in another tab."""
+        client = _remember_client(request, direct(request.scope))
+        await self._access.enter(self._workspace(client), client)
+        return pages.SIGNED_IN.response(html=client.navigation)
+
     async def _summary(self, request: Request) -> Response:
         """Return the state, usage and messages of the workspace, as JSON for the pages of its app."""
         client = _remember_client(request, direct(request.scope))
@@ -447,7 +455,7 @@ class Gateway:
         """Redirect browsers to the portal for a ticket; answer programs with a 401."""
         if client.navigation:
             return pages.redirect(self._open_url(name, local_path(client.target)))
-        return pages.sign_in_notice(self._page_url(name)).response(html=False)
+        return pages.sign_in_notice(self._open_url(name, _SIGNED_IN_PATH)).response(html=False)
 
     def _page_url(self, name: str) -> str:
         return f"{self._portal}/workspaces/{workspace_uuid(name)}/"

@@ -1,4 +1,8 @@
-"""Responses of the gateway itself: small pages for people, problem documents for programs."""
+"""Responses of the gateway itself: small pages for people, problem documents for programs and open tabs.
+
+The pages of an app request its files and kernels themselves. JupyterLab and others show the `message` of a
+JSON error, so each problem document has one: what happened and what to do.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,10 @@ SECURITY_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for a person or a program. `refresh_s` reloads the page; 0 disables that."""
+    """A message for a person or a program. `refresh_s` reloads the page; 0 disables that.
+
+    `message` is the text for a person with the app open in a tab. Default: title and detail.
+    """
 
     status: int
     code: str
@@ -57,6 +64,7 @@ class Notice:
     link_text: str = ""
     refresh_s: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
 
     def response(self, *, html: bool) -> Response:
         """Return the page or the problem document."""
@@ -77,6 +85,7 @@ class Notice:
             "status": self.status,
             "detail": self.detail,
             "code": self.code,
+            "message": self.message or f"{self.title}. {self.detail}",
         }
         if self.link:
             document["link"] = self.link
@@ -116,22 +125,30 @@ class _State:
     predicate: str
     detail: str
     refresh_s: int = 0
+    then: str = "Start it again at {page_url}, then save here."
 
 
 _STARTING = "It opens here by itself as soon as it answers."
+_WAIT = "Save again when it runs. Its page: {page_url}"
+_COPY = "Copy them to another place before you close it."
 _STATES = {
-    "pending": _State("workspace_starting", "is waiting to start", _STARTING, 2),
-    "provisioning": _State("workspace_starting", "is starting", _STARTING, 2),
-    "running": _State("workspace_connecting", "is almost ready", _STARTING, 1),
+    "pending": _State("workspace_starting", "is waiting to start", _STARTING, 2, _WAIT),
+    "provisioning": _State("workspace_starting", "is starting", _STARTING, 2, _WAIT),
+    "running": _State("workspace_connecting", "is almost ready", _STARTING, 1, _WAIT),
     "stopping": _State(
         "workspace_stopping", "is stopping", "Its files are kept. Start it again from its page.", 2
     ),
     "stopped": _State("workspace_stopped", "is stopped", "Its files are kept. Start it again from its page."),
-    "terminating": _State("workspace_ending", "is being removed", "Its page tells how far that is."),
-    "terminated": _State("workspace_gone", "has been removed", "Start a new one from the portal."),
+    "terminating": _State(
+        "workspace_ending", "is being removed", "Its page tells how far that is.", then=_COPY
+    ),
+    "terminated": _State(
+        "workspace_gone", "has been removed", "Start a new one from the portal.", then=_COPY
+    ),
     "failed": _State("workspace_failed", "failed", "Its page tells why, and lets you try again."),
 }
-_OTHER = _State("workspace_not_running", "is not running", "Its page tells its state.")
+_OTHER = _State("workspace_not_running", "is not running", "Its page tells its state.", then=_WAIT)
+_UNSAVED = "Unsaved changes are still in this tab."
 
 
 def state_notice(name: str, state: str, page_url: str) -> Notice:
@@ -145,6 +162,7 @@ def state_notice(name: str, state: str, page_url: str) -> Notice:
         link=page_url,
         link_text="Go to the workspace’s page",
         refresh_s=notice.refresh_s,
+        message=f"{name} {notice.predicate}. {_UNSAVED} {notice.then.format(page_url=page_url)}",
     )
 
 
@@ -205,16 +223,27 @@ def forbidden_notice(portal_url: str) -> Notice:
     )
 
 
-def sign_in_notice(page_url: str) -> Notice:
-    """Reply to programs without a session or a valid token."""
+def sign_in_notice(sign_in_url: str) -> Notice:
+    """Reply to programs, and to requests of an open app, without a session or a valid token."""
     return Notice(
         401,
         "not_signed_in",
         "Not signed in to this workspace",
         "Open it from the portal, or send a token with the scope workspaces:connect as a bearer token.",
-        link=page_url,
+        link=sign_in_url,
         headers={"www-authenticate": 'Bearer realm="berth"'},
+        message=f"You are signed out. {_UNSAVED} Sign in again in another tab at {sign_in_url} "
+        "and then save here.",
     )
+
+
+SIGNED_IN = Notice(
+    200,
+    "signed_in",
+    "You are signed in again",
+    "Go back to the tab with your work and save it. You can close this one.",
+)
+"""Page after a sign-in by `sign_in_notice`. A second tab of the app could overwrite the work in the first."""
 
 
 def store_unavailable_notice(portal_url: str) -> Notice:

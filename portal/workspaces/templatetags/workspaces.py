@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django import template
+from django.conf import settings
+from django.http import HttpRequest
 
 from portal.common.formatting import format_share
 from portal.common.reasons.wording import message_of, next_action_of
@@ -16,6 +19,22 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.policies import may_operate
 
 register = template.Library()
+
+
+@register.inclusion_tag("workspaces/unreachable.html", takes_context=True)
+def unreachable(context: dict[str, Any]) -> dict[str, Any]:
+    """Render the note for browsers that cannot reach workspaces. Hidden until a script has found that out."""
+    request: HttpRequest = context["request"]
+    here = f"{request.scheme}://{request.get_host()}"
+    return {
+        "here": here,
+        "elsewhere": here.lower() != settings.BERTH_PUBLIC_ORIGIN.lower(),
+        "local": settings.BERTH_DOMAIN == "localhost",
+        "port": urlsplit(settings.BERTH_PUBLIC_ORIGIN).port or 80,
+        "domain": settings.BERTH_DOMAIN,
+        "public_url": settings.BERTH_PUBLIC_ORIGIN,
+        "probe_url": f"{settings.BERTH_PROBE_ORIGIN}/",
+    }
 
 
 @register.inclusion_tag("workspaces/efficiency.html")

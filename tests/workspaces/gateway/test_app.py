@@ -52,7 +52,10 @@ async def cookie(redis: Redis, redis_async: AsyncRedis) -> tuple[str, str]:
 
 
 def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["code"]
+    """Return status and code of a refusal, which has a message for an open tab."""
+    body = answer.json()
+    assert body["message"].endswith((".", "/"))
+    return answer.status_code, body["code"]
 
 
 class TestForwardAuth:
@@ -273,6 +276,25 @@ class TestNotSignedIn:
         assert code(answer) == (401, "not_signed_in")
         assert answer.headers["content-type"] == "application/problem+json"
 
+    async def test_an_open_tab_says_how_to_sign_in_and_save(self, http: Http) -> None:
+        answer = await ask(http, ("sec-fetch-mode", "cors"), ("sec-fetch-site", "same-origin"), method="PUT")
+        address = f"{PAGE}open/?next=/.berth/signed-in"
+        assert answer.json()["message"] == (
+            "You are signed out. Unsaved changes are still in this tab. "
+            f"Sign in again in another tab at {address} and then save here."
+        )
+        assert answer.json()["link"] == address
+
+    async def test_the_other_tab_says_that_the_first_one_works_again(
+        self, http: Http, cookie: tuple[str, str]
+    ) -> None:
+        """It does not open the app, so that nobody edits one file in two tabs."""
+        path = "/.berth/signed-in"
+        page = await http.get(path, headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
+        assert (page.status_code, "Go back to the tab with your work" in page.text) == (200, True)
+        without = await http.get(path, headers={**BROWSER, "host": HOST})
+        assert without.headers["location"] == f"{PAGE}open/?next=/.berth/signed-in"
+
     async def test_a_form_is_told_too(self, http: Http) -> None:
         assert code(await ask(http, *BROWSER.items(), method="POST"))[0] == 401
 
@@ -312,6 +334,10 @@ class TestStates:
         told = await ask(http, cookie)
         assert told.status_code == 503
         assert told.json()["link"] == PAGE
+        message = told.json()["message"]
+        assert message.startswith(f"Ada’s <notebook> {says}. Unsaved changes are still in this tab. ")
+        # A workspace that has been removed does not come back.
+        assert (f"{PAGE}" in message) is (now not in ("terminating", "terminated"))
 
     async def test_a_simulated_workspace_says_so(
         self, http: Http, cookie: tuple[str, str], redis: Redis

@@ -475,6 +475,22 @@ def test_a_workspace_of_another_node_is_entered_through_its_gateway(behind: Stac
         assert not [key for key in found if key.startswith("x-berth-")]
 
 
+def test_an_app_of_another_node_that_is_away_has_a_page_and_a_problem(behind: Stack) -> None:
+    """The answer is the one for an app of this machine, not the empty one of the node's gateway."""
+    with node(behind, "gpu-07", behind.authority.node("gpu-07"), behind.authority) as port:
+        place = {"endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
+        workspace_views.put(behind.redis, behind.view(**place, socket=f"{WS_A}.99", revision=2))
+        page = behind.get("/lab", authorization="Bearer good", accept="text/html,*/*")
+        problem = behind.get("/api", authorization="Bearer good")
+        with behind.app(echo, 4, below="gpu-07") as name:
+            workspace_views.put(behind.redis, behind.view(**place, socket=name, revision=3))
+            own = behind.get("/refuses/502", authorization="Bearer good")
+    assert (page.status_code, "This workspace does not answer just now" in page.text) == (502, True)
+    assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")
+    assert problem.json()["message"].startswith("The workspace does not answer. ")
+    assert (own.status_code, own.text) == (502, "the app's own words")
+
+
 @pytest.mark.parametrize("shown", ["another node", "the front door", "another authority"])
 def test_a_gateway_that_is_not_that_nodes_gets_nothing(behind: Stack, tmp_path: Path, shown: str) -> None:
     """Somebody listens where a node's gateway was, with a good certificate of Berth's own."""
@@ -566,7 +582,17 @@ def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
     assert page.headers["content-type"].startswith("text/html")
     problem = door.get("/api", authorization="Bearer good")
     assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")
+    assert problem.json()["message"].startswith("The workspace does not answer. ")
     assert problem.headers["retry-after"] == str(outage.RETRY_S)
+
+
+def test_a_page_of_the_portal_can_find_out_whether_workspaces_are_reached(door: Stack) -> None:
+    """Nothing behind the front door sees it, whatever the path."""
+    url = f"http://127.0.0.1:{door.proxy_port}"
+    for host in ("probe.localhost", f"probe.localhost:{door.proxy_port}"):
+        answer = httpx.get(f"{url}/gateway/x", headers={"host": host, "origin": "http://localhost:9000"})
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert answer.headers["access-control-allow-origin"] == "*"
 
 
 def test_the_front_door_itself_tells_that_it_lives(door: Stack) -> None:

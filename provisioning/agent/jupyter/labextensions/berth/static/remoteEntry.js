@@ -15,6 +15,7 @@
   const PHONE = "(max-width: 760px)";
   const TERMINAL_LAYOUT = "terminal";
   const TERMINAL_NAME = "1";
+  const KERNEL = /\/api\/kernels\/[0-9a-f-]+$/;
   const ENDED = ["stopping", "stopped", "terminating", "terminated", "failed"];
   const STYLE = `
     .berth-bar { display: flex; align-items: center; gap: 10px; padding: 0 10px; margin-left: auto;
@@ -36,6 +37,7 @@
     .berth-says { padding: ${SAYS_PADDING_PX}px 12px; overflow: hidden; font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1);
       background: var(--jp-layout-color2); border-left: 4px solid var(--jp-warn-color1); }
     .berth-says.bad { border-left-color: var(--jp-error-color1); font-weight: 600; }
+    .berth-says a { color: var(--jp-content-link-color); text-decoration: underline; }
     @media ${PHONE} {
       #jp-top-panel > .berth-bar { position: absolute !important; z-index: 10; right: 0; left: auto !important; width: auto !important;
         height: 100%; background: var(--jp-layout-color1); }
@@ -174,12 +176,36 @@
         says.node.classList.toggle("bad", seen.messages.some(message => message.tone === "bad"));
         says.setHidden(!texts.length);
         makeRoom();
+      },
+      showSignedOut(address) {
+        const line = element("div", "", "You are signed out. Unsaved changes are still in this tab. ");
+        const again = element("a", "", "Sign in again in another tab");
+        again.href = address;
+        again.target = "_blank";
+        again.rel = "noopener";
+        line.append(again, ", then save here.");
+        said = null;
+        says.node.replaceChildren(line);
+        says.node.classList.add("bad");
+        says.show();
+        makeRoom();
       }
     };
   }
 
+  /** The session in this workspace has ended; `address` starts another one. */
+  class SignedOut extends Error {
+    constructor(address) {
+      super("Signed out");
+      this.address = address;
+    }
+  }
+
   async function ask() {
     const answer = await fetch("/.berth/workspace", { headers: { Accept: "application/json" }, cache: "no-store" });
+    if (answer.status === 401) {
+      throw new SignedOut((await answer.json()).link);
+    }
     return answer.ok ? answer.json() : null;
   }
 
@@ -189,7 +215,7 @@
     if (answer.ok) {
       return "";
     }
-    return (await answer.json()).text || "It could not be extended. Its page in Berth says why.";
+    return (await answer.json()).message || "It could not be extended. Its page in Berth says why.";
   }
 
   /** Leaves for the workspace's page in the portal once it has ended: whether it did. */
@@ -201,11 +227,39 @@
     return false;
   }
 
+  /**
+   * JupyterLab takes a kernel for dead if it cannot ask about it. Report a missing session as a failure of the network,
+   * after which JupyterLab asks again.
+   */
+  function keepKernels(settings) {
+    const fetchAnswer = settings.fetch;
+    settings.fetch = async (...request) => {
+      const answer = await fetchAnswer(...request);
+      if (answer.status === 401 && KERNEL.test(new URL(answer.url).pathname)) {
+        throw new TypeError("Signed out");
+      }
+      return answer;
+    };
+  }
+
+  /** Connect kernels and terminals again: JupyterLab gives up after some tries. */
+  function reconnect(app) {
+    for (const widget of app.shell.widgets("main")) {
+      for (const connection of [widget.sessionContext?.session?.kernel, widget.content?.session]) {
+        if (connection?.reconnect && connection.connectionStatus !== "connected") {
+          connection.reconnect().catch(() => {});
+        }
+      }
+    }
+  }
+
   function activate(app, Widget) {
     const view = build(Widget, () => look());
     app.shell.add(view.bar, "top", { rank: 1000 });
     app.shell.add(view.says, "header", { rank: 1 });
+    keepKernels(app.serviceManager.serverSettings);
     let timer = 0;
+    let signedOut = false;
     async function look() {
       window.clearTimeout(timer);
       let wait = ASK_EVERY_MS;
@@ -216,9 +270,17 @@
         }
         if (seen) {
           view.show(seen);
+          if (signedOut) {
+            signedOut = false;
+            reconnect(app);
+          }
         }
-      } catch {
+      } catch (error) {
         wait = ASK_AGAIN_MS; // the portal is away for a moment
+        if (error instanceof SignedOut) {
+          signedOut = true;
+          view.showSignedOut(error.address);
+        }
       }
       if (!document.hidden) {
         timer = window.setTimeout(look, wait);
@@ -316,15 +378,18 @@
         description: "Leads to the workspace's page once it has ended, instead of an error.",
         autoStart: true,
         provides: application.IConnectionLost,
-        activate: () => async (_manager, error) => {
+        activate: () => async (_manager, failure) => {
           try {
             if (left(await ask())) {
               return;
             }
-          } catch {
+          } catch (error) {
+            if (error instanceof SignedOut) {
+              return; // the line below the bar says so
+            }
             // The way to the portal is gone, too: JupyterLab's own words are true.
           }
-          await showErrorMessage("Server Connection Error", `The connection to this workspace was lost. ${error}`);
+          await showErrorMessage("Server Connection Error", `The connection to this workspace was lost. ${failure}`);
         }
       };
       const terminal = {
