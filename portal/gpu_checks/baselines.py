@@ -9,9 +9,11 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from provisioning.gpu.check.thresholds import lacks_datasheet
+from provisioning.gpu.check.thresholds import LINKS_UP, lacks_datasheet
 
 ENOUGH_DEVICES = 3
 """With fewer devices a median says more about them than about the model."""
@@ -42,19 +44,44 @@ def of(device: Device) -> Baselines:
     alike = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
     )
+    links = _links_of(device)
     software = _software_of(alike.filter(node=device.node_id)) or _software_of(alike)
     if not software:
-        return Baselines()
+        return Baselines(fleet=links)
     others = alike.exclude(pk=device.pk)
     fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
     if not device.node.pool.simulated:
         fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
-    fleet.pop("free_mib", None)
+    for name in ("free_mib", LINKS_UP):
+        fleet.pop(name, None)
     own = GpuCheckRun.objects.filter(_PASSED, device=device).order_by("-created_at").first()
     if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
         fleet["free_mib"] = had["free_mib"]
     neighbours = _last_figures(others.filter(node=device.node_id), software, _PASSED)
-    return Baselines(software, fleet, _medians(neighbours, ENOUGH_NEIGHBOURS))
+    node = _medians(neighbours, ENOUGH_NEIGHBOURS)
+    node.pop(LINKS_UP, None)
+    return Baselines(software, fleet | links, node)
+
+
+def _links_of(device: Device) -> dict[str, float]:
+    """Return the NVLinks that were up on the device itself in its last check that did not fail.
+
+    By returning the device to service, a person accepts the links that it has.
+    """
+    accepted = EventTarget.objects.filter(
+        kind=TargetKind.DEVICE,
+        key=device.uuid,
+        event__kind=AuditKind.DEVICE_UNCORDONED,
+        event__actor__isnull=False,
+    ).order_by("-event_id")
+    runs = GpuCheckRun.objects.filter(
+        device=device, kind=CheckKind.CHECK, verdict__in=[CheckVerdict.PASS, CheckVerdict.DEGRADED]
+    )
+    if (at := accepted.values_list("event__at", flat=True).first()) is not None:
+        runs = runs.filter(created_at__gt=at)
+    last = runs.order_by("-created_at").first()
+    up = figures(last).get(LINKS_UP) if last is not None else None
+    return {} if up is None else {LINKS_UP: up}
 
 
 def _software_of(devices: QuerySet[Device]) -> str:

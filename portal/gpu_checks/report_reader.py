@@ -22,9 +22,10 @@ from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.check import schema, wrong_pairs
+from provisioning.gpu.check import schema, standing, wrong_pairs
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.report import software_key
+from provisioning.gpu.check.thresholds import LINKS_UP
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 from provisioning.gpu.check.wrong_pairs import WrongPair
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
@@ -89,7 +90,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
-        measures=_measures(tests, run, _software(report)),
+        measures=_measures(tests, run, _software(report)) | _links(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
         unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
@@ -225,6 +226,14 @@ def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) ->
                 baselines.SOFTWARE: software,
             }
     return measures
+
+
+def _links(report: dict[str, Any]) -> dict[str, Any]:
+    try:
+        up = standing.links_up(report["health_before"] or {})
+    except (AttributeError, KeyError, TypeError):
+        up = None
+    return {} if up is None else {LINKS_UP: {"value": up}}
 
 
 def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from portal.common.actors import SYSTEM
+from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import Device
 from portal.gpu_checks import baselines, runs
 from portal.gpu_checks.models import GpuCheckRun
@@ -96,6 +97,49 @@ def test_only_passes_that_say_their_software_count(
         command = check(device, NEW, **report)
         assert run_of(command).verdict == report.get("verdict", "pass")
     assert baselines.of(gpus[4]) == baselines.Baselines()
+
+
+# --- NVLinks ----------------------------------------------------------------------------------------
+
+
+def linked(up: int, **more: Any) -> dict[str, Any]:
+    links = [{"link": n, "active": n < up, "errors": 0} for n in range(12)]
+    return {"health_before": {"unavailable": [], "nvlinks": links}, **more}
+
+
+def test_links_are_held_against_the_devices_own_last_check(gpus: list[Device], check: Any, sent: Any) -> None:
+    assert "nvlinks_up" not in asked(gpus[0], sent).baseline
+    for device, up in zip(gpus[:4], (8, 12, 12, 12), strict=True):
+        check(device, NEW, **linked(up))
+    command = asked(gpus[0], sent)
+    assert command.baseline["nvlinks_up"] == 8 and "nvlinks_up" not in command.node_median
+    # Others are no measure for it, and a newer driver changes no bridge.
+    assert "nvlinks_up" not in asked(gpus[4], sent).baseline
+    check(gpus[1], OLD, driver="570.86")
+    check(gpus[0], OLD, driver="570.86", **linked(7, verdict="degraded", exit_code=1))
+    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
+    check(gpus[0], OLD, driver="570.86", **linked(3, verdict="fail", exit_code=2))
+    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
+
+
+def test_a_person_who_returns_a_device_to_service_accepts_its_links(
+    gpus: list[Device], check: Any, sent: Any, olga: Any
+) -> None:
+    check(gpus[0], NEW, **linked(12))
+    for actor, kept in ((SYSTEM, True), (olga, False)):
+        cordon_device(actor=actor, device_id=gpus[0].pk, reason="few links")
+        lift_cordon(actor=actor, device_id=gpus[0].pk)
+        assert ("nvlinks_up" in asked(gpus[0], sent).baseline) is kept
+    check(gpus[0], NEW, **linked(4))
+    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 4
+
+
+@pytest.mark.parametrize("links", [None, [], "12", [{}], [12], {"active": True}])
+def test_links_that_no_check_reports_are_left_out(
+    gpus: list[Device], check: Any, sent: Any, links: Any
+) -> None:
+    assert run_of(check(gpus[0], NEW, health_before={"unavailable": [], "nvlinks": links})).verdict == "pass"
+    assert "nvlinks_up" not in asked(gpus[0], sent).baseline
 
 
 # --- models without a datasheet -----------------------------------------------------------------------

@@ -195,7 +195,7 @@ class Reader:
             "model": self.ask("model", gpu.name) or "",
             "nvlinks": self._nvlinks(),
             "nvlinks_switched": self._is_switched(),
-            "nvlinks_of_siblings": self._links_of_siblings(),
+            "nvlinks_of_partners": self._links_of_partners(),
             "processes": self.processes(),
             **self.sample(),
         }
@@ -273,23 +273,30 @@ class Reader:
         ends = (_quiet(partial(self.gpu.link_peer, link)) for link in self._links() if self._is_up(link))
         return any(end is not None and end[0] for end in ends)
 
-    def _links_of_siblings(self) -> int | None:
-        """Return the highest number of active links on another device of this model on this node."""
-        name, own, count = _quiet(self.gpu.name), _quiet(self.gpu.uuid), _quiet(self._driver.count)
-        if name is None or own is None or count is None:
-            return None
-        found = [self._links_up(index, name, own) for index in range(count)]
-        return max((each for each in found if each is not None), default=None)
+    def _links_of_partners(self) -> int | None:
+        """Return the highest number of active links on a device of this model with the same links.
 
-    def _links_up(self, index: int, name: str, not_this: str) -> int | None:
+        These are devices on NVLink switches, and devices with a link to this one. Others on the node may lack
+        a bridge, or have one to each other.
+        """
+        name, bus, count = _quiet(self.gpu.name), _quiet(self.gpu.pci_bus_id), _quiet(self._driver.count)
+        if name is None or bus is None or count is None:
+            return None
+        numbers = [self._links_of_partner(index, name, bus) for index in range(count)]
+        return max((number for number in numbers if number is not None), default=None)
+
+    def _links_of_partner(self, index: int, name: str, bus: str) -> int | None:
         try:
             device = self._driver.device(index)
-            if device.name() != name or device.uuid() == not_this:
+            if device.name() != name or device.pci_bus_id() == bus:
                 return None
         except NvmlProblem:
             # Ignore failures of other devices.
             return None
-        return sum(_quiet(partial(device.link_active, link)) is True for link in self._links())
+        up = [link for link in self._links() if _quiet(partial(device.link_active, link)) is True]
+        ends = [_quiet(partial(device.link_peer, link)) for link in up]
+        linked = any(switch or other == bus for switch, other in filter(None, ends))
+        return len(up) if linked else None
 
     def _new_link_errors(self, link: int) -> list[int]:
         """Return the NVLink 5 error counters, read as field values; unavailable ones are omitted."""

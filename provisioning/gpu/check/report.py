@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from provisioning.gpu.check import standing
+from provisioning.gpu.check.thresholds import LINKS_UP
 from provisioning.gpu.check.types import (
     EXIT_CODES,
     EXIT_UNAVAILABLE,
@@ -69,12 +71,13 @@ class Report:
 
     @property
     def measures(self) -> dict[str, float]:
-        """All judged values by name, and the free memory: a fleet's baseline."""
+        """All judged values by name, the free memory and the NVLinks: a baseline."""
         values = {j.metric: j.value for t in self.tests for j in t.judgements}
         for test in self.tests:
             if "free_mib" in test.measures:
                 values["free_mib"] = test.measures["free_mib"]
-        return values
+        links = standing.links_up(self.health_before or {})
+        return values if links is None else values | {LINKS_UP: float(links)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

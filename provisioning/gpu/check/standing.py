@@ -30,9 +30,20 @@ NAMED = 8
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
-def before_load(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """Return findings of the first snapshot beyond those of `health.state`."""
-    return [*_errors(snapshot), *_board(snapshot), *_links(snapshot), *_limits(snapshot)]
+def before_load(snapshot: Mapping[str, Any], links_before: float | None = None) -> list[Finding]:
+    """Return findings of the first snapshot beyond those of `health.state`.
+
+    `links_before` is `links_up` of the device's last check that did not fail, if known.
+    """
+    return [*_errors(snapshot), *_board(snapshot), *_links(snapshot, links_before), *_limits(snapshot)]
+
+
+def links_up(snapshot: Mapping[str, Any]) -> int | None:
+    """Return the number of active NVLinks; None without NVLinks, or in MIG mode, which does not use them."""
+    links = snapshot.get("nvlinks")
+    if not links or snapshot.get("mig_mode"):
+        return None
+    return sum(1 for link in links if link["active"])
 
 
 def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
@@ -64,22 +75,36 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
-def _links(snapshot: Mapping[str, Any]) -> list[Finding]:
+def _links(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
     """Check for links that are down from the start.
 
-    A device without bridges has none up, which is normal. With a switch at the other end all must be up;
-    otherwise as many as on the node's other devices of the model. Links are unused in MIG mode.
+    At least as many links must be up as on a device at the same switches or bridge, and as in the last check.
+    Without both, no number is expected: a device without a bridge has no link up. All links to a switch
+    should be up. A device that lost all links may have lost its bridge on purpose.
     """
-    if snapshot.get("mig_mode"):
+    up = links_up(snapshot)
+    if up is None:
         return []
-    links = snapshot.get("nvlinks") or ()
-    up = sum(1 for link in links if link["active"])
-    others = snapshot.get("nvlinks_of_siblings")
-    if others is not None and up < others:
+    partners = snapshot.get("nvlinks_of_partners")
+    if partners is not None and up < partners:
         text = (
-            f"{up} NVLinks are up; {others} are on another {snapshot.get('model') or 'device'} of this node."
+            f"{up} NVLinks are up; {partners} are up on another {snapshot.get('model') or 'device'} at the "
+            "same switches or bridge."
         )
         return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
+    if before is not None and 0 < up < before:
+        text = (
+            f"{up} NVLinks are up; {before:.0f} were up in the last check. Reset the GPU and check its "
+            "bridges. If bridges were removed on purpose, uncordon the GPU."
+        )
+        return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
+    if before and not up:
+        text = (
+            f"No NVLink is up; {before:.0f} in the last check. Check the bridge. If it was removed on "
+            "purpose, no action is needed."
+        )
+        return [Finding("nvlink_missing", Severity.DEGRADED, text, Action.INSPECT)]
+    links = snapshot["nvlinks"]
     if snapshot.get("nvlinks_switched") and up < len(links):
         text = f"{up} of {len(links)} NVLinks to the switches are up."
         return [Finding("nvlink_missing", Severity.DEGRADED, text, Action.INSPECT)]

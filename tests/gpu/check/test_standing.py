@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.standing import before_load, excused
+from provisioning.gpu.check.standing import before_load, excused, links_up
 from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
 
 LIMITS = {
@@ -19,8 +19,8 @@ def links(up: int, down: int = 0, **more: Any) -> dict[str, Any]:
     return {"nvlinks": [{"active": True}] * up + [{"active": False}] * down, **more}
 
 
-def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
-    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot)]
+def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[str, Severity, Action, str]]:
+    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot, before)]
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
         {},
         {"ecc_uncorrected": 0},
         {"ecc_uncorrected": None},
-        links(18, nvlinks_switched=True, nvlinks_of_siblings=18),
-        links(18, nvlinks_switched=True, nvlinks_of_siblings=17),
+        links(18, nvlinks_switched=True, nvlinks_of_partners=18),
+        links(18, nvlinks_switched=True, nvlinks_of_partners=17),
         # Without bridges none is up; with some, others of the node are as they are.
         links(0, 12),
-        links(4, 14, nvlinks_of_siblings=4),
-        links(4, 14, nvlinks_of_siblings=None, nvlinks_switched=False),
-        links(0, 18, nvlinks_of_siblings=18, nvlinks_switched=True, mig_mode=True),
-        {"nvlinks": None, "nvlinks_of_siblings": None},
+        links(4, 14, nvlinks_of_partners=4),
+        links(4, 14, nvlinks_of_partners=None, nvlinks_switched=False),
+        links(0, 18, nvlinks_of_partners=18, nvlinks_switched=True, mig_mode=True),
+        {"nvlinks": None, "nvlinks_of_partners": None},
         {"inforom_valid": True, "inforom_version": "G520.0200.00.05", "persistence": True, "nouveau": False},
         {"drawing": []},
         {"drawing": None},
@@ -83,14 +83,52 @@ def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
 
 
 def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:
-    fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_siblings=18, model="NVIDIA H200")
-    text = "17 NVLinks are up; 18 are on another NVIDIA H200 of this node."
+    fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=18, model="NVIDIA H200")
+    text = "17 NVLinks are up; 18 are up on another NVIDIA H200 at the same switches or bridge."
     assert found(fewer) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
-    assert "another device of" in found(links(3, 1, nvlinks_of_siblings=4))[0][3]
+    assert "another device at" in found(links(3, 1, nvlinks_of_partners=4))[0][3]
+    # Bridges join all of their links: a partner that has more knows that this one lost some.
+    assert found(links(0, 4, nvlinks_of_partners=1))[0][0] == "nvlink_missing"
     # All of the node's are so: perhaps it is built like that.
-    alike = links(17, 1, nvlinks_switched=True, nvlinks_of_siblings=17)
+    alike = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=17)
     text = "17 of 18 NVLinks to the switches are up."
     assert found(alike) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "before"),
+    [
+        (links(4, 8), 4),
+        (links(4, 8), 3),
+        (links(0, 12), 0),
+        (links(0, 12), None),
+        (links(0, 12, mig_mode=True), 12),
+        ({"nvlinks": None}, 12),
+        ({"nvlinks": []}, 12),
+    ],
+)
+def test_links_as_in_the_last_check(snapshot: dict[str, Any], before: float | None) -> None:
+    assert found(snapshot, before) == []
+
+
+def test_fewer_links_than_in_the_last_check_do_not_pass() -> None:
+    text = (
+        "3 NVLinks are up; 4 were up in the last check. Reset the GPU and check its bridges. "
+        "If bridges were removed on purpose, uncordon the GPU."
+    )
+    assert found(links(3, 1), 4.0) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
+    assert found(links(1, 3), 2.0)[0][1] == Severity.FAIL
+    # The bridge may have been taken away: the next check takes that as it is.
+    text = (
+        "No NVLink is up; 1 in the last check. Check the bridge. If it was removed on purpose, "
+        "no action is needed."
+    )
+    assert found(links(0, 4), 1) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
+
+
+def test_the_number_of_links() -> None:
+    assert links_up(links(3, 1)) == 3 and links_up(links(0, 1)) == 0
+    assert links_up({}) is links_up({"nvlinks": []}) is links_up(links(3, mig_mode=True)) is None
 
 
 def test_lowered_limits_are_told() -> None:
