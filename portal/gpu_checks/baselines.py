@@ -21,7 +21,8 @@ ENOUGH_NEIGHBOURS = 2
 AGREE = 0.1
 """Maximum deviation from the median for figures of a model without a datasheet, as a share."""
 MAX_DEVICES = 64
-DRIVER, SOFTWARE = "driver_version", "software"
+MAX_OWN_PASSES = 32
+DRIVER, SOFTWARE, METRIC = "driver_version", "software", "metric"
 """Keys beside `free_mib` in the measures of a run."""
 
 
@@ -54,13 +55,22 @@ def of(device: Device) -> Baselines:
         fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
     for name in ("free_mib", LINKS_UP):
         fleet.pop(name, None)
-    own = GpuCheckRun.objects.filter(_PASSED, device=device).order_by("-created_at").first()
-    if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
-        fleet["free_mib"] = had["free_mib"]
+    fleet |= _free_memory_of(device, software)
     neighbours = _last_figures(others.filter(node=device.node_id), software, _PASSED)
     node = _medians(neighbours, ENOUGH_NEIGHBOURS)
     node.pop(LINKS_UP, None)
     return Baselines(software, fleet | links, node)
+
+
+def _free_memory_of(device: Device, software: str) -> dict[str, float]:
+    """Return the free memory of the device itself when it last passed, by ECC mode and display."""
+    passes = GpuCheckRun.objects.filter(_PASSED, device=device).only("measures").order_by("-created_at")
+    memory_by_metric: dict[str, float] = {}
+    for run in passes[:MAX_OWN_PASSES]:
+        metric = str(run.measures.get("free_mib", {}).get(METRIC, ""))
+        if metric and software_of(run) == software and "free_mib" in (values := figures(run)):
+            memory_by_metric.setdefault(metric, values["free_mib"])
+    return memory_by_metric
 
 
 def _links_of(device: Device) -> dict[str, float]:

@@ -90,7 +90,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
-        measures=_measures(tests, run, _software(report)) | _links(report),
+        measures=_measures(tests, run, _software(report), _memory_metric(report)) | _links(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
         unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
@@ -206,7 +206,18 @@ def _software(report: dict[str, Any]) -> str:
     return software_key(str(facts.get("driver_version") or ""), report["software"])
 
 
-def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) -> dict[str, Any]:
+def _memory_metric(report: dict[str, Any]) -> str:
+    """Return what the free memory depends on; empty if the report does not say it as checks do."""
+    ecc = (report.get("facts") or {}).get("ecc")
+    try:
+        return standing.memory_state(ecc, (report["health_before"], report["health_after"])).metric
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ""
+
+
+def _measures(
+    tests: tuple[TestResult, ...], run: GpuCheckRun, software: str, memory_metric: str
+) -> dict[str, Any]:
     """Return the judged figures by name with their limits, for trends."""
     measures: dict[str, Any] = {}
     for test in tests:
@@ -224,6 +235,7 @@ def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) ->
             measures["free_mib"] = _free(test.measures["free_mib"], run) | {
                 "test": test.name,
                 baselines.SOFTWARE: software,
+                baselines.METRIC: memory_metric,
             }
     return measures
 

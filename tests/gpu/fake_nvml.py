@@ -84,6 +84,7 @@ _ONE = frozenset(
         "nvmlDeviceGetMaxPcieLinkGeneration",
         "nvmlDeviceGetMaxPcieLinkWidth",
         "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetDisplayActive",
         "nvmlDeviceGetPowerUsage",
         "nvmlDeviceGetEnforcedPowerLimit",
         "nvmlDeviceGetCurrentClocksEventReasons",

@@ -7,6 +7,7 @@ from typing import Any
 
 from provisioning.gpu.check import thresholds, wrong_pairs
 from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
+from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
 _TRANSPORTS = {"rdma": "RDMA", "socket": "sockets"}
@@ -52,7 +53,9 @@ def judgements(
     return tuple(found)
 
 
-def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tuple[Status, str] | None:
+def _problem(
+    test: Test, raw: Raw, baseline: Mapping[str, float] | None, memory: MemoryState | None
+) -> tuple[Status, str] | None:
     """Return a result that is independent of measured values, or None."""
     if raw.state == "hung":
         return Status.HUNG, raw.reason
@@ -85,9 +88,12 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
         covered = raw.measures.get("coverage", 0.0)
         if covered < thresholds.COVERAGE:
             return Status.SKIPPED, f"Only {covered:.1%} of the free memory could be tested"
-    before = (baseline or {}).get("free_mib")
-    if test.probe == "residue" and before is not None:
+    before = (baseline or {}).get(memory.metric) if memory is not None else None
+    if test.probe == "residue" and before is not None and memory is not None:
         gone = before - raw.measures.get("free_mib", 0.0)
+        if gone > thresholds.LEAK_MIB and memory.display:
+            holders = f"Programs that draw: {memory.holders}" if memory.holders else "A display is active"
+            return Status.WARNED, f"{gone:.0f} MiB less free memory than in the last check. {holders}"
         if gone > thresholds.LEAK_MIB:
             return Status.FAILED, f"{gone:.0f} MiB of memory are missing although nobody uses the device"
     return None
@@ -109,12 +115,16 @@ def assess(
     link_state: str = "",
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
+    memory: MemoryState | None = None,
 ) -> TestResult:
-    """Return one judged test. `raw` None: not reached. `link_state`: problems of the PCIe link under load."""
+    """Return one judged test. `raw` None: not reached. `link_state`: problems of the PCIe link under load.
+
+    `memory`: the state for which `baseline` holds the free memory; None: it is not compared.
+    """
     if raw is None:
         return TestResult(test.name, Status.SKIPPED, test.required, "Not reached")
     judged = judgements(test, raw, facts, baseline=baseline, node_median=node_median)
-    settled = _problem(test, raw, baseline)
+    settled = _problem(test, raw, baseline, memory)
     if settled is not None:
         status, text = settled
     else:

@@ -203,13 +203,18 @@ class Reader:
         return value
 
     def board(self) -> dict[str, Any]:
-        """Read what is needed once before a run: inforom, graphics processes, conflicting drivers."""
-        drawing = self.ask("drawing", self.device.drawing)
+        """Read what is needed once before a run: inforom, conflicting drivers."""
         return {
             "inforom_version": self.ask("inforom", self.gpu.inforom_version) or None,
             "inforom_valid": self.ask("inforom", self.gpu.inforom_valid),
             "nouveau": has_nouveau(self._root),
-            "drawing": None if drawing is None else [pid for pid, _ in drawing],
+        }
+
+    def display(self) -> dict[str, Any]:
+        """Read what displays use of the device, before and after a run."""
+        return {
+            "drawing": self._processes_of("drawing", self.device.drawing),
+            "display_active": self.ask("display_active", self.gpu.display_active),
         }
 
     def sample(self) -> dict[str, Any]:
@@ -227,7 +232,12 @@ class Reader:
 
     def processes(self) -> list[dict[str, Any]] | None:
         """Return the compute processes on the device; without names, which may be confidential."""
-        found = self.ask("processes", self.device.computing)
+        return self._processes_of("processes", self.device.computing)
+
+    def _processes_of(
+        self, name: str, read: Callable[[], tuple[tuple[int, int | None], ...] | None]
+    ) -> list[dict[str, Any]] | None:
+        found = self.ask(name, read)
         if found is None:
             return None
         return [{"pid": pid, "memory_mib": None if used is None else used // MIB} for pid, used in found]

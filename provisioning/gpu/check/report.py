@@ -75,9 +75,14 @@ class Report:
         values = {j.metric: j.value for t in self.tests for j in t.judgements}
         for test in self.tests:
             if "free_mib" in test.measures:
-                values["free_mib"] = test.measures["free_mib"]
+                values[self._memory_metric] = test.measures["free_mib"]
         links = standing.links_up(self.health_before or {})
         return values if links is None else values | {LINKS_UP: float(links)}
+
+    @property
+    def _memory_metric(self) -> str:
+        ecc = self.facts.ecc if self.facts is not None else None
+        return standing.memory_state(ecc, (self.health_before, self.health_after)).metric
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -384,10 +384,11 @@ class Check:
         if not thresholds.comparable(baseline_of, software_key(state.facts.driver_version, state.software)):
             baseline = node_median = None
         link = thresholds.judge_link_state(state.facts, state.link)
+        memory = standing.memory_state(state.facts.ecc, (state.before, state.after))
         tests = tuple(
             assess(
                 test, state.results.get(test.name), state.facts,
-                link_state=link, baseline=baseline, node_median=node_median,
+                link_state=link, baseline=baseline, node_median=node_median, memory=memory,
             )
             for test in state.plan
         )  # fmt: skip

@@ -7,7 +7,7 @@ do not fail the device. Neither do persistence mode or another loaded driver.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
@@ -27,6 +27,20 @@ DRAWING = (
 )
 NAMED = 8
 """Maximum number of processes to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """What the free memory depends on: only values of the same `metric` are compared.
+
+    `display`: a display or drawing program uses the memory; `holders` names its processes, if listed.
+    """
+
+    metric: str
+    display: bool = False
+    holders: str = ""
+
+
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
@@ -70,9 +84,24 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
     if snapshot.get("nouveau"):
         found.append(Finding("nouveau", Severity.INFO, NOUVEAU_BESIDES))
     if drawing := snapshot.get("drawing"):
-        pids = ", ".join(map(str, sorted(drawing)[:NAMED]))
+        pids = ", ".join(map(str, sorted(process["pid"] for process in drawing)[:NAMED]))
         found.append(Finding("drawing", Severity.INFO, DRAWING % pids))
     return found
+
+
+def memory_state(ecc: bool | None, snapshots: Sequence[Mapping[str, Any] | None]) -> MemoryState:
+    """Return what the free memory depends on beside the driver, from the snapshots before and after a run."""
+    seen = [snapshot for snapshot in snapshots if snapshot is not None]
+    memory_by_pid = {
+        int(process["pid"]): process["memory_mib"] for shot in seen for process in shot.get("drawing") or ()
+    }
+    display = bool(memory_by_pid) or any(shot.get("display_active") for shot in seen)
+    mode = {True: "ecc", False: "no_ecc", None: "ecc_unknown"}[ecc]
+    holders = ", ".join(
+        f"process {pid}" + ("" if memory is None else f" ({memory} MiB)")
+        for pid, memory in sorted(memory_by_pid.items())[:NAMED]
+    )
+    return MemoryState(f"free_mib:{mode}{':display' if display else ''}", display, holders)
 
 
 def _links(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:

@@ -354,6 +354,11 @@ class Device:
             for process in found
         )
 
+    def display_active(self) -> bool | None:
+        """Return whether a display or console is initialised on the device, which uses its memory."""
+        value = ask("nvmlDeviceGetDisplayActive", self.handle)
+        return None if value is None else bool(value)
+
     def process_utilisation(self, since_us: int) -> list[Any] | None:
         """Return samples later than `since_us` (the driver's clock); empty if no process ran."""
         try:

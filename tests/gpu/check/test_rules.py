@@ -11,6 +11,7 @@ from provisioning.gpu.check import health, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
 from provisioning.gpu.check.plan import DEADLINE_S, Test, dtypes, plan_for
 from provisioning.gpu.check.probes.compute import DTYPES, supported
+from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.thresholds import BadThreshold, Floor, judge, judge_pcie, judge_peer, peak_of
 from provisioning.gpu.check.types import (
     Action,
@@ -573,15 +574,34 @@ def test_untested_memory_is_no_pass(probe: str) -> None:
 
 def test_memory_that_is_missing_is_a_leak() -> None:
     test = Test("residue", "residue", 1.0)
-    known = {"free_mib": 140_000.0}
-    assert status_of(test, done(coverage=1.0, free_mib=139_936.0), baseline=known)[0] == Status.PASSED
-    status, text = status_of(test, done(coverage=1.0, free_mib=139_935.0), baseline=known)
+    known = {"baseline": {"free_mib:ecc": 140_000.0}, "memory": MemoryState("free_mib:ecc")}
+    assert status_of(test, done(coverage=1.0, free_mib=139_936.0), **known)[0] == Status.PASSED
+    status, text = status_of(test, done(coverage=1.0, free_mib=139_935.0), **known)
     assert (status, "65 MiB" in text) == (Status.FAILED, True)
-    assert status_of(test, done(coverage=1.0, free_mib=150_000.0), baseline=known)[0] == Status.PASSED
-    assert status_of(test, done(coverage=1.0), baseline=known)[0] == Status.FAILED
-    assert (
-        status_of(Test("address", "address", 1.0), done(coverage=1.0, free_mib=1.0), baseline=known)[0]
-        == Status.PASSED
+    assert status_of(test, done(coverage=1.0, free_mib=150_000.0), **known)[0] == Status.PASSED
+    assert status_of(test, done(coverage=1.0), **known)[0] == Status.FAILED
+    address = Test("address", "address", 1.0)
+    assert status_of(address, done(coverage=1.0, free_mib=1.0), **known)[0] == Status.PASSED
+    # Another ECC mode or a display uses another amount.
+    for state in (MemoryState("free_mib:no_ecc"), MemoryState("free_mib:ecc:display", True), None):
+        assert status_of(test, done(coverage=1.0), **known | {"memory": state})[0] == Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("holders", "text"),
+    [
+        ("process 812 (300 MiB)", "Programs that draw: process 812 (300 MiB)"),
+        ("", "A display is active"),
+    ],
+)
+def test_memory_that_a_display_holds_is_a_warning(holders: str, text: str) -> None:
+    test = Test("residue", "residue", 1.0)
+    memory = MemoryState("free_mib:ecc:display", True, holders)
+    known = {"baseline": {"free_mib:ecc:display": 140_000.0}, "memory": memory}
+    assert status_of(test, done(coverage=1.0, free_mib=139_936.0), **known)[0] == Status.PASSED
+    assert status_of(test, done(coverage=1.0, free_mib=139_700.0), **known) == (
+        Status.WARNED,
+        f"300 MiB less free memory than in the last check. {text}",
     )
 
 

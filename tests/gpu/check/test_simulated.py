@@ -41,7 +41,7 @@ def test_a_quick_check_of_a_good_device_is_still_no_pass(check: Check, tmp_path:
     assert report.samples["count"] >= 3
     assert [p.test for p in seen if p.phase == "start"] == [t.name for t in report.tests]
     assert (seen[0].phase, seen[-1].phase) == ("prepare", "end")
-    assert report.measures["free_mib"] == 16
+    assert report.measures["free_mib:ecc"] == 16
     assert report.measures["copy_gb_s"] == pytest.approx(4300, rel=0.01)
 
 
@@ -321,7 +321,7 @@ def test_an_unknown_uuid(check: Check) -> None:
 
 
 def test_a_leak_against_the_baseline(check: Check) -> None:
-    report = check("residue", baseline={"free_mib": 4000.0})
+    report = check("residue", baseline={"free_mib:ecc": 4000.0})
     assert report.verdict == Verdict.FAIL
     assert "missing although nobody uses the device" in report.summary
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.standing import before_load, excused, links_up
+from provisioning.gpu.check.standing import MemoryState, before_load, excused, links_up, memory_state
 from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
 
 LIMITS = {
@@ -74,11 +74,45 @@ def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
     assert "blacklist nouveau" in text
 
 
+def drawing(*pids: int, memory_mib: int | None = None) -> list[dict[str, Any]]:
+    return [{"pid": pid, "memory_mib": memory_mib} for pid in pids]
+
+
+@pytest.mark.parametrize(
+    ("ecc", "snapshots", "state"),
+    [
+        (True, ({}, None), MemoryState("free_mib:ecc")),
+        (False, ({"drawing": [], "display_active": False}, {}), MemoryState("free_mib:no_ecc")),
+        (None, (None, None), MemoryState("free_mib:ecc_unknown")),
+        (True, ({"display_active": True}, {}), MemoryState("free_mib:ecc:display", True)),
+        (
+            True,
+            ({"drawing": None}, {"drawing": drawing(7, memory_mib=300)}),
+            MemoryState("free_mib:ecc:display", True, "process 7 (300 MiB)"),
+        ),
+        (
+            None,
+            ({"drawing": drawing(9, 8)}, {}),
+            MemoryState("free_mib:ecc_unknown:display", True, "process 8, process 9"),
+        ),
+        (
+            False,
+            ({"drawing": drawing(*range(9))}, {"drawing": drawing(3)}),
+            MemoryState("free_mib:no_ecc:display", True, ", ".join(f"process {pid}" for pid in range(8))),
+        ),
+    ],
+)
+def test_what_the_free_memory_depends_on(
+    ecc: bool | None, snapshots: tuple[Any, Any], state: MemoryState
+) -> None:
+    assert memory_state(ecc, snapshots) == state
+
+
 def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
-    ((code, severity, action, text),) = found({"drawing": [812, 77]})
+    ((code, severity, action, text),) = found({"drawing": drawing(812, 77)})
     assert (code, severity, action) == ("drawing", Severity.INFO, Action.NONE)
     assert "Programs draw on it (process 77, 812)" in text
-    ((_, _, _, text),) = found({"drawing": list(range(20))})
+    ((_, _, _, text),) = found({"drawing": drawing(*range(20))})
     assert "(process 0, 1, 2, 3, 4, 5, 6, 7)" in text
 
 
