@@ -92,7 +92,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         report=report,
         measures=_measures(tests, run, _software(report), _memory_metric(report)) | _links(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
-        unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
+        unjudged=counts == CheckVerdict.DEGRADED and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
             finding.code.startswith(HEALTH_OF_THE_GPU) and finding.severity in (Severity.FAIL, Severity.HUNG)
             for finding in findings
@@ -102,12 +102,12 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
 
 def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bool:
     """Return whether it would be a pass except for figures without a limit to compare with."""
-    measured = {test.name for test in tests if test.required and test.status == Status.MEASURED}
-    codes = {f"test_{name}" for name in measured}
-    others = [test for test in tests if test.name not in measured]
+    unjudged = {test.name for test in tests if test.unjudged}
+    codes = {f"test_{name}" for name in unjudged}
+    others = [test for test in tests if test.name not in unjudged]
     remaining = [finding for finding in findings if finding.code not in codes]
     decided, _ = judging.decide([*remaining, *judging.of_tests(others)], others, simulated=False)
-    return bool(measured) and decided == Verdict.PASS
+    return bool(unjudged) and decided == Verdict.PASS
 
 
 def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from portal.common.actors import SYSTEM
+from portal.common.events.models import Notification
 from portal.fleet.inventory.cordons import cordon_device, lift_cordon
-from portal.fleet.inventory.models import Device
+from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import baselines, runs
 from portal.gpu_checks.models import GpuCheckRun
 from provisioning.check_messages import CheckCommand
@@ -155,10 +156,10 @@ def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any
             (judged,) = test["judgements"]
             judged |= {"value": copied, "status": "measured", "fail_below": 0.0, "warn_below": 0.0}
             judged |= {"against": "none", "text": "Not judged: no floor is known for it."}
-            test |= {"status": "measured", "text": "Not judged", "measures": {"copy_gb_s": copied}}
-    found = {"code": "test_copy", "severity": "inconclusive", "text": "Not judged", "action": "retry"}
+            test |= {"status": "warned", "text": "Not judged", "measures": {"copy_gb_s": copied}}
+    found = {"code": "test_copy", "severity": "degraded", "text": "Not judged", "action": "inspect"}
     facts = {**report["facts"], "name": UNKNOWN, "driver_version": "580.10"}
-    given = {"verdict": "inconclusive", "exit_code": 3, "findings": [found, *more], "software": NEW}
+    given = {"verdict": "degraded", "exit_code": 1, "findings": [found, *more], "software": NEW}
     return answer(command, tests=report["tests"], facts=facts, **(given | changes))
 
 
@@ -182,7 +183,7 @@ def unlisted(gpus: list[Device], sent: Any) -> Any:
 def test_three_devices_that_agree_are_the_first_baseline_of_a_model(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
-    assert [(run.verdict, run.unjudged) for run in unlisted(3600, 3700)] == [("inconclusive", True)] * 2
+    assert [(run.verdict, run.unjudged) for run in unlisted(3600, 3700)] == [("degraded", True)] * 2
     assert "copy_gb_s" not in asked(gpus[2], sent).baseline
     unlisted(3600, 3700, 3650)
     command = asked(gpus[3], sent)
@@ -190,6 +191,21 @@ def test_three_devices_that_agree_are_the_first_baseline_of_a_model(
     assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     # One of the three is held against them, too: it may pass from now on, and be handed out.
     assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3650
+
+
+def test_a_device_without_floors_is_in_service_with_a_warning(
+    gpus: list[Device], unlisted: Any, olga: Any
+) -> None:
+    """One or two of a model never agree on a baseline: correct results decide alone."""
+    cordon_device(actor=SYSTEM, device_id=gpus[0].pk, reason="its check failed", cause=CordonCause.CHECK)
+    unlisted(3600)
+    gpus[0].refresh_from_db()
+    assert (gpus[0].cordoned, gpus[0].warning != "") == (False, True)
+    notices = Notification.objects.filter(kind="device.check_degraded")
+    before = notices.count()
+    assert before
+    unlisted(3600)
+    assert notices.count() == before, "said once"
 
 
 def test_the_figures_of_a_sick_device_are_left_out(gpus: list[Device], unlisted: Any, sent: Any) -> None:

@@ -210,8 +210,8 @@ def _facts(uuid: str, model: str, memory_mib: int) -> Facts:
     plain = model.removeprefix("Simulated ")
     name = AS_NVML_SAYS.get(plain, plain)
     peak = peak_of(name)
-    if peak is None:
-        # No datasheet: judge it like a common model.
+    if peak is None or "fp16" not in peak.tflops:
+        # No complete datasheet: judge it like a common model.
         name = FALLBACK
         peak = peak_of(name)
         assert peak is not None

@@ -10,6 +10,7 @@ from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
+WATCHDOG = "the display's watchdog ended a kernel. Move the display to another GPU, then check this one again"
 _TRANSPORTS = {"rdma": "RDMA", "socket": "sockets"}
 THIRD_NODE = "A link has two ends: check each of the two nodes with a third one, and see which stays wrong"
 _PCIE = ("to_device_gb_s", "to_host_gb_s")
@@ -45,7 +46,7 @@ def judgements(
             found.append(thresholds.judge_pcie(metric, value, facts))
         elif metric.startswith("peer_gb_s:"):
             links = facts.links.get(metric.removeprefix("peer_gb_s:"))
-            found.append(thresholds.judge_peer(metric, value, links, facts.compute_capability))
+            found.append(thresholds.judge_peer(metric, value, links, facts))
         elif metric.startswith(thresholds.BUS_GB_S):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif metric == thresholds.BETWEEN_NODES:
@@ -61,6 +62,8 @@ def _problem(
         return Status.HUNG, raw.reason
     if raw.state in ("skipped", "absent"):
         return Status.SKIPPED, f"Not run: {raw.reason}"
+    if raw.state == "error" and "CUDA_ERROR_LAUNCH_TIMEOUT" in raw.error:
+        return Status.SKIPPED, f"Not run to its end: {WATCHDOG}"
     if raw.state == "error":
         if raw.device_fault:
             return Status.FAILED, f"The device failed: {raw.error}"
@@ -132,7 +135,7 @@ def assess(
         if test.probe == "two_nodes":
             text = f"{text}, with {_partner(test)} by {_TRANSPORTS.get(str(test.params.get('transport')))}"
             text = f"{text}. {THIRD_NODE}" if status == Status.WARNED else text
-        if test.probe == "pcie" and link_state and status in (Status.PASSED, Status.MEASURED):
+        if test.probe == "pcie" and link_state and status == Status.PASSED:
             status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
     return TestResult(
         name=test.name,
@@ -153,9 +156,9 @@ def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
         low = [j for j in judged if j.status == status]
         if low:
             return status, "; ".join(_describe(j) for j in low)
-    open_ = [j for j in judged if j.status == Status.MEASURED and not j.advisory]
-    if open_:
-        return Status.MEASURED, "; ".join(f"{j.metric}: {j.text}" for j in open_)
+    if unjudged := [j for j in judged if j.open]:
+        # The results are correct. A speed without a floor is a warning.
+        return Status.WARNED, "; ".join(f"{j.metric}: {j.text}" for j in unjudged)
     return Status.PASSED, "; ".join(f"{j.metric} {j.value:g} {j.unit}" for j in judged) or "No error"
 
 
@@ -190,7 +193,8 @@ _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
     against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
-    return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against})"
+    note = f". {j.text}" if j.text and j.against == "link" else ""
+    return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against}){note}"
 
 
 def raw_of(message: Mapping[str, Any]) -> Raw | None:

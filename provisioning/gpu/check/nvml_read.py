@@ -6,6 +6,7 @@ in the watcher's process, since a broken driver can block any call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -132,6 +133,24 @@ class Reader:
             "links": {peer: self._links_to(peer) for peer in peers},
             "pci_bus_id": self.ask("pci_bus_id", gpu.pci_bus_id) or "",
         }
+
+    def surroundings(self) -> dict[str, bool]:
+        """Read the facts about the machine that explain slow transfers."""
+        return {
+            "confidential": bool(self.ask("confidential", self._driver.confidential)),
+            "numa_hidden": self._hides_numa(),
+        }
+
+    def _hides_numa(self) -> bool:
+        """Return whether this is a virtual machine without a NUMA node for the device."""
+        bus = _quiet(self.gpu.pci_bus_id)
+        try:
+            if not re.search(r"^flags\b.*\bhypervisor\b", (self._root / "proc/cpuinfo").read_text(), re.M):
+                return False
+            node = (self._root / "sys/bus/pci/devices" / (bus or "") / "numa_node").read_text()
+        except (OSError, UnicodeError):
+            return False
+        return node.strip() == "-1"
 
     def _slices(self) -> int | None:
         def read() -> int | None:

@@ -398,6 +398,7 @@ class Check:
             known = {f.code for f in findings}
             findings += [f for f in health.state(state.after) if f.code not in known]
             findings += health.changes(state.before, state.after)
+        findings += standing.untested(state.facts.compute_capability)
         findings += health.xids(state.xids)
         findings += health.throttling(state.samples)
         if state.ended and not state.samples:

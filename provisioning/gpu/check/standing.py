@@ -25,6 +25,7 @@ DRAWING = (
     "Programs draw on it (process %s) and use its memory and time. Move the display to another GPU, or "
     "end it."
 )
+VOLTA = (7, 0)
 NAMED = 8
 """Maximum number of processes to name."""
 
@@ -150,14 +151,25 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
     if low:
         text = f"Applications clocks below default: {', '.join(low)}. Set them back: nvidia-smi -rac."
         found.append(Finding("clocks_lowered", Severity.DEGRADED, text, Action.INSPECT))
-    limit, default = snapshot.get("power_limit_set_mw"), snapshot.get("power_limit_default_mw")
+    default = snapshot.get("power_limit_default_mw")
+    # The enforced limit can be lower than the one set on the node, for example by the chassis.
+    limits = [snapshot.get(name) for name in ("power_limit_set_mw", "power_limit_mw")]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is not None and default is not None and limit < default:
         watts = default // 1000
         text = (
-            f"Power limit below default: {limit // 1000} of {watts} W. Set it back: nvidia-smi -pl {watts}."
+            f"Power limit below default: {limit // 1000} of {watts} W. To reset it: nvidia-smi -pl {watts}."
         )
-        found.append(Finding("power_lowered", Severity.DEGRADED, text, Action.INSPECT))
+        found.append(Finding("power_lowered", Severity.INFO, text))
     return found
+
+
+def untested(capability: tuple[int, int] | None) -> list[Finding]:
+    """Return a finding if the device has circuits that no test uses."""
+    if capability != VOLTA:
+        return []
+    text = "The tensor cores are not tested: the check has no kernels for those of Volta."
+    return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
 
 
 def excused(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:

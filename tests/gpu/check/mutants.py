@@ -49,6 +49,7 @@ TESTS = (
     "tests.gpu.check.test_second_look",
     "tests.gpu.check.test_standing",
     "tests.gpu.check.test_consequences",
+    "tests.gpu.check.test_models",
     "tests.gpu.check.test_report",
     "tests.gpu.check.test_counters",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ H200 = Facts("GPU-1", name="NVIDIA H200", pcie_max_gen=5, pcie_max_width=16, com
 
 def test_a_model_is_known_by_its_whole_name() -> None:
     assert peak_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb") is peak_of("NVIDIA A100-SXM4-40GB")
-    for other in ("NVIDIA H200 NVL", "NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX 6000", "", "NVIDIA"):
+    for other in ("NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX 6000", "", "NVIDIA"):
         assert peak_of(other) is None
 
 
@@ -79,7 +80,7 @@ def test_every_floor_is_linted(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         thresholds.lint_all()
 
 
-@pytest.mark.parametrize("generation", [3, 4, 5])
+@pytest.mark.parametrize("generation", [1, 2, 3, 4, 5, 6])
 def test_every_pcie_floor_is_linted(generation: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(thresholds.PCIE_FAIL, generation, 0.021)
     with pytest.raises(BadThreshold):
@@ -239,7 +240,17 @@ def test_a_vgpu_is_only_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "width", "fail"), [(3, 16, 10), (4, 16, 21), (5, 16, 48), (5, 8, 24), (4, 1, 1.3125)]
+    ("generation", "width", "fail"),
+    [
+        (1, 16, 2.4),
+        (2, 16, 4.8),
+        (3, 16, 10),
+        (4, 16, 21),
+        (5, 16, 48),
+        (6, 16, 73),
+        (5, 8, 24),
+        (4, 1, 1.3125),
+    ],
 )
 def test_pcie_by_generation_and_width(generation: int, width: int, fail: float) -> None:
     facts = Facts("GPU-1", pcie_max_gen=generation, pcie_max_width=width)
@@ -255,7 +266,7 @@ def test_pcie_by_generation_and_width(generation: int, width: int, fail: float) 
         Facts("GPU-1", pcie_max_width=16),
         Facts("GPU-1", pcie_max_gen=5),
         Facts("GPU-1", pcie_max_gen=5, pcie_max_width=0),
-        Facts("GPU-1", pcie_max_gen=2, pcie_max_width=16),
+        Facts("GPU-1", pcie_max_gen=7, pcie_max_width=16),
     ],
 )
 def test_an_unknown_link_is_not_judged(facts: Facts) -> None:
@@ -269,14 +280,42 @@ def test_an_instance_shares_its_link() -> None:
     ).advisory
 
 
+HOPPER = Facts("GPU-1", compute_capability=(9, 0))
+
+
 def test_peers_by_their_links() -> None:
-    assert judge_peer("peer", 18 * 25 * 0.75 - 0.1, 18, (9, 0)).status == Status.FAILED
-    assert judge_peer("peer", 18 * 25 * 0.75, 18, (9, 0)).status == Status.WARNED
-    good = judge_peer("peer", 18 * 25 * 0.80, 18, (9, 0))
+    assert judge_peer("peer", 18 * 25 * 0.75 - 0.1, 18, HOPPER).status == Status.FAILED
+    assert judge_peer("peer", 18 * 25 * 0.75, 18, HOPPER).status == Status.WARNED
+    good = judge_peer("peer", 18 * 25 * 0.80, 18, HOPPER)
     assert (good.status, good.against) == (Status.PASSED, "link")
-    assert judge_peer("peer", 18 * 25 * 0.80, 18, (10, 0)).fail_below == pytest.approx(18 * 50 * 0.75)
-    assert judge_peer("peer", 18.0, 1, None).fail_below == pytest.approx(25 * 0.75)
-    assert judge_peer("peer", 1.0, 0, (9, 0)).advisory
+    assert judge_peer(
+        "peer", 18 * 25 * 0.80, 18, Facts("GPU-1", compute_capability=(10, 0))
+    ).fail_below == pytest.approx(18 * 50 * 0.75)
+    assert judge_peer("peer", 18.0, 1, Facts("GPU-1")).fail_below == pytest.approx(25 * 0.75)
+    assert judge_peer("peer", 1.0, 0, HOPPER).advisory
+    hidden = Facts("GPU-1", confidential=True, compute_capability=(9, 0))
+    assert judge_peer("peer", 1.0, 18, hidden).advisory
+
+
+def test_encrypted_transfers_are_only_measured() -> None:
+    facts = Facts("GPU-1", pcie_max_gen=5, pcie_max_width=16, confidential=True)
+    found = judge_pcie("to_host_gb_s", 4.0, facts)
+    assert (found.status, found.advisory) == (Status.MEASURED, True)
+    assert found.text == "Confidential computing encrypts the link: advisory."
+
+
+def test_a_vm_that_hides_its_numa_nodes_has_no_pcie_floor() -> None:
+    facts = Facts("GPU-1", pcie_max_gen=5, pcie_max_width=16, numa_hidden=True)
+    low = judge_pcie("to_host_gb_s", 40.0, facts)
+    assert (low.status, low.fail_below, low.warn_below) == (Status.WARNED, None, 48.0)
+    pcie = Test("pcie", "pcie", 1.0)
+    status, text = status_of(pcie, done(to_device_gb_s=50, to_host_gb_s=40), facts)
+    assert status == Status.WARNED
+    assert text == (
+        "to_host_gb_s 40 GB/s is below 48 (by the link). "
+        "This virtual machine hides its NUMA nodes: the memory may be far from the GPU."
+    )
+    assert judge_pcie("to_host_gb_s", 48.0, facts).status == Status.PASSED
 
 
 @pytest.mark.parametrize(
@@ -644,9 +683,18 @@ def test_the_link_under_load_degrades() -> None:
     assert status_of(COPY, done(copy_gb_s=4300.0), link_state="width 8 of 16")[0] == Status.PASSED
 
 
-def test_an_unjudged_figure_is_no_pass() -> None:
+def test_an_unjudged_figure_is_a_warning() -> None:
     new = Facts("GPU-1", name="NVIDIA X900")
-    assert status_of(COPY, done(copy_gb_s=4300.0), new)[0] == Status.MEASURED
+    result = assess(COPY, done(copy_gb_s=4300.0), new)
+    assert (result.status, result.unjudged) == (Status.WARNED, True)
+    assert status_of(COPY, replace(done(copy_gb_s=4300.0), errors=1), new)[0] == Status.FAILED
+    assert not assess(COPY, done(copy_gb_s=3700.0), H200).unjudged
+    memory = Test("bandwidth", "memory", 1.0)
+    figures = done(copy_gb_s=4300.0, read_gb_s=4300.0, write_gb_s=4300.0)
+    slow = assess(memory, figures, new, baseline={"read_gb_s": 9000.0})
+    assert (slow.status, slow.unjudged) == (Status.FAILED, False)
+    slower = assess(memory, figures, new, baseline={"read_gb_s": 4800.0})
+    assert (slower.status, slower.unjudged) == (Status.WARNED, False)
     assert (
         status_of(COPY, done(copy_gb_s=4300.0), Facts("GPU-1", name="NVIDIA H200", vgpu=True))[0]
         == Status.PASSED

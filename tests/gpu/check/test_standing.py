@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.standing import MemoryState, before_load, excused, links_up, memory_state
+from provisioning.gpu.check.standing import (
+    MemoryState,
+    before_load,
+    excused,
+    links_up,
+    memory_state,
+    untested,
+)
 from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
 
 LIMITS = {
@@ -170,12 +177,22 @@ def test_lowered_limits_are_told() -> None:
     assert found(LIMITS | {"app_sm_clock_mhz": 1979, "app_memory_clock_mhz": 3200}) == [
         ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Set them back: nvidia-smi -rac.")
     ]
-    text = "Power limit below default: 699 of 700 W. Set it back: nvidia-smi -pl 700."
-    assert found(LIMITS | {"power_limit_set_mw": 699_999}) == [
-        ("power_lowered", Severity.DEGRADED, Action.INSPECT, text)
-    ]
+    # A limit set on purpose is no fault; values that are low because of it are warnings.
+    text = "Power limit below default: 699 of 700 W. To reset it: nvidia-smi -pl 700."
+    lowered = [("power_lowered", Severity.INFO, Action.NONE, text)]
+    assert found(LIMITS | {"power_limit_set_mw": 699_999}) == lowered
+    assert found(LIMITS | {"power_limit_mw": 699_999}) == lowered
+    assert found(LIMITS | {"power_limit_mw": 699_999, "power_limit_set_mw": None}) == lowered
     rounded = LIMITS | {"power_limit_set_mw": 650_000, "power_limit_default_mw": 700_999}
     assert found(rounded)[0][3].startswith("Power limit below default: 650 of 700 W.")
+
+
+@pytest.mark.parametrize(("capability", "codes"), [((7, 0), 1), ((7, 5), 0), ((9, 0), 0), (None, 0)])
+def test_tensor_cores_of_volta_are_said_to_be_untested(
+    capability: tuple[int, int] | None, codes: int
+) -> None:
+    findings = untested(capability)
+    assert [(f.severity, f.action) for f in findings] == [(Severity.DEGRADED, Action.INSPECT)] * codes
 
 
 def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult:
