@@ -62,9 +62,9 @@ def _problem(
         return Status.HUNG, raw.reason
     if raw.state in ("skipped", "absent"):
         return Status.SKIPPED, f"Not run: {raw.reason}"
-    if raw.state == "error" and "CUDA_ERROR_LAUNCH_TIMEOUT" in raw.error:
-        return Status.SKIPPED, f"Not run to its end: {WATCHDOG}"
     if raw.state == "error":
+        if "CUDA_ERROR_LAUNCH_TIMEOUT" in raw.error:
+            return Status.SKIPPED, f"Not run to its end: {WATCHDOG}"
         if raw.device_fault:
             return Status.FAILED, f"The device failed: {raw.error}"
         return Status.SKIPPED, f"Not run to its end: {raw.error}"
@@ -193,7 +193,7 @@ _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
     against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
-    note = f". {j.text}" if j.text and j.against == "link" else ""
+    note = f". {j.text}" if j.text else ""
     return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against}){note}"
 
 

@@ -428,6 +428,25 @@ def test_each_kind_of_xid_is_one_finding(xid: int, severity: Severity, action: A
     assert found(health.xids([xid, xid])) == [(f"xid_{xid}", severity, action)]
 
 
+CATALOG = {
+    **dict.fromkeys((46, 62, 74, 109, 110, 119, 120, 143, 155, 156, 158), (Severity.FAIL, Action.RESET)),
+    **dict.fromkeys((48, 95, 140, 171, 172), (Severity.FAIL, Action.DRAIN_AND_RESET)),
+    **dict.fromkeys((54, 61, 123), (Severity.FAIL, Action.INSPECT)),
+    **dict.fromkeys((79, 136), (Severity.FAIL, Action.REBOOT)),
+    64: (Severity.FAIL, Action.REPLACE),
+    94: (Severity.INCONCLUSIVE, Action.RETRY),
+    **dict.fromkeys((13, 31, 43, 45, 68), (Severity.INFO, Action.NONE)),
+}
+
+
+@pytest.mark.parametrize("xid", range(1, 180))
+def test_every_xid_by_the_catalog(xid: int) -> None:
+    severity, action = CATALOG.get(xid, (Severity.DEGRADED, Action.INSPECT))
+    assert found(health.xids([xid])) == [(f"xid_{xid}", severity, action)]
+    named = xid in CATALOG or xid == 121 or 144 <= xid <= 150
+    assert ("in no list" in health.xids([xid])[0].text) is not named
+
+
 def samples(bits: int, of: int = 10, total: int = 100) -> list[dict[str, Any]]:
     return [{"throttle": bits if i < of else 1} for i in range(total)] + [{"throttle": None}] * total
 

@@ -370,7 +370,8 @@ def test_what_is_told_before_the_load_and_takes_nobody_out(
     check: Check, script: dict[str, Any], code: str, text: str
 ) -> None:
     report = check("address", nvml=script)
-    assert codes(report) - SHORT == {code} and text in render(report)
+    assert code in {f.code for f in report.findings} and text in render(report)
+    assert codes(report) - SHORT <= {code}
     assert statuses(report) == {"address": Status.PASSED}
 
 
