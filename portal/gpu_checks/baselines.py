@@ -13,7 +13,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from provisioning.gpu.check.thresholds import LINKS_UP, lacks_datasheet
+from provisioning.gpu.check.thresholds import OWN, lacks_datasheet
 
 ENOUGH_DEVICES = 3
 """With fewer devices a median says more about them than about the model."""
@@ -45,21 +45,22 @@ def of(device: Device) -> Baselines:
     alike = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
     )
-    links = _links_of(device)
+    own = _own_figures_of(device)
     software = _software_of(alike.filter(node=device.node_id)) or _software_of(alike)
     if not software:
-        return Baselines(fleet=links)
+        return Baselines(fleet=own)
     others = alike.exclude(pk=device.pk)
     fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
     if not device.node.pool.simulated:
         fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
-    for name in ("free_mib", LINKS_UP):
+    for name in ("free_mib", *OWN):
         fleet.pop(name, None)
     fleet |= _free_memory_of(device, software)
     neighbours = _last_figures(others.filter(node=device.node_id), software, _PASSED)
     node = _medians(neighbours, ENOUGH_NEIGHBOURS)
-    node.pop(LINKS_UP, None)
-    return Baselines(software, fleet | links, node)
+    for name in OWN:
+        node.pop(name, None)
+    return Baselines(software, fleet | own, node)
 
 
 def _free_memory_of(device: Device, software: str) -> dict[str, float]:
@@ -73,10 +74,10 @@ def _free_memory_of(device: Device, software: str) -> dict[str, float]:
     return memory_by_metric
 
 
-def _links_of(device: Device) -> dict[str, float]:
-    """Return the NVLinks that were up on the device itself in its last check that did not fail.
+def _own_figures_of(device: Device) -> dict[str, float]:
+    """Return links and retired memory of the device itself in its last check that did not fail.
 
-    By returning the device to service, a person accepts the links that it has.
+    By returning the device to service, a person accepts its present state.
     """
     accepted = EventTarget.objects.filter(
         kind=TargetKind.DEVICE,
@@ -90,8 +91,8 @@ def _links_of(device: Device) -> dict[str, float]:
     if (at := accepted.values_list("event__at", flat=True).first()) is not None:
         runs = runs.filter(created_at__gt=at)
     last = runs.order_by("-created_at").first()
-    up = figures(last).get(LINKS_UP) if last is not None else None
-    return {} if up is None else {LINKS_UP: up}
+    had = figures(last) if last is not None else {}
+    return {name: had[name] for name in OWN if name in had}
 
 
 def _software_of(devices: QuerySet[Device]) -> str:

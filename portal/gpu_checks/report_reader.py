@@ -25,7 +25,6 @@ from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.check import schema, standing, wrong_pairs
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.report import software_key
-from provisioning.gpu.check.thresholds import LINKS_UP
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 from provisioning.gpu.check.wrong_pairs import WrongPair
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
@@ -33,6 +32,7 @@ from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 512 * 1024
+MAX_COUNT = 1_000_000
 HEALTH_OF_THE_GPU = (
     "ecc_", "xid_", "remap", "retired", "sram_", "recovery_action", "lost", "nvml_hung", "abandoned",
 )  # fmt: skip
@@ -90,7 +90,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
-        measures=_measures(tests, run, _software(report), _memory_metric(report)) | _links(report),
+        measures=_measures(tests, run, _software(report), _memory_metric(report)) | _own(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
         unjudged=counts == CheckVerdict.DEGRADED and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
@@ -240,12 +240,12 @@ def _measures(
     return measures
 
 
-def _links(report: dict[str, Any]) -> dict[str, Any]:
+def _own(report: dict[str, Any]) -> dict[str, Any]:
     try:
-        up = standing.links_up(report["health_before"] or {})
-    except (AttributeError, KeyError, TypeError):
-        up = None
-    return {} if up is None else {LINKS_UP: {"value": up}}
+        own = standing.own_figures(report["health_before"] or {})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        own = {}
+    return {name: {"value": value} for name, value in own.items() if 0 <= value < MAX_COUNT}
 
 
 def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:

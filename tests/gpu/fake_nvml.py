@@ -85,6 +85,7 @@ _ONE = frozenset(
         "nvmlDeviceGetMaxPcieLinkWidth",
         "nvmlDeviceGetPersistenceMode",
         "nvmlDeviceGetDisplayActive",
+        "nvmlDeviceGetDefaultEccMode",
         "nvmlDeviceGetPowerUsage",
         "nvmlDeviceGetEnforcedPowerLimit",
         "nvmlDeviceGetCurrentClocksEventReasons",

@@ -222,11 +222,16 @@ class Reader:
         return value
 
     def board(self) -> dict[str, Any]:
-        """Read what is needed once before a run: inforom, conflicting drivers."""
+        """Read what is needed once before a run: inforom, ECC, retired memory, conflicting drivers."""
+        mode = self.ask("ecc", self.gpu.ecc_mode)
+        pages, rows = self.ask("retired_pages", self.gpu.retired_pages), _quiet(self.gpu.remapped_rows)
         return {
             "inforom_version": self.ask("inforom", self.gpu.inforom_version) or None,
             "inforom_valid": self.ask("inforom", self.gpu.inforom_valid),
             "nouveau": has_nouveau(self._root),
+            "ecc": None if mode is None else mode[0],
+            "ecc_default": self.ask("ecc_default", self.gpu.ecc_default),
+            "retired": rows[0] + rows[1] if rows is not None else pages,
         }
 
     def display(self) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.gpu.check import standing
-from provisioning.gpu.check.thresholds import LINKS_UP
 from provisioning.gpu.check.types import (
     EXIT_CODES,
     EXIT_UNAVAILABLE,
@@ -71,13 +70,12 @@ class Report:
 
     @property
     def measures(self) -> dict[str, float]:
-        """All judged values by name, the free memory and the NVLinks: a baseline."""
+        """All judged values by name, the free memory and the device's own figures: a baseline."""
         values = {j.metric: j.value for t in self.tests for j in t.judgements}
         for test in self.tests:
             if "free_mib" in test.measures:
                 values[self._memory_metric] = test.measures["free_mib"]
-        links = standing.links_up(self.health_before or {})
-        return values if links is None else values | {LINKS_UP: float(links)}
+        return values | standing.own_figures(self.health_before or {})
 
     @property
     def _memory_metric(self) -> str:

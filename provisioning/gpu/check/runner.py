@@ -16,7 +16,6 @@ from provisioning.gpu.check.plan import DEADLINE_S, PAIR_DEADLINE_S, Test
 from provisioning.gpu.check.process import python, reap_abandoned
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
-from provisioning.gpu.check.thresholds import LINKS_UP
 from provisioning.gpu.check.turns import folder
 from provisioning.gpu.check.types import (
     Action,
@@ -82,7 +81,7 @@ def run_check(
             deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
             watcher=watcher or python("provisioning.gpu.check.watch"),
-            timing=timing or Timing(), plan=of, links_before=(baseline or {}).get(LINKS_UP),
+            timing=timing or Timing(), plan=of, last=baseline,
             turns=turns, alone=alone,
         )  # fmt: skip
         return check, *_run(check, baseline, node_median, baseline_of)

@@ -80,13 +80,13 @@ class Check:
         watcher: Sequence[str],
         timing: Timing,
         plan: Sequence[Test] | None,
-        links_before: float | None = None,
+        last: Mapping[str, float] | None = None,
         turns: Path | None = None,
         alone: bool = False,
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
         self._turns, self._alone, self._peers_required = turns, alone, peers_required
-        self._meeting, self._links_before = meeting, links_before
+        self._meeting, self._last = meeting, last
         self.state = CheckState(Facts(uuid), self.report_progress)
         self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
@@ -142,7 +142,7 @@ class Check:
         """Check the device before any load: one that reports problems or is in use gets none."""
         before = self.state.before or {}
         self.state.findings += health.state(before)
-        self.state.findings += standing.before_load(before, self._links_before)
+        self.state.findings += standing.before_load(before, self._last)
         self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
         self.state.findings += health.strangers(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:

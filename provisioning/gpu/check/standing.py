@@ -10,12 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from provisioning.gpu.check.thresholds import LINKS_UP, RETIRED
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
 
 LOWERED = frozenset({"clocks_lowered", "power_lowered"})
 PERSISTENCE = (
     "Persistence mode is off: while nobody has the GPU open its driver lets go of it, and the next start "
     "waits. Turn it on: nvidia-smi -pm 1, or nvidia-persistenced."
+)
+ECC_OFF = (
+    "ECC is off, so memory errors stay unnoticed. Turn it on: nvidia-smi -e 1, then reset the GPU. "
+    "Its default is on."
 )
 NOUVEAU_BESIDES = (
     "The kernel's own driver (nouveau) is loaded besides NVIDIA's, and may take a GPU after the next reboot. "
@@ -45,12 +50,25 @@ class MemoryState:
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
-def before_load(snapshot: Mapping[str, Any], links_before: float | None = None) -> list[Finding]:
+def before_load(snapshot: Mapping[str, Any], last: Mapping[str, float] | None = None) -> list[Finding]:
     """Return findings of the first snapshot beyond those of `health.state`.
 
-    `links_before` is `links_up` of the device's last check that did not fail, if known.
+    `last` has `own_figures` of the device's last check that did not fail, if known.
     """
-    return [*_errors(snapshot), *_board(snapshot), *_links(snapshot, links_before), *_limits(snapshot)]
+    last = last or {}
+    return [
+        *_errors(snapshot),
+        *_board(snapshot),
+        *_retired(snapshot, last.get(RETIRED)),
+        *_links(snapshot, last.get(LINKS_UP)),
+        *_limits(snapshot),
+    ]
+
+
+def own_figures(snapshot: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures that are compared with the same device's last check, by name."""
+    figures = {LINKS_UP: links_up(snapshot), RETIRED: snapshot.get("retired")}
+    return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def links_up(snapshot: Mapping[str, Any]) -> int | None:
@@ -80,6 +98,8 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
             "the GPU."
         )
         found.append(Finding("inforom", Severity.FAIL, text, Action.INSPECT))
+    if snapshot.get("ecc") is False and snapshot.get("ecc_default"):
+        found.append(Finding("ecc_off", Severity.DEGRADED, ECC_OFF, Action.INSPECT))
     if snapshot.get("persistence") is False:
         found.append(Finding("persistence_off", Severity.INFO, PERSISTENCE))
     if snapshot.get("nouveau"):
@@ -88,6 +108,15 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
         pids = ", ".join(map(str, sorted(process["pid"] for process in drawing)[:NAMED]))
         found.append(Finding("drawing", Severity.INFO, DRAWING % pids))
     return found
+
+
+def _retired(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
+    """Check for memory that was taken out of use since the last check: pages, or rows that were remapped."""
+    now = snapshot.get("retired")
+    if now is None or before is None or now <= before:
+        return []
+    text = f"{now - before:.0f} more memory pages or rows retired since the last check ({now} in total)."
+    return [Finding("retired_memory", Severity.DEGRADED, text, Action.INSPECT)]
 
 
 def memory_state(ecc: bool | None, snapshots: Sequence[Mapping[str, Any] | None]) -> MemoryState:

@@ -153,8 +153,10 @@ COVERAGE = 0.98
 LEAK_MIB = 64
 
 BETWEEN_NODES = "between_nodes_gb_s"
-# Active NVLinks of the device itself when last checked; independent of the software.
+# Compared with the device's own last check, whatever the software.
 LINKS_UP = "nvlinks_up"
+RETIRED = "retired_memory"
+OWN = (LINKS_UP, RETIRED)
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
 ALL_PAIRS = "all_pairs_gb_s:"
 # All-reduce across devices; the metric's name continues with their number and the library.

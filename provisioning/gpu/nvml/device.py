@@ -234,6 +234,12 @@ class Device:
         value = ask("nvmlDeviceGetEccMode", self.handle)
         return None if value is None else (bool(value[0]), bool(value[1]))
 
+    def ecc_default(self) -> bool | None:
+        """Return whether ECC is on by default; None without ECC."""
+        # pynvml returns a list here.
+        value = ask("nvmlDeviceGetDefaultEccMode", self.handle)
+        return None if value is None else bool(value[0])
+
     def ecc_errors(self, *, uncorrected: bool, aggregate: bool) -> int | None:
         return number(ask("nvmlDeviceGetTotalEccErrors", self.handle, int(uncorrected), int(aggregate)))
 

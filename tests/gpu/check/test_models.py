@@ -91,7 +91,8 @@ SITUATIONS = {
     "a display's watchdog": Situation(
         Verdict.INCONCLUSIVE, error="cuEventSynchronize: CUDA_ERROR_LAUNCH_TIMEOUT"
     ),
-    "ECC switched off": Situation(PASS, {"ecc": False}, free_mib=13_000),
+    "ECC off by default": Situation(PASS, {"ecc": False}, free_mib=13_000),
+    "ECC switched off": Situation(DEGRADED, {"ecc": False}, {"ecc": False, "ecc_default": True}),
 }  # fmt: skip
 FAULTS = {
     "a wrong word": Situation(FAIL, errors=1),

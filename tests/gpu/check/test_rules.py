@@ -87,6 +87,10 @@ def test_every_pcie_floor_is_linted(generation: int, monkeypatch: pytest.MonkeyP
         thresholds.lint_all()
 
 
+def test_peaks_of_the_oldest_links() -> None:
+    assert (thresholds.PCIE_PEAK[1], thresholds.PCIE_PEAK[2]) == (4.0, 8.0)
+
+
 def test_exactly_at_a_floor_is_good() -> None:
     assert thresholds.held(10.0, 10.0, 10.0) == Status.PASSED
     assert thresholds.held(9.99, 10.0, 12.0) == Status.FAILED

@@ -339,7 +339,7 @@ def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path
     assert statuses(report) == {"address": Status.PASSED, "pcie": Status.PASSED}, render(report)
     assert "measured again alone, after: to_device_gb_s 5" in report.tests[1].text
     assert codes(report) - SHORT == set()
-    assert set(report.measures) == {"to_device_gb_s", "to_host_gb_s", "nvlinks_up"}
+    assert set(report.measures) == {"to_device_gb_s", "to_host_gb_s", "nvlinks_up", "retired_memory"}
 
 
 def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from provisioning.gpu.check.standing import (
     excused,
     links_up,
     memory_state,
+    own_figures,
     untested,
 )
 from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
@@ -27,7 +28,8 @@ def links(up: int, down: int = 0, **more: Any) -> dict[str, Any]:
 
 
 def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[str, Severity, Action, str]]:
-    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot, before)]
+    last = None if before is None else {"nvlinks_up": before}
+    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot, last)]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,10 @@ def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[s
         {"nvlinks": None, "nvlinks_of_partners": None},
         {"inforom_valid": True, "inforom_version": "G520.0200.00.05", "persistence": True, "nouveau": False},
         {"drawing": []},
+        {"ecc": True, "ecc_default": True},
+        {"ecc": False, "ecc_default": False},
+        {"ecc": False, "ecc_default": None},
+        {"ecc": None, "ecc_default": True},
         {"drawing": None},
         {"inforom_valid": None, "inforom_version": None, "persistence": None},
         LIMITS,
@@ -79,6 +85,29 @@ def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
     ((code, severity, action, text),) = found({"nouveau": True})
     assert (code, severity, action) == ("nouveau", Severity.INFO, Action.NONE)
     assert "blacklist nouveau" in text
+
+
+def test_ecc_that_was_switched_off_is_a_warning() -> None:
+    ((code, severity, action, text),) = found({"ecc": False, "ecc_default": True})
+    assert (code, severity, action) == ("ecc_off", Severity.DEGRADED, Action.INSPECT)
+    assert text.startswith("ECC is off, so memory errors stay unnoticed.") and "nvidia-smi -e 1" in text
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "more"), [(3, 3, 0), (0, 3, 0), (None, 3, 0), (3, None, 0), (3, 0, 3), (5, 4, 1)]
+)
+def test_memory_that_was_retired_since_the_last_check(
+    now: int | None, before: float | None, more: int
+) -> None:
+    last = {} if before is None else {"retired_memory": before}
+    texts = [(f.code, f.severity, f.action, f.text) for f in before_load({"retired": now}, last)]
+    text = f"{more} more memory pages or rows retired since the last check ({now} in total)."
+    assert texts == ([("retired_memory", Severity.DEGRADED, Action.INSPECT, text)] if more else [])
+
+
+def test_what_is_compared_with_the_last_check() -> None:
+    assert own_figures({}) == {}
+    assert own_figures(links(3, 1, retired=0)) == {"nvlinks_up": 3.0, "retired_memory": 0.0}
 
 
 def drawing(*pids: int, memory_mib: int | None = None) -> list[dict[str, Any]]:
