@@ -38,6 +38,7 @@ def test_a_fatal_nvlink_error_takes_the_device_out(xid: int) -> None:
     [
         (46, Action.RESET), (61, Action.INSPECT), (110, Action.RESET), (121, None), (123, Action.INSPECT),
         (171, Action.DRAIN_AND_RESET), (172, Action.DRAIN_AND_RESET), (160, None),
+        (62, Action.RESET), (63, Action.DRAIN_AND_RESET), (92, Action.INSPECT),
     ],
 )  # fmt: skip
 def test_the_catalog_between_checks(xid: int, action: Action | None) -> None:

@@ -464,6 +464,7 @@ def samples(bits: int, of: int = 10, total: int = 100) -> list[dict[str, Any]]:
 def test_throttling_fails_above_a_tenth(bit: int, code: str) -> None:
     assert found(health.throttling(samples(bit, of=10))) == [(code, Severity.INFO, Action.NONE)]
     assert found(health.throttling(samples(bit, of=11))) == [(code, Severity.FAIL, Action.INSPECT)]
+    assert found(health.throttling(samples(bit, of=101, total=1000)))[0][1] == Severity.FAIL
     assert health.throttling(samples(bit, of=0)) == []
 
 
