@@ -212,7 +212,7 @@ def _snapshot(gpu: Gpu) -> dict[str, Any]:
         "model": gpu.model.name, "ecc_corrected": 0, "ecc_uncorrected": 0, "ecc_corrected_aggregate": 0,
         "ecc_uncorrected_aggregate": 0, "remap_pending": False, "remap_failure": False,
         "recovery_action": "none", "pcie_replays": 0, "processes": [], "unavailable": [], "nvlinks": links,
-        "nvlinks_switched": bool(links), "nvlinks_of_siblings": gpu.model.links if links else None,
+        "nvlinks_switched": bool(links), "nvlinks_of_partners": gpu.model.links if links else None,
         **_sample(gpu), **told,
     }  # fmt: skip
 

@@ -9,9 +9,11 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from provisioning.gpu.check.thresholds import lacks_datasheet
+from provisioning.gpu.check.thresholds import OWN, lacks_datasheet
 
 ENOUGH_DEVICES = 3
 """With fewer devices a median says more about them than about the model."""
@@ -19,7 +21,8 @@ ENOUGH_NEIGHBOURS = 2
 AGREE = 0.1
 """Maximum deviation from the median for figures of a model without a datasheet, as a share."""
 MAX_DEVICES = 64
-DRIVER, SOFTWARE = "driver_version", "software"
+MAX_OWN_PASSES = 32
+DRIVER, SOFTWARE, METRIC = "driver_version", "software", "metric"
 """Keys beside `free_mib` in the measures of a run."""
 
 
@@ -42,19 +45,54 @@ def of(device: Device) -> Baselines:
     alike = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
     )
+    own = _own_figures_of(device)
     software = _software_of(alike.filter(node=device.node_id)) or _software_of(alike)
     if not software:
-        return Baselines()
+        return Baselines(fleet=own)
     others = alike.exclude(pk=device.pk)
     fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
     if not device.node.pool.simulated:
         fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
-    fleet.pop("free_mib", None)
-    own = GpuCheckRun.objects.filter(_PASSED, device=device).order_by("-created_at").first()
-    if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
-        fleet["free_mib"] = had["free_mib"]
+    for name in ("free_mib", *OWN):
+        fleet.pop(name, None)
+    fleet |= _free_memory_of(device, software)
     neighbours = _last_figures(others.filter(node=device.node_id), software, _PASSED)
-    return Baselines(software, fleet, _medians(neighbours, ENOUGH_NEIGHBOURS))
+    node = _medians(neighbours, ENOUGH_NEIGHBOURS)
+    for name in OWN:
+        node.pop(name, None)
+    return Baselines(software, fleet | own, node)
+
+
+def _free_memory_of(device: Device, software: str) -> dict[str, float]:
+    """Return the free memory of the device itself when it last passed, by ECC mode and display."""
+    passes = GpuCheckRun.objects.filter(_PASSED, device=device).only("measures").order_by("-created_at")
+    memory_by_metric: dict[str, float] = {}
+    for run in passes[:MAX_OWN_PASSES]:
+        metric = str(run.measures.get("free_mib", {}).get(METRIC, ""))
+        if metric and software_of(run) == software and "free_mib" in (values := figures(run)):
+            memory_by_metric.setdefault(metric, values["free_mib"])
+    return memory_by_metric
+
+
+def _own_figures_of(device: Device) -> dict[str, float]:
+    """Return links and retired memory of the device itself in its last check that did not fail.
+
+    By returning the device to service, a person accepts its present state.
+    """
+    accepted = EventTarget.objects.filter(
+        kind=TargetKind.DEVICE,
+        key=device.uuid,
+        event__kind=AuditKind.DEVICE_UNCORDONED,
+        event__actor__isnull=False,
+    ).order_by("-event_id")
+    runs = GpuCheckRun.objects.filter(
+        device=device, kind=CheckKind.CHECK, verdict__in=[CheckVerdict.PASS, CheckVerdict.DEGRADED]
+    )
+    if (at := accepted.values_list("event__at", flat=True).first()) is not None:
+        runs = runs.filter(created_at__gt=at)
+    last = runs.order_by("-created_at").first()
+    had = figures(last) if last is not None else {}
+    return {name: had[name] for name in OWN if name in had}
 
 
 def _software_of(devices: QuerySet[Device]) -> str:

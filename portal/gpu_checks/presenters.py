@@ -86,6 +86,8 @@ _METRICS: Mapping[str, str | Promise] = {
     "both_ways_gb_s": _("PCIe both ways at once"),
     "between_nodes_gb_s": _("Link between the nodes"),
     "free_mib": _("Free memory"),
+    "nvlinks_up": _("NVLinks up"),
+    "retired_memory": _("Retired memory pages or rows"),
     "coverage_per_mille": _("Memory covered"),
 }
 _SUMS = re.compile(r"all_reduce_bus_gb_s:(\d+):(\d+(?:\.\d+)*)")

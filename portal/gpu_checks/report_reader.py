@@ -22,7 +22,7 @@ from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.check import schema, wrong_pairs
+from provisioning.gpu.check import schema, standing, wrong_pairs
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.report import software_key
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
@@ -32,6 +32,7 @@ from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 512 * 1024
+MAX_COUNT = 1_000_000
 HEALTH_OF_THE_GPU = (
     "ecc_", "xid_", "remap", "retired", "sram_", "recovery_action", "lost", "nvml_hung", "abandoned",
 )  # fmt: skip
@@ -89,9 +90,9 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
-        measures=_measures(tests, run, _software(report)),
+        measures=_measures(tests, run, _software(report), _memory_metric(report)) | _own(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
-        unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
+        unjudged=counts == CheckVerdict.DEGRADED and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
             finding.code.startswith(HEALTH_OF_THE_GPU) and finding.severity in (Severity.FAIL, Severity.HUNG)
             for finding in findings
@@ -101,12 +102,12 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
 
 def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bool:
     """Return whether it would be a pass except for figures without a limit to compare with."""
-    measured = {test.name for test in tests if test.required and test.status == Status.MEASURED}
-    codes = {f"test_{name}" for name in measured}
-    others = [test for test in tests if test.name not in measured]
+    unjudged = {test.name for test in tests if test.unjudged}
+    codes = {f"test_{name}" for name in unjudged}
+    others = [test for test in tests if test.name not in unjudged]
     remaining = [finding for finding in findings if finding.code not in codes]
     decided, _ = judging.decide([*remaining, *judging.of_tests(others)], others, simulated=False)
-    return bool(measured) and decided == Verdict.PASS
+    return bool(unjudged) and decided == Verdict.PASS
 
 
 def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
@@ -205,7 +206,18 @@ def _software(report: dict[str, Any]) -> str:
     return software_key(str(facts.get("driver_version") or ""), report["software"])
 
 
-def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) -> dict[str, Any]:
+def _memory_metric(report: dict[str, Any]) -> str:
+    """Return what the free memory depends on; empty if the report does not say it as checks do."""
+    ecc = (report.get("facts") or {}).get("ecc")
+    try:
+        return standing.memory_state(ecc, (report["health_before"], report["health_after"])).metric
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ""
+
+
+def _measures(
+    tests: tuple[TestResult, ...], run: GpuCheckRun, software: str, memory_metric: str
+) -> dict[str, Any]:
     """Return the judged figures by name with their limits, for trends."""
     measures: dict[str, Any] = {}
     for test in tests:
@@ -223,8 +235,17 @@ def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) ->
             measures["free_mib"] = _free(test.measures["free_mib"], run) | {
                 "test": test.name,
                 baselines.SOFTWARE: software,
+                baselines.METRIC: memory_metric,
             }
     return measures
+
+
+def _own(report: dict[str, Any]) -> dict[str, Any]:
+    try:
+        own = standing.own_figures(report["health_before"] or {})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        own = {}
+    return {name: {"value": value} for name, value in own.items() if 0 <= value < MAX_COUNT}
 
 
 def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:

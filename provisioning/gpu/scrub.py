@@ -197,7 +197,12 @@ def judge(
     baseline_mib: int | None,
     error: Exception | None,
 ) -> tuple[ScrubVerdict, str]:
-    """Return the verdict and a sentence from observations in bytes. Unproven is never `clean`."""
+    """Return the verdict and a sentence from observations in bytes. Unproven is never `clean`.
+
+    A baseline above the total was measured in another ECC mode, which reserves memory, and does not apply.
+    """
+    if baseline_mib is not None and baseline_mib > total // MIB:
+        baseline_mib = None
     if left:
         return ScrubVerdict.FAILED, (
             f"{left} words of memory stayed dirty after clearing. Take this GPU out of service and check it."

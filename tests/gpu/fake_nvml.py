@@ -84,6 +84,8 @@ _ONE = frozenset(
         "nvmlDeviceGetMaxPcieLinkGeneration",
         "nvmlDeviceGetMaxPcieLinkWidth",
         "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetDisplayActive",
+        "nvmlDeviceGetDefaultEccMode",
         "nvmlDeviceGetPowerUsage",
         "nvmlDeviceGetEnforcedPowerLimit",
         "nvmlDeviceGetCurrentClocksEventReasons",

@@ -60,7 +60,7 @@ def test_the_checks_look_at_an_h100(idle: Replay) -> None:
     assert (seen["recovery_action"], seen["sram_threshold_exceeded"], seen["processes"]) == (
         "none", False, [],
     )  # fmt: skip
-    assert (seen["nvlinks"], seen["nvlinks_of_siblings"]) == (None, None)
+    assert (seen["nvlinks"], seen["nvlinks_of_partners"]) == (None, None)
     assert seen["unavailable"] == ["retired_pending"]
 
 

@@ -172,6 +172,15 @@ def test_a_failure_at_any_point_is_told_and_the_rest_is_given_back(where, error,
     assert len(gpu.blocks) == (1 if where == "free:1" else 0)
 
 
+@pytest.mark.parametrize(("baseline", "verdict"), [(101, ScrubVerdict.CLEAN), (100, ScrubVerdict.LEAK)])
+def test_a_baseline_of_another_ecc_mode_does_not_apply(baseline, verdict):
+    """ECC takes a share of the memory from the total."""
+    seen = {"free": 90 * MIB, "total": 100 * MIB, "scrubbed": 90 * MIB, "left": 0, "others": 0, "error": None}
+    assert judge(**seen | {"free": 30 * MIB, "scrubbed": 30 * MIB}, baseline_mib=100)[0] is ScrubVerdict.LEAK
+    small = seen if baseline > 100 else seen | {"free": 35 * MIB, "scrubbed": 35 * MIB}
+    assert judge(**small, baseline_mib=baseline)[0] is verdict
+
+
 def test_dirt_outweighs_everything():
     verdict, _ = judge(
         free=100 * MIB,

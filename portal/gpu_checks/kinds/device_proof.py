@@ -64,7 +64,11 @@ class DeviceProofHandler(JudgedHandler):
             case CheckVerdict.DEGRADED:
                 set_warning(device, run.summary)
                 runs.record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
-                notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
+                if not _notified_before(run):
+                    notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
+                if reading.unjudged:
+                    # Only the speed is unknown, which no further check would change.
+                    self._lift(device)
             case CheckVerdict.FAIL | CheckVerdict.HUNG:
                 outcome = "failed" if reading.verdict == CheckVerdict.FAIL else "hung"
                 runs.record(
@@ -80,8 +84,10 @@ class DeviceProofHandler(JudgedHandler):
 
     def passed(self, run: GpuCheckRun, reading: Reading) -> None:
         """Lift the cordon of a device that such a run cordoned."""
-        device = run.device
         self.note_pass(run, reading)
+        self._lift(run.device)
+
+    def _lift(self, device: Device) -> None:
         if device.cordoned and device.cordon_cause == self.cordon_cause:
             lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {self.noun}")
 

@@ -73,7 +73,7 @@ def check_report(
     else:
         _go_through(check, plan_for(wanted, facts, meeting=meeting), faults, memory_mib, check_s, sleep)
     free = _free_mib(memory_mib, frozenset())
-    tests, findings = check.judge({"free_mib": free, **(baseline or {})}, node_median)
+    tests, findings = check.judge({"free_mib:ecc": free, **(baseline or {})}, node_median)
     verdict, action = judging.decide(findings, tests, simulated=True)
     summary = summary_of(verdict, findings, tests, True)
     check.report_progress(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
@@ -210,8 +210,8 @@ def _facts(uuid: str, model: str, memory_mib: int) -> Facts:
     plain = model.removeprefix("Simulated ")
     name = AS_NVML_SAYS.get(plain, plain)
     peak = peak_of(name)
-    if peak is None:
-        # No datasheet: judge it like a common model.
+    if peak is None or "fp16" not in peak.tflops:
+        # No complete datasheet: judge it like a common model.
         name = FALLBACK
         peak = peak_of(name)
         assert peak is not None

@@ -7,8 +7,10 @@ from typing import Any
 
 from provisioning.gpu.check import thresholds, wrong_pairs
 from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
+from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
+WATCHDOG = "the display's watchdog ended a kernel. Move the display to another GPU, then check this one again"
 _TRANSPORTS = {"rdma": "RDMA", "socket": "sockets"}
 THIRD_NODE = "A link has two ends: check each of the two nodes with a third one, and see which stays wrong"
 _PCIE = ("to_device_gb_s", "to_host_gb_s")
@@ -44,7 +46,7 @@ def judgements(
             found.append(thresholds.judge_pcie(metric, value, facts))
         elif metric.startswith("peer_gb_s:"):
             links = facts.links.get(metric.removeprefix("peer_gb_s:"))
-            found.append(thresholds.judge_peer(metric, value, links, facts.compute_capability))
+            found.append(thresholds.judge_peer(metric, value, links, facts))
         elif metric.startswith(thresholds.BUS_GB_S):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif metric == thresholds.BETWEEN_NODES:
@@ -52,13 +54,17 @@ def judgements(
     return tuple(found)
 
 
-def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tuple[Status, str] | None:
+def _problem(
+    test: Test, raw: Raw, baseline: Mapping[str, float] | None, memory: MemoryState | None
+) -> tuple[Status, str] | None:
     """Return a result that is independent of measured values, or None."""
     if raw.state == "hung":
         return Status.HUNG, raw.reason
     if raw.state in ("skipped", "absent"):
         return Status.SKIPPED, f"Not run: {raw.reason}"
     if raw.state == "error":
+        if "CUDA_ERROR_LAUNCH_TIMEOUT" in raw.error:
+            return Status.SKIPPED, f"Not run to its end: {WATCHDOG}"
         if raw.device_fault:
             return Status.FAILED, f"The device failed: {raw.error}"
         return Status.SKIPPED, f"Not run to its end: {raw.error}"
@@ -85,9 +91,12 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
         covered = raw.measures.get("coverage", 0.0)
         if covered < thresholds.COVERAGE:
             return Status.SKIPPED, f"Only {covered:.1%} of the free memory could be tested"
-    before = (baseline or {}).get("free_mib")
-    if test.probe == "residue" and before is not None:
+    before = (baseline or {}).get(memory.metric) if memory is not None else None
+    if test.probe == "residue" and before is not None and memory is not None:
         gone = before - raw.measures.get("free_mib", 0.0)
+        if gone > thresholds.LEAK_MIB and memory.display:
+            holders = f"Programs that draw: {memory.holders}" if memory.holders else "A display is active"
+            return Status.WARNED, f"{gone:.0f} MiB less free memory than in the last check. {holders}"
         if gone > thresholds.LEAK_MIB:
             return Status.FAILED, f"{gone:.0f} MiB of memory are missing although nobody uses the device"
     return None
@@ -109,12 +118,16 @@ def assess(
     link_state: str = "",
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
+    memory: MemoryState | None = None,
 ) -> TestResult:
-    """Return one judged test. `raw` None: not reached. `link_state`: problems of the PCIe link under load."""
+    """Return one judged test. `raw` None: not reached. `link_state`: problems of the PCIe link under load.
+
+    `memory`: the state for which `baseline` holds the free memory; None: it is not compared.
+    """
     if raw is None:
         return TestResult(test.name, Status.SKIPPED, test.required, "Not reached")
     judged = judgements(test, raw, facts, baseline=baseline, node_median=node_median)
-    settled = _problem(test, raw, baseline)
+    settled = _problem(test, raw, baseline, memory)
     if settled is not None:
         status, text = settled
     else:
@@ -122,7 +135,7 @@ def assess(
         if test.probe == "two_nodes":
             text = f"{text}, with {_partner(test)} by {_TRANSPORTS.get(str(test.params.get('transport')))}"
             text = f"{text}. {THIRD_NODE}" if status == Status.WARNED else text
-        if test.probe == "pcie" and link_state and status in (Status.PASSED, Status.MEASURED):
+        if test.probe == "pcie" and link_state and status == Status.PASSED:
             status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
     return TestResult(
         name=test.name,
@@ -143,9 +156,9 @@ def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
         low = [j for j in judged if j.status == status]
         if low:
             return status, "; ".join(_describe(j) for j in low)
-    open_ = [j for j in judged if j.status == Status.MEASURED and not j.advisory]
-    if open_:
-        return Status.MEASURED, "; ".join(f"{j.metric}: {j.text}" for j in open_)
+    if unjudged := [j for j in judged if j.open]:
+        # The results are correct. A speed without a floor is a warning.
+        return Status.WARNED, "; ".join(f"{j.metric}: {j.text}" for j in unjudged)
     return Status.PASSED, "; ".join(f"{j.metric} {j.value:g} {j.unit}" for j in judged) or "No error"
 
 
@@ -180,7 +193,8 @@ _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
     against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
-    return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against})"
+    note = f". {j.text}" if j.text else ""
+    return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against}){note}"
 
 
 def raw_of(message: Mapping[str, Any]) -> Raw | None:

@@ -26,6 +26,10 @@ BLACKWELL_DRIVER = 12080
 ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
 
 
+# Volta has tensor cores, but other instructions for them.
+TENSOR_SINCE = (7, 5)
+
+
 class Unbuildable(Exception):
     """No cubin is available for this architecture; the text names the fix."""
 
@@ -41,7 +45,8 @@ class Cubin:
 
 def units_of(capability: tuple[int, int]) -> tuple[str, ...]:
     """Return the units that a device of this compute capability can run."""
-    return (*UNITS, *(unit for unit, only in ONLY_FOR.items() if only == capability))
+    common = (unit for unit in UNITS if unit != "tensor" or capability >= TENSOR_SINCE)
+    return (*common, *(unit for unit, only in ONLY_FOR.items() if only == capability))
 
 
 def arch_name(capability: tuple[int, int], unit: str = "") -> str:

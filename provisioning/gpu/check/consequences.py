@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provisioning.gpu.check.health import XID_FAIL
+from provisioning.gpu.check.health import XID_FAIL, XID_NVLINK
 from provisioning.gpu.check.types import Action
 
 RECOVERY_CHANGED = 154
@@ -30,6 +30,7 @@ _ASKED: Mapping[str, Action] = {
     "7": Action.REBOOT,
 }
 _NOT_THIS_DEVICE = frozenset({"", "5"})
+_FATAL = re.compile(r"\bFatal\b")
 _CHANGED_TO = re.compile(r"recovery action changed from .*? to 0x([0-9a-fA-F]{1,8})\b")
 
 
@@ -44,10 +45,13 @@ class Consequence:
 def of_xid(xid: int, line: str = "") -> Consequence | None:
     """Return the consequence, or None if an application caused it or the device is not to blame.
 
-    `line` is the kernel's message, the only source of the requested recovery (XID 154).
+    `line` is the kernel's message, the only source of the requested recovery (XID 154) and of
+    the severity of NVLink errors (XIDs 144 to 150).
     """
     if xid == RECOVERY_CHANGED:
         return _of_recovery(line)
+    if xid in XID_NVLINK and _FATAL.search(line):
+        return Consequence(f"XID {xid}: fatal NVLink error.", Action.RESET)
     known = BETWEEN_CHECKS.get(xid)
     return None if known is None else Consequence(f"XID {xid}: {known[0]}.", known[1])
 

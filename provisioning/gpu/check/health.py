@@ -8,21 +8,39 @@ from typing import Any
 from provisioning.gpu.check.types import Action, Finding, Severity
 from provisioning.gpu.counters import NARROW, WIDE, step
 
-# XIDs caused by the device, with their remedies.
+# XIDs caused by the device, with their remedies by NVIDIA's catalog:
+# https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+# RESET_GPU is a reset, CONTACT_SUPPORT an inspection. 171 and 172 detail 48.
 XID_FAIL: Mapping[int, tuple[str, Action]] = {
+    46: ("the GPU stopped processing", Action.RESET),
     48: ("uncorrectable double-bit ECC error", Action.DRAIN_AND_RESET),
+    54: ("auxiliary power is not connected", Action.INSPECT),
+    61: ("internal micro-controller breakpoint", Action.INSPECT),
     62: ("internal micro-controller halt", Action.RESET),
     64: ("row remapper failure", Action.REPLACE),
     74: ("NVLink error", Action.RESET),
     79: ("the device has fallen off the bus", Action.REBOOT),
     95: ("uncontained memory error", Action.DRAIN_AND_RESET),
     109: ("context switch time-out", Action.RESET),
+    110: ("security fault", Action.RESET),
     119: ("GSP does not answer", Action.RESET),
     120: ("GSP error", Action.RESET),
+    123: ("the power controller could not write its memory", Action.INSPECT),
     136: ("link training failed", Action.REBOOT),
     140: ("unrecovered ECC error", Action.DRAIN_AND_RESET),
     143: ("GPU initialisation error", Action.RESET),
+    155: ("NVLink error reported by the driver", Action.RESET),
+    156: ("a defective resource waits for a reset to be taken out of use", Action.RESET),
     158: ("fatal time-out", Action.RESET),
+    171: ("uncorrectable error in device memory", Action.DRAIN_AND_RESET),
+    172: ("uncorrectable error in on-chip memory", Action.DRAIN_AND_RESET),
+}
+# NVLink 5, one XID per unit. The catalog's action depends on the details. Most non-fatal ones are harmless.
+XID_NVLINK = range(144, 151)
+# Degraded; the catalog says to ignore a single one.
+XID_DEGRADED: Mapping[int, str] = {
+    121: "error on the link to the CPU (C2C)",
+    **dict.fromkeys(XID_NVLINK, "NVLink error; the driver reports separately if a reset is needed"),
 }
 # Contained: the process was affected, the device can be retried.
 XID_RETRY = frozenset({94})
@@ -118,6 +136,9 @@ def xids(seen: Iterable[int]) -> list[Finding]:
             found.append(Finding(f"xid_{xid}", Severity.INCONCLUSIVE, text, Action.RETRY))
         elif xid in XID_IGNORED:
             found.append(Finding(f"xid_{xid}", Severity.INFO, f"XID {xid}: caused by an application."))
+        elif xid in XID_DEGRADED:
+            text = f"XID {xid}: {XID_DEGRADED[xid]}."
+            found.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
         else:
             text = f"XID {xid} was reported; it is in no list of this check."
             found.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))

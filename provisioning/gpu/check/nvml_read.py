@@ -6,6 +6,7 @@ in the watcher's process, since a broken driver can block any call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -133,6 +134,24 @@ class Reader:
             "pci_bus_id": self.ask("pci_bus_id", gpu.pci_bus_id) or "",
         }
 
+    def surroundings(self) -> dict[str, bool]:
+        """Read the facts about the machine that explain slow transfers."""
+        return {
+            "confidential": bool(self.ask("confidential", self._driver.confidential)),
+            "numa_hidden": self._hides_numa(),
+        }
+
+    def _hides_numa(self) -> bool:
+        """Return whether this is a virtual machine without a NUMA node for the device."""
+        bus = _quiet(self.gpu.pci_bus_id)
+        try:
+            if not re.search(r"^flags\b.*\bhypervisor\b", (self._root / "proc/cpuinfo").read_text(), re.M):
+                return False
+            node = (self._root / "sys/bus/pci/devices" / (bus or "") / "numa_node").read_text()
+        except (OSError, UnicodeError):
+            return False
+        return node.strip() == "-1"
+
     def _slices(self) -> int | None:
         def read() -> int | None:
             instance = self.device.gpu_instance_id()
@@ -195,7 +214,7 @@ class Reader:
             "model": self.ask("model", gpu.name) or "",
             "nvlinks": self._nvlinks(),
             "nvlinks_switched": self._is_switched(),
-            "nvlinks_of_siblings": self._links_of_siblings(),
+            "nvlinks_of_partners": self._links_of_partners(),
             "processes": self.processes(),
             **self.sample(),
         }
@@ -203,13 +222,23 @@ class Reader:
         return value
 
     def board(self) -> dict[str, Any]:
-        """Read what is needed once before a run: inforom, graphics processes, conflicting drivers."""
-        drawing = self.ask("drawing", self.device.drawing)
+        """Read what is needed once before a run: inforom, ECC, retired memory, conflicting drivers."""
+        mode = self.ask("ecc", self.gpu.ecc_mode)
+        pages, rows = self.ask("retired_pages", self.gpu.retired_pages), _quiet(self.gpu.remapped_rows)
         return {
             "inforom_version": self.ask("inforom", self.gpu.inforom_version) or None,
             "inforom_valid": self.ask("inforom", self.gpu.inforom_valid),
             "nouveau": has_nouveau(self._root),
-            "drawing": None if drawing is None else [pid for pid, _ in drawing],
+            "ecc": None if mode is None else mode[0],
+            "ecc_default": self.ask("ecc_default", self.gpu.ecc_default),
+            "retired": rows[0] + rows[1] if rows is not None else pages,
+        }
+
+    def display(self) -> dict[str, Any]:
+        """Read what displays use of the device, before and after a run."""
+        return {
+            "drawing": self._processes_of("drawing", self.device.drawing),
+            "display_active": self.ask("display_active", self.gpu.display_active),
         }
 
     def sample(self) -> dict[str, Any]:
@@ -227,7 +256,12 @@ class Reader:
 
     def processes(self) -> list[dict[str, Any]] | None:
         """Return the compute processes on the device; without names, which may be confidential."""
-        found = self.ask("processes", self.device.computing)
+        return self._processes_of("processes", self.device.computing)
+
+    def _processes_of(
+        self, name: str, read: Callable[[], tuple[tuple[int, int | None], ...] | None]
+    ) -> list[dict[str, Any]] | None:
+        found = self.ask(name, read)
         if found is None:
             return None
         return [{"pid": pid, "memory_mib": None if used is None else used // MIB} for pid, used in found]
@@ -273,23 +307,30 @@ class Reader:
         ends = (_quiet(partial(self.gpu.link_peer, link)) for link in self._links() if self._is_up(link))
         return any(end is not None and end[0] for end in ends)
 
-    def _links_of_siblings(self) -> int | None:
-        """Return the highest number of active links on another device of this model on this node."""
-        name, own, count = _quiet(self.gpu.name), _quiet(self.gpu.uuid), _quiet(self._driver.count)
-        if name is None or own is None or count is None:
-            return None
-        found = [self._links_up(index, name, own) for index in range(count)]
-        return max((each for each in found if each is not None), default=None)
+    def _links_of_partners(self) -> int | None:
+        """Return the highest number of active links on a device of this model with the same links.
 
-    def _links_up(self, index: int, name: str, not_this: str) -> int | None:
+        These are devices on NVLink switches, and devices with a link to this one. Others on the node may lack
+        a bridge, or have one to each other.
+        """
+        name, bus, count = _quiet(self.gpu.name), _quiet(self.gpu.pci_bus_id), _quiet(self._driver.count)
+        if name is None or bus is None or count is None:
+            return None
+        numbers = [self._links_of_partner(index, name, bus) for index in range(count)]
+        return max((number for number in numbers if number is not None), default=None)
+
+    def _links_of_partner(self, index: int, name: str, bus: str) -> int | None:
         try:
             device = self._driver.device(index)
-            if device.name() != name or device.uuid() == not_this:
+            if device.name() != name or device.pci_bus_id() == bus:
                 return None
         except NvmlProblem:
             # Ignore failures of other devices.
             return None
-        return sum(_quiet(partial(device.link_active, link)) is True for link in self._links())
+        up = [link for link in self._links() if _quiet(partial(device.link_active, link)) is True]
+        ends = [_quiet(partial(device.link_peer, link)) for link in up]
+        linked = any(switch or other == bus for switch, other in filter(None, ends))
+        return len(up) if linked else None
 
     def _new_link_errors(self, link: int) -> list[int]:
         """Return the NVLink 5 error counters, read as field values; unavailable ones are omitted."""

@@ -82,8 +82,8 @@ def plan_for(
     ]
     if level == Level.QUICK:
         return (*tests, Test("copy", "copy", 15.0), Test("pcie", "pcie", 15.0))
-    main = "bf16" if "bf16" in known else "fp16"
-    burns = (main, "fp32") if level == Level.STANDARD else known
+    main = next(name for name in ("bf16", "fp16", "fp32") if name in known)
+    burns = tuple(dict.fromkeys((main, "fp32"))) if level == Level.STANDARD else known
     full = level == Level.EXTENDED
     tests += [
         Test("inversions", "inversions", 240.0 if full else 120.0, params={"full": full}),

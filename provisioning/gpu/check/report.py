@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from provisioning.gpu.check import standing
 from provisioning.gpu.check.types import (
     EXIT_CODES,
     EXIT_UNAVAILABLE,
@@ -69,12 +70,17 @@ class Report:
 
     @property
     def measures(self) -> dict[str, float]:
-        """All judged values by name, and the free memory: a fleet's baseline."""
+        """All judged values by name, the free memory and the device's own figures: a baseline."""
         values = {j.metric: j.value for t in self.tests for j in t.judgements}
         for test in self.tests:
             if "free_mib" in test.measures:
-                values["free_mib"] = test.measures["free_mib"]
-        return values
+                values[self._memory_metric] = test.measures["free_mib"]
+        return values | standing.own_figures(self.health_before or {})
+
+    @property
+    def _memory_metric(self) -> str:
+        ecc = self.facts.ecc if self.facts is not None else None
+        return standing.memory_state(ecc, (self.health_before, self.health_after)).metric
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

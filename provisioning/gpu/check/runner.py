@@ -81,7 +81,8 @@ def run_check(
             deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
             watcher=watcher or python("provisioning.gpu.check.watch"),
-            timing=timing or Timing(), plan=of, turns=turns, alone=alone,
+            timing=timing or Timing(), plan=of, last=baseline,
+            turns=turns, alone=alone,
         )  # fmt: skip
         return check, *_run(check, baseline, node_median, baseline_of)
 

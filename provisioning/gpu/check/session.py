@@ -80,12 +80,13 @@ class Check:
         watcher: Sequence[str],
         timing: Timing,
         plan: Sequence[Test] | None,
+        last: Mapping[str, float] | None = None,
         turns: Path | None = None,
         alone: bool = False,
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
         self._turns, self._alone, self._peers_required = turns, alone, peers_required
-        self._meeting = meeting
+        self._meeting, self._last = meeting, last
         self.state = CheckState(Facts(uuid), self.report_progress)
         self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
@@ -141,7 +142,7 @@ class Check:
         """Check the device before any load: one that reports problems or is in use gets none."""
         before = self.state.before or {}
         self.state.findings += health.state(before)
-        self.state.findings += standing.before_load(before)
+        self.state.findings += standing.before_load(before, self._last)
         self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
         self.state.findings += health.strangers(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
@@ -383,10 +384,11 @@ class Check:
         if not thresholds.comparable(baseline_of, software_key(state.facts.driver_version, state.software)):
             baseline = node_median = None
         link = thresholds.judge_link_state(state.facts, state.link)
+        memory = standing.memory_state(state.facts.ecc, (state.before, state.after))
         tests = tuple(
             assess(
                 test, state.results.get(test.name), state.facts,
-                link_state=link, baseline=baseline, node_median=node_median,
+                link_state=link, baseline=baseline, node_median=node_median, memory=memory,
             )
             for test in state.plan
         )  # fmt: skip
@@ -396,6 +398,7 @@ class Check:
             known = {f.code for f in findings}
             findings += [f for f in health.state(state.after) if f.code not in known]
             findings += health.changes(state.before, state.after)
+        findings += standing.untested(state.facts.compute_capability)
         findings += health.xids(state.xids)
         findings += health.throttling(state.samples)
         if state.ended and not state.samples:

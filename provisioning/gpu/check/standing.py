@@ -7,15 +7,20 @@ do not fail the device. Neither do persistence mode or another loaded driver.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from provisioning.gpu.check.thresholds import LINKS_UP, RETIRED
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
 
 LOWERED = frozenset({"clocks_lowered", "power_lowered"})
 PERSISTENCE = (
     "Persistence mode is off: while nobody has the GPU open its driver lets go of it, and the next start "
     "waits. Turn it on: nvidia-smi -pm 1, or nvidia-persistenced."
+)
+ECC_OFF = (
+    "ECC is off, so memory errors stay unnoticed. Turn it on: nvidia-smi -e 1, then reset the GPU. "
+    "Its default is on."
 )
 NOUVEAU_BESIDES = (
     "The kernel's own driver (nouveau) is loaded besides NVIDIA's, and may take a GPU after the next reboot. "
@@ -25,14 +30,53 @@ DRAWING = (
     "Programs draw on it (process %s) and use its memory and time. Move the display to another GPU, or "
     "end it."
 )
+VOLTA = (7, 0)
 NAMED = 8
 """Maximum number of processes to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """What the free memory depends on: only values of the same `metric` are compared.
+
+    `display`: a display or drawing program uses the memory; `holders` names its processes, if listed.
+    """
+
+    metric: str
+    display: bool = False
+    holders: str = ""
+
+
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
-def before_load(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """Return findings of the first snapshot beyond those of `health.state`."""
-    return [*_errors(snapshot), *_board(snapshot), *_links(snapshot), *_limits(snapshot)]
+def before_load(snapshot: Mapping[str, Any], last: Mapping[str, float] | None = None) -> list[Finding]:
+    """Return findings of the first snapshot beyond those of `health.state`.
+
+    `last` has `own_figures` of the device's last check that did not fail, if known.
+    """
+    last = last or {}
+    return [
+        *_errors(snapshot),
+        *_board(snapshot),
+        *_retired(snapshot, last.get(RETIRED)),
+        *_links(snapshot, last.get(LINKS_UP)),
+        *_limits(snapshot),
+    ]
+
+
+def own_figures(snapshot: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures that are compared with the same device's last check, by name."""
+    figures = {LINKS_UP: links_up(snapshot), RETIRED: snapshot.get("retired")}
+    return {name: float(value) for name, value in figures.items() if value is not None}
+
+
+def links_up(snapshot: Mapping[str, Any]) -> int | None:
+    """Return the number of active NVLinks; None without NVLinks, or in MIG mode, which does not use them."""
+    links = snapshot.get("nvlinks")
+    if not links or snapshot.get("mig_mode"):
+        return None
+    return sum(1 for link in links if link["active"])
 
 
 def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
@@ -54,32 +98,72 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
             "the GPU."
         )
         found.append(Finding("inforom", Severity.FAIL, text, Action.INSPECT))
+    if snapshot.get("ecc") is False and snapshot.get("ecc_default"):
+        found.append(Finding("ecc_off", Severity.DEGRADED, ECC_OFF, Action.INSPECT))
     if snapshot.get("persistence") is False:
         found.append(Finding("persistence_off", Severity.INFO, PERSISTENCE))
     if snapshot.get("nouveau"):
         found.append(Finding("nouveau", Severity.INFO, NOUVEAU_BESIDES))
     if drawing := snapshot.get("drawing"):
-        pids = ", ".join(map(str, sorted(drawing)[:NAMED]))
+        pids = ", ".join(map(str, sorted(process["pid"] for process in drawing)[:NAMED]))
         found.append(Finding("drawing", Severity.INFO, DRAWING % pids))
     return found
 
 
-def _links(snapshot: Mapping[str, Any]) -> list[Finding]:
+def _retired(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
+    """Check for memory that was taken out of use since the last check: pages, or rows that were remapped."""
+    now = snapshot.get("retired")
+    if now is None or before is None or now <= before:
+        return []
+    text = f"{now - before:.0f} more memory pages or rows retired since the last check ({now} in total)."
+    return [Finding("retired_memory", Severity.DEGRADED, text, Action.INSPECT)]
+
+
+def memory_state(ecc: bool | None, snapshots: Sequence[Mapping[str, Any] | None]) -> MemoryState:
+    """Return what the free memory depends on beside the driver, from the snapshots before and after a run."""
+    seen = [snapshot for snapshot in snapshots if snapshot is not None]
+    memory_by_pid = {
+        int(process["pid"]): process["memory_mib"] for shot in seen for process in shot.get("drawing") or ()
+    }
+    display = bool(memory_by_pid) or any(shot.get("display_active") for shot in seen)
+    mode = {True: "ecc", False: "no_ecc", None: "ecc_unknown"}[ecc]
+    holders = ", ".join(
+        f"process {pid}" + ("" if memory is None else f" ({memory} MiB)")
+        for pid, memory in sorted(memory_by_pid.items())[:NAMED]
+    )
+    return MemoryState(f"free_mib:{mode}{':display' if display else ''}", display, holders)
+
+
+def _links(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
     """Check for links that are down from the start.
 
-    A device without bridges has none up, which is normal. With a switch at the other end all must be up;
-    otherwise as many as on the node's other devices of the model. Links are unused in MIG mode.
+    At least as many links must be up as on a device at the same switches or bridge, and as in the last check.
+    Without both, no number is expected: a device without a bridge has no link up. All links to a switch
+    should be up. A device that lost all links may have lost its bridge on purpose.
     """
-    if snapshot.get("mig_mode"):
+    up = links_up(snapshot)
+    if up is None:
         return []
-    links = snapshot.get("nvlinks") or ()
-    up = sum(1 for link in links if link["active"])
-    others = snapshot.get("nvlinks_of_siblings")
-    if others is not None and up < others:
+    partners = snapshot.get("nvlinks_of_partners")
+    if partners is not None and up < partners:
         text = (
-            f"{up} NVLinks are up; {others} are on another {snapshot.get('model') or 'device'} of this node."
+            f"{up} NVLinks are up; {partners} are up on another {snapshot.get('model') or 'device'} at the "
+            "same switches or bridge."
         )
         return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
+    if before is not None and 0 < up < before:
+        text = (
+            f"{up} NVLinks are up; {before:.0f} were up in the last check. Reset the GPU and check its "
+            "bridges. If bridges were removed on purpose, uncordon the GPU."
+        )
+        return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
+    if before and not up:
+        text = (
+            f"No NVLink is up; {before:.0f} in the last check. Check the bridge. If it was removed on "
+            "purpose, no action is needed."
+        )
+        return [Finding("nvlink_missing", Severity.DEGRADED, text, Action.INSPECT)]
+    links = snapshot["nvlinks"]
     if snapshot.get("nvlinks_switched") and up < len(links):
         text = f"{up} of {len(links)} NVLinks to the switches are up."
         return [Finding("nvlink_missing", Severity.DEGRADED, text, Action.INSPECT)]
@@ -96,14 +180,25 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
     if low:
         text = f"Applications clocks below default: {', '.join(low)}. Set them back: nvidia-smi -rac."
         found.append(Finding("clocks_lowered", Severity.DEGRADED, text, Action.INSPECT))
-    limit, default = snapshot.get("power_limit_set_mw"), snapshot.get("power_limit_default_mw")
+    default = snapshot.get("power_limit_default_mw")
+    # The enforced limit can be lower than the one set on the node, for example by the chassis.
+    limits = [snapshot.get(name) for name in ("power_limit_set_mw", "power_limit_mw")]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is not None and default is not None and limit < default:
         watts = default // 1000
         text = (
-            f"Power limit below default: {limit // 1000} of {watts} W. Set it back: nvidia-smi -pl {watts}."
+            f"Power limit below default: {limit // 1000} of {watts} W. To reset it: nvidia-smi -pl {watts}."
         )
-        found.append(Finding("power_lowered", Severity.DEGRADED, text, Action.INSPECT))
+        found.append(Finding("power_lowered", Severity.INFO, text))
     return found
+
+
+def untested(capability: tuple[int, int] | None) -> list[Finding]:
+    """Return a finding if the device has circuits that no test uses."""
+    if capability != VOLTA:
+        return []
+    text = "The tensor cores are not tested: the check has no kernels for those of Volta."
+    return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
 
 
 def excused(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:

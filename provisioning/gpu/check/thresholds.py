@@ -60,7 +60,23 @@ def _t(
 #      https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40 (FP64)
 # RTX 6000 Ada: https://www.grafikkarten.com/de/news/nvidia-rtx-6000-grafikkarte-der-ada-generation
 # A10G, memory only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
-# No consistent figures exist for H200 NVL, H100 NVL, H20, GH200 and GB200, so they have no floor.
+# RTX 4090: https://waredb.com/processor/nvidia-geforce-rtx-4090
+#           https://hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-nvidia-rtx-pro-5000-blackwell
+# RTX 5090: https://www.spheron.network/blog/nvidia-rtx-5090-specs/
+#           https://pocketmags.com/linux-format-magazine/may-2025/articles/nvidia-geforce-rtx-5090 (the lower)
+# RTX A6000: https://sysrqmts.com/es/gpus/compare/nvidia-rtx-a6000-vs-nvidia-tesla-p40
+#            https://www.botcraftman.ru/de/gpu/a100-pcie-vs-rtx-a6000 (the lower)
+# RTX PRO 6000: https://gpu.name/posts/nvidia-unveils-rtx-pro-6000-blackwell-gpu-with-24-064-cores-and-96gb-memory
+#               https://www.topcpu.net/es/news/nvidia-launches-96gb-rtx-5090-model-with-a-whopping-price-tag-of-10000
+# L20: https://www.topcpu.net/en/gpu-c/a40-pcie-vs-l20, https://technical.city/id/video/RTX-A40-vs-L20
+# H20: https://willitrunai.com/es/gpus/h20-96gb, https://zangshuxian.com/new/674733024499207168
+# A2: https://hmc-tech.com/gpu/nvidia-gb200-vs-nvidia-a2
+#     https://www.nvidia.com/content/dam/en-zz/solutions/data-center/a2/pdf/a2-datasheet.pdf (memory)
+# A16, of each of its 4 GPUs: https://hmc-tech.com/gpu/nvidia-a100-sxm-40gb-vs-nvidia-a16
+# V100 PCIe: https://sysrqmts.com/gpus/compare/nvidia-a100-pcie-vs-nvidia-tesla-v100-pcie-16-gb
+# H200 NVL, memory only: https://www.saulelectric.com/nvidia-h200.html
+# B300, memory only: https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html
+# No consistent figures were found for H100 NVL, V100S, RTX PRO 6000 Server, GH200 and GB200.
 PEAKS: tuple[Peak, ...] = (
     Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True, low_power=True),
     Peak(
@@ -81,6 +97,18 @@ PEAKS: tuple[Peak, ...] = (
     Peak(("RTX 6000 Ada Generation",), 142, 960, False, {"fp32": 91.1}, bounded=True),
     Peak(("A10G",), 80, 600, False, {}, bounded=True),
     Peak(("B200",), 148, 7700, True, _t(37, 75, 2250, 1100, 4500)),
+    Peak(("GeForce RTX 4090",), 128, 1008, False, _t(1.29, 82.5, 165, 82.5, 330), bounded=True),
+    Peak(("GeForce RTX 5090",), 170, 1792, False, {"fp32": 104}, bounded=True),
+    Peak(("RTX A6000",), 84, 768, False, {"fp32": 38.7}, bounded=True),
+    Peak(("RTX PRO 6000 Blackwell Workstation Edition",), 188, 1792, False, {"fp32": 125}, bounded=True),
+    Peak(("RTX PRO 6000 Blackwell Max-Q Workstation Edition",), 188, 1792, False, {}, bounded=True),
+    Peak(("L20",), 92, 864, False, {"fp32": 59.3}, bounded=True),
+    Peak(("H20",), 78, 4000, True, _t(1, 44, 148, 74), bounded=True),
+    Peak(("A2",), 10, 200, False, _t(0.07, 4.5, 18.1, 9), bounded=True, low_power=True),
+    Peak(("A16",), 10, 200, False, _t(0.067, 4.3, 17.3, 8.6), bounded=True, low_power=True),
+    Peak(("V100-PCIE-16GB", "V100-PCIE-32GB"), 80, 897, True, {"fp64": 7.0, "fp32": 14.1}),
+    Peak(("H200 NVL",), 132, 4800, True, {}, bounded=True),
+    Peak(("B300 SXM6 AC",), 160, 8000, True, {}),
 )  # fmt: skip
 
 
@@ -113,16 +141,22 @@ PEER = Floor(0.75, 0.80)
 PORT_WARN = 0.5
 
 # PCIe x16 by generation, in GB/s: link bandwidth, and the floor for pinned copies.
-PCIE_PEAK = {3: 15.75, 4: 31.5, 5: 63.0}
-PCIE_FAIL = {3: 10.0, 4: 21.0, 5: 48.0}
+PCIE_PEAK = {1: 4.0, 2: 8.0, 3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
+PCIE_FAIL = {1: 2.4, 2: 4.8, 3: 10.0, 4: 21.0, 5: 48.0, 6: 73.0}
 NVLINK_GB_S = 25.0
 NVLINK5_GB_S = 50.0
+
+ENCRYPTED = "Confidential computing encrypts the link: advisory."
 
 COVERAGE = 0.98
 # Missing memory although no process uses any. Contexts on one driver differ by less between runs.
 LEAK_MIB = 64
 
 BETWEEN_NODES = "between_nodes_gb_s"
+# Compared with the device's own last check, whatever the software.
+LINKS_UP = "nvlinks_up"
+RETIRED = "retired_memory"
+OWN = (LINKS_UP, RETIRED)
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
 ALL_PAIRS = "all_pairs_gb_s:"
 # All-reduce across devices; the metric's name continues with their number and the library.
@@ -294,14 +328,25 @@ def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
         return Judgement(
             metric, value, "GB/s", Status.MEASURED, text="The link is shared: advisory.", advisory=True
         )
+    if facts.confidential:
+        return Judgement(metric, value, "GB/s", Status.MEASURED, text=ENCRYPTED, advisory=True)
     if generation is None or not width or generation not in PCIE_FAIL:
         return Judgement(metric, value, "GB/s", Status.MEASURED, text="The link's generation is not known.")
     fail = PCIE_FAIL[generation] * width / 16
-    return Judgement(metric, value, "GB/s", held(value, fail, fail), round(fail, 3), round(fail, 3), "link")
+    status = held(value, fail, fail)
+    if facts.numa_hidden and status == Status.FAILED:
+        return Judgement(
+            metric, value, "GB/s", Status.WARNED, None, round(fail, 3), "link",
+            "This virtual machine hides its NUMA nodes: the memory may be far from the GPU.",
+        )  # fmt: skip
+    return Judgement(metric, value, "GB/s", status, round(fail, 3), round(fail, 3), "link")
 
 
-def judge_peer(metric: str, value: float, links: int | None, capability: tuple[int, int] | None) -> Judgement:
+def judge_peer(metric: str, value: float, links: int | None, facts: Facts) -> Judgement:
     """Judge the bandwidth to one peer by its active NVLinks; without any it is advisory."""
+    if facts.confidential:
+        return Judgement(metric, value, "GB/s", Status.MEASURED, text=ENCRYPTED, advisory=True)
+    capability = facts.compute_capability
     if not links:
         return Judgement(
             metric, value, "GB/s", Status.MEASURED, text="No NVLink to this peer: advisory.", advisory=True

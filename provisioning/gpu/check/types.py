@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class Status(StrEnum):
-    """Result of one test. `MEASURED`: a value without a floor to compare with."""
+    """Result of one test or judgement. `MEASURED`, of judgements: a value without a floor."""
 
     PASSED = "passed"
     WARNED = "warned"
@@ -115,6 +115,10 @@ class Facts:
     pcie_max_width: int | None = None
     compute_capability: tuple[int, int] | None = None
     ecc: bool | None = None
+    confidential: bool = False
+    """Confidential computing is on: transfers are encrypted."""
+    numa_hidden: bool = False
+    """A virtual machine that does not show the NUMA node of the device."""
     links: Mapping[str, int] = field(default_factory=dict)
     """Active NVLinks to each peer of the check, by UUID."""
 
@@ -143,7 +147,7 @@ class Judgement:
     """A measured value compared with its floor. `against`: datasheet, baseline, node_median, link, none.
 
     `advisory`: the value cannot be judged here (a shared link, a vGPU), which does not affect the test. Any
-    other unjudged value leaves its test undecided.
+    other unjudged value is a warning.
     """
 
     metric: str
@@ -155,6 +159,11 @@ class Judgement:
     against: str = "none"
     text: str = ""
     advisory: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the value should have been judged, but has no floor."""
+        return self.status == Status.MEASURED and not self.advisory
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +181,12 @@ class TestResult:
     judgements: tuple[Judgement, ...] = ()
     measures: Mapping[str, float] = field(default_factory=dict)
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether only values without a floor keep this test from a pass."""
+        low = any(j.status in (Status.WARNED, Status.FAILED) for j in self.judgements)
+        return self.status == Status.WARNED and not low and any(j.open for j in self.judgements)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ def watch(out: Out, config: dict[str, Any], stop_fd: int) -> None:
     try:
         reader = Reader(config["uuid"])
         events = reader.watch_xids()
-        facts = reader.facts(tuple(config.get("peers", ())))
-        before = {**reader.snapshot(), **reader.board(), "unavailable": reader.unavailable}
+        facts = {**reader.facts(tuple(config.get("peers", ()))), **reader.surroundings()}
+        before = {**reader.snapshot(), **reader.board(), **reader.display()}
+        before["unavailable"] = reader.unavailable
         out.send("ready", nonce=nonce, facts=facts, before=before, xid_events=events is not None)
         while True:
             started = time.monotonic()
@@ -40,7 +41,7 @@ def watch(out: Out, config: dict[str, Any], stop_fd: int) -> None:
                 break
         while events is not None and (xid := reader.next_xid(events, 50)) is not None:
             out.send("xid", xid=xid)
-        out.send("after", nonce=nonce, after=reader.snapshot())
+        out.send("after", nonce=nonce, after={**reader.snapshot(), **reader.display()})
     except NoDevice as error:
         out.send("unavailable", nonce=nonce, text=str(error), library=error.library, fix=error.fix)
     except Lost:

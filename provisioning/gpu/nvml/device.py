@@ -234,6 +234,12 @@ class Device:
         value = ask("nvmlDeviceGetEccMode", self.handle)
         return None if value is None else (bool(value[0]), bool(value[1]))
 
+    def ecc_default(self) -> bool | None:
+        """Return whether ECC is on by default; None without ECC."""
+        # pynvml returns a list here.
+        value = ask("nvmlDeviceGetDefaultEccMode", self.handle)
+        return None if value is None else bool(value[0])
+
     def ecc_errors(self, *, uncorrected: bool, aggregate: bool) -> int | None:
         return number(ask("nvmlDeviceGetTotalEccErrors", self.handle, int(uncorrected), int(aggregate)))
 
@@ -353,6 +359,11 @@ class Device:
             (int(process.pid), None if process.usedGpuMemory is None else int(process.usedGpuMemory))
             for process in found
         )
+
+    def display_active(self) -> bool | None:
+        """Return whether a display or console is initialised on the device, which uses its memory."""
+        value = ask("nvmlDeviceGetDisplayActive", self.handle)
+        return None if value is None else bool(value)
 
     def process_utilisation(self, since_us: int) -> list[Any] | None:
         """Return samples later than `since_us` (the driver's clock); empty if no process ran."""

@@ -52,6 +52,11 @@ class Nvml:
         value = ask("nvmlSystemGetCudaDriverVersion_v2")
         return None if value is None else f"{value // 1000}.{value % 1000 // 10}"
 
+    def confidential(self) -> bool | None:
+        """Return whether confidential computing is on."""
+        state = ask("nvmlSystemGetConfComputeState")
+        return None if state is None else bool(state.ccFeature)
+
     def count(self) -> int:
         return int(must("nvmlDeviceGetCount"))
 

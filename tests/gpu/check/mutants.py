@@ -51,6 +51,7 @@ TESTS = (
     "tests.gpu.check.test_consequences",
     "tests.gpu.check.test_report",
     "tests.gpu.check.test_counters",
+    "tests.gpu.check.test_models",
 )
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -152,11 +153,16 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _cases(function: Any) -> Iterator[dict[str, Any]]:
     """The arguments of each of a test's cases, as `parametrize` makes them."""
+    from _pytest.mark import ParameterSet
+
     axes: list[list[dict[str, Any]]] = []
     for mark in getattr(function, "pytestmark", ()):
         names, values = mark.args[0], mark.args[1]
         names = [names] if isinstance(names, str) else list(names)
-        rows = [(value,) if len(names) == 1 else value for value in values]
+        rows = [
+            value.values if isinstance(value, ParameterSet) else (value,) if len(names) == 1 else value
+            for value in values
+        ]
         axes.append([dict(zip(names, row, strict=True)) for row in rows])
     for choice in itertools.product(*axes):
         yield {name: value for part in choice for name, value in part.items()}

@@ -12,6 +12,7 @@ from provisioning.gpu.check.nvml_read import Lost, NoDevice, Reader
 from tests.gpu.fake_nvml import LOST, UNSUPPORTED, Err, FakeLibrary, h100_mig, h200, installed
 
 VERSION = "G520.0200.00.05"
+BOARD = {"nouveau": False, "ecc": True, "ecc_default": None, "retired": 0}
 
 
 def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
@@ -31,7 +32,7 @@ def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
 )
 def test_the_inforom(tmp_path: Path, said: Any, valid: bool | None) -> None:
     found = board(FakeLibrary([h200(nvmlDeviceValidateInforom=said)]), tmp_path)
-    assert found == {"inforom_valid": valid, "inforom_version": VERSION, "nouveau": False, "drawing": []}
+    assert found == {"inforom_valid": valid, "inforom_version": VERSION, **BOARD}
 
 
 def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
     # A driver that lacks the functions.
     old = FakeLibrary([h200()], without=tuple(none))
     unknown = {"inforom_valid": None, "inforom_version": None}
-    assert board(old, tmp_path) == {**unknown, "nouveau": False, "drawing": []}
+    assert board(old, tmp_path) == {**unknown, **BOARD}
     # Nor is it a finding; it stands among what is not told.
     with installed(old):
         reader = Reader(old.gpus[0].uuid, root=tmp_path)
@@ -70,12 +71,37 @@ def test_nouveau_besides(tmp_path: Path) -> None:
     assert board(FakeLibrary([h200()]), tmp_path)["nouveau"] is True
 
 
-def test_who_draws_on_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("default", [0, 1])
+def test_ecc_and_its_default(tmp_path: Path, default: int) -> None:
+    gpu = h200(nvmlDeviceGetEccMode=(0, 1), nvmlDeviceGetDefaultEccMode=default)
+    seen = board(FakeLibrary([gpu]), tmp_path)
+    assert (seen["ecc"], seen["ecc_default"]) == (False, bool(default))
+
+
+def test_retired_memory_is_rows_or_pages(tmp_path: Path) -> None:
+    rows = h200(nvmlDeviceGetRemappedRows=(2, 3, 0, 0))
+    assert board(FakeLibrary([rows]), tmp_path)["retired"] == 5
+    neither = h200(nvmlDeviceGetRemappedRows=Err(UNSUPPORTED))
+    assert board(FakeLibrary([neither]), tmp_path)["retired"] is None
+
+
+def display(library: FakeLibrary) -> dict[str, Any]:
+    with installed(library):
+        return Reader(library.gpus[0].uuid).display()
+
+
+@pytest.mark.parametrize(("active", "seen"), [(1, True), (0, False), (Err(UNSUPPORTED), None)])
+def test_a_display(active: Any, seen: bool | None) -> None:
+    gpu = h200(nvmlDeviceGetDisplayActive=active)
+    assert display(FakeLibrary([gpu]))["display_active"] is seen
+
+
+def test_who_draws_on_it() -> None:
     gpu = h200()
     gpu.drawing = [812, 77]
-    assert board(FakeLibrary([gpu]), tmp_path)["drawing"] == [812, 77]
+    assert display(FakeLibrary([gpu]))["drawing"] == [{"pid": pid, "memory_mib": 0} for pid in (812, 77)]
     old = FakeLibrary([gpu], without=("nvmlDeviceGetGraphicsRunningProcesses_v3",))
-    assert board(old, tmp_path)["drawing"] is None
+    assert display(old)["drawing"] is None
 
 
 def why(root: Path, code: int) -> NoDevice:

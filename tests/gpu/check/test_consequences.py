@@ -21,6 +21,31 @@ def test_what_an_xid_means(xid: int, action: Action, text: str) -> None:
     assert finding is not None and finding.action == action and finding.text.startswith(text)
 
 
+@pytest.mark.parametrize("xid", range(143, 152))
+def test_a_fatal_nvlink_error_takes_the_device_out(xid: int) -> None:
+    line = f"NVRM: Xid (PCI:0000:3b:00): {xid}, NETIR_LINK_EVT %s XC1 i0 Link 08 (0x004505c6 0x00000000)"
+    found = of_xid(xid, line % "Fatal")
+    if 144 <= xid <= 150:
+        assert found is not None
+        assert (found.action, found.text) == (Action.RESET, f"XID {xid}: fatal NVLink error.")
+        assert of_xid(xid, line % "Nonfatal") is None and of_xid(xid) is None
+    else:
+        assert found is None or "NVLink" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("xid", "action"),
+    [
+        (46, Action.RESET), (61, Action.INSPECT), (110, Action.RESET), (121, None), (123, Action.INSPECT),
+        (171, Action.DRAIN_AND_RESET), (172, Action.DRAIN_AND_RESET), (160, None),
+        (62, Action.RESET), (63, Action.DRAIN_AND_RESET), (92, Action.INSPECT),
+    ],
+)  # fmt: skip
+def test_the_catalog_between_checks(xid: int, action: Action | None) -> None:
+    found = of_xid(xid)
+    assert (found.action if found is not None else None) == action
+
+
 def test_an_unknown_xid_speaks_against_nobody() -> None:
     assert of_xid(5) is None
 

@@ -109,7 +109,10 @@ def test_exit_codes(verdict: Verdict, code: int) -> None:
 
 
 def test_measures_are_what_a_baseline_needs() -> None:
-    assert report().measures == {"copy_gb_s": 4300.0, "free_mib": 142_000.0}
+    assert report().measures == {"copy_gb_s": 4300.0, "free_mib:ecc_unknown": 142_000.0}
+    links = {"nvlinks": [{"active": True}, {"active": False}], "display_active": True}
+    seen = report(facts=Facts("GPU-1", ecc=True), health_before=links)
+    assert seen.measures == {"copy_gb_s": 4300.0, "free_mib:ecc:display": 142_000.0, "nvlinks_up": 1.0}
 
 
 def test_samples_are_summed_up() -> None:

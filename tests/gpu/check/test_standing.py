@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.standing import before_load, excused
+from provisioning.gpu.check.standing import (
+    MemoryState,
+    before_load,
+    excused,
+    links_up,
+    memory_state,
+    own_figures,
+    untested,
+)
 from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
 
 LIMITS = {
@@ -19,8 +27,9 @@ def links(up: int, down: int = 0, **more: Any) -> dict[str, Any]:
     return {"nvlinks": [{"active": True}] * up + [{"active": False}] * down, **more}
 
 
-def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
-    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot)]
+def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[str, Severity, Action, str]]:
+    last = None if before is None else {"nvlinks_up": before}
+    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot, last)]
 
 
 @pytest.mark.parametrize(
@@ -29,16 +38,20 @@ def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
         {},
         {"ecc_uncorrected": 0},
         {"ecc_uncorrected": None},
-        links(18, nvlinks_switched=True, nvlinks_of_siblings=18),
-        links(18, nvlinks_switched=True, nvlinks_of_siblings=17),
+        links(18, nvlinks_switched=True, nvlinks_of_partners=18),
+        links(18, nvlinks_switched=True, nvlinks_of_partners=17),
         # Without bridges none is up; with some, others of the node are as they are.
         links(0, 12),
-        links(4, 14, nvlinks_of_siblings=4),
-        links(4, 14, nvlinks_of_siblings=None, nvlinks_switched=False),
-        links(0, 18, nvlinks_of_siblings=18, nvlinks_switched=True, mig_mode=True),
-        {"nvlinks": None, "nvlinks_of_siblings": None},
+        links(4, 14, nvlinks_of_partners=4),
+        links(4, 14, nvlinks_of_partners=None, nvlinks_switched=False),
+        links(0, 18, nvlinks_of_partners=18, nvlinks_switched=True, mig_mode=True),
+        {"nvlinks": None, "nvlinks_of_partners": None},
         {"inforom_valid": True, "inforom_version": "G520.0200.00.05", "persistence": True, "nouveau": False},
         {"drawing": []},
+        {"ecc": True, "ecc_default": True},
+        {"ecc": False, "ecc_default": False},
+        {"ecc": False, "ecc_default": None},
+        {"ecc": None, "ecc_default": True},
         {"drawing": None},
         {"inforom_valid": None, "inforom_version": None, "persistence": None},
         LIMITS,
@@ -74,23 +87,118 @@ def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
     assert "blacklist nouveau" in text
 
 
+def test_ecc_that_was_switched_off_is_a_warning() -> None:
+    ((code, severity, action, text),) = found({"ecc": False, "ecc_default": True})
+    assert (code, severity, action) == ("ecc_off", Severity.DEGRADED, Action.INSPECT)
+    assert text.startswith("ECC is off, so memory errors stay unnoticed.") and "nvidia-smi -e 1" in text
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "more"), [(3, 3, 0), (0, 3, 0), (None, 3, 0), (3, None, 0), (3, 0, 3), (5, 4, 1)]
+)
+def test_memory_that_was_retired_since_the_last_check(
+    now: int | None, before: float | None, more: int
+) -> None:
+    last = {} if before is None else {"retired_memory": before}
+    texts = [(f.code, f.severity, f.action, f.text) for f in before_load({"retired": now}, last)]
+    text = f"{more} more memory pages or rows retired since the last check ({now} in total)."
+    assert texts == ([("retired_memory", Severity.DEGRADED, Action.INSPECT, text)] if more else [])
+
+
+def test_what_is_compared_with_the_last_check() -> None:
+    assert own_figures({}) == {}
+    assert own_figures(links(3, 1, retired=0)) == {"nvlinks_up": 3.0, "retired_memory": 0.0}
+
+
+def drawing(*pids: int, memory_mib: int | None = None) -> list[dict[str, Any]]:
+    return [{"pid": pid, "memory_mib": memory_mib} for pid in pids]
+
+
+@pytest.mark.parametrize(
+    ("ecc", "snapshots", "state"),
+    [
+        (True, ({}, None), MemoryState("free_mib:ecc")),
+        (False, ({"drawing": [], "display_active": False}, {}), MemoryState("free_mib:no_ecc")),
+        (None, (None, None), MemoryState("free_mib:ecc_unknown")),
+        (True, ({"display_active": True}, {}), MemoryState("free_mib:ecc:display", True)),
+        (
+            True,
+            ({"drawing": None}, {"drawing": drawing(7, memory_mib=300)}),
+            MemoryState("free_mib:ecc:display", True, "process 7 (300 MiB)"),
+        ),
+        (
+            None,
+            ({"drawing": drawing(9, 8)}, {}),
+            MemoryState("free_mib:ecc_unknown:display", True, "process 8, process 9"),
+        ),
+        (
+            False,
+            ({"drawing": drawing(*range(9))}, {"drawing": drawing(3)}),
+            MemoryState("free_mib:no_ecc:display", True, ", ".join(f"process {pid}" for pid in range(8))),
+        ),
+    ],
+)
+def test_what_the_free_memory_depends_on(
+    ecc: bool | None, snapshots: tuple[Any, Any], state: MemoryState
+) -> None:
+    assert memory_state(ecc, snapshots) == state
+
+
 def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
-    ((code, severity, action, text),) = found({"drawing": [812, 77]})
+    ((code, severity, action, text),) = found({"drawing": drawing(812, 77)})
     assert (code, severity, action) == ("drawing", Severity.INFO, Action.NONE)
     assert "Programs draw on it (process 77, 812)" in text
-    ((_, _, _, text),) = found({"drawing": list(range(20))})
+    ((_, _, _, text),) = found({"drawing": drawing(*range(20))})
     assert "(process 0, 1, 2, 3, 4, 5, 6, 7)" in text
 
 
 def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:
-    fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_siblings=18, model="NVIDIA H200")
-    text = "17 NVLinks are up; 18 are on another NVIDIA H200 of this node."
+    fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=18, model="NVIDIA H200")
+    text = "17 NVLinks are up; 18 are up on another NVIDIA H200 at the same switches or bridge."
     assert found(fewer) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
-    assert "another device of" in found(links(3, 1, nvlinks_of_siblings=4))[0][3]
+    assert "another device at" in found(links(3, 1, nvlinks_of_partners=4))[0][3]
+    # Bridges join all of their links: a partner that has more knows that this one lost some.
+    assert found(links(0, 4, nvlinks_of_partners=1))[0][0] == "nvlink_missing"
     # All of the node's are so: perhaps it is built like that.
-    alike = links(17, 1, nvlinks_switched=True, nvlinks_of_siblings=17)
+    alike = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=17)
     text = "17 of 18 NVLinks to the switches are up."
     assert found(alike) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "before"),
+    [
+        (links(4, 8), 4),
+        (links(4, 8), 3),
+        (links(0, 12), 0),
+        (links(0, 12), None),
+        (links(0, 12, mig_mode=True), 12),
+        ({"nvlinks": None}, 12),
+        ({"nvlinks": []}, 12),
+    ],
+)
+def test_links_as_in_the_last_check(snapshot: dict[str, Any], before: float | None) -> None:
+    assert found(snapshot, before) == []
+
+
+def test_fewer_links_than_in_the_last_check_do_not_pass() -> None:
+    text = (
+        "3 NVLinks are up; 4 were up in the last check. Reset the GPU and check its bridges. "
+        "If bridges were removed on purpose, uncordon the GPU."
+    )
+    assert found(links(3, 1), 4.0) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
+    assert found(links(1, 3), 2.0)[0][1] == Severity.FAIL
+    # The bridge may have been taken away: the next check takes that as it is.
+    text = (
+        "No NVLink is up; 1 in the last check. Check the bridge. If it was removed on purpose, "
+        "no action is needed."
+    )
+    assert found(links(0, 4), 1) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
+
+
+def test_the_number_of_links() -> None:
+    assert links_up(links(3, 1)) == 3 and links_up(links(0, 1)) == 0
+    assert links_up({}) is links_up({"nvlinks": []}) is links_up(links(3, mig_mode=True)) is None
 
 
 def test_lowered_limits_are_told() -> None:
@@ -98,12 +206,22 @@ def test_lowered_limits_are_told() -> None:
     assert found(LIMITS | {"app_sm_clock_mhz": 1979, "app_memory_clock_mhz": 3200}) == [
         ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Set them back: nvidia-smi -rac.")
     ]
-    text = "Power limit below default: 699 of 700 W. Set it back: nvidia-smi -pl 700."
-    assert found(LIMITS | {"power_limit_set_mw": 699_999}) == [
-        ("power_lowered", Severity.DEGRADED, Action.INSPECT, text)
-    ]
+    # A limit set on purpose is no fault; values that are low because of it are warnings.
+    text = "Power limit below default: 699 of 700 W. To reset it: nvidia-smi -pl 700."
+    lowered = [("power_lowered", Severity.INFO, Action.NONE, text)]
+    assert found(LIMITS | {"power_limit_set_mw": 699_999}) == lowered
+    assert found(LIMITS | {"power_limit_mw": 699_999}) == lowered
+    assert found(LIMITS | {"power_limit_mw": 699_999, "power_limit_set_mw": None}) == lowered
     rounded = LIMITS | {"power_limit_set_mw": 650_000, "power_limit_default_mw": 700_999}
     assert found(rounded)[0][3].startswith("Power limit below default: 650 of 700 W.")
+
+
+@pytest.mark.parametrize(("capability", "codes"), [((7, 0), 1), ((7, 5), 0), ((9, 0), 0), (None, 0)])
+def test_tensor_cores_of_volta_are_said_to_be_untested(
+    capability: tuple[int, int] | None, codes: int
+) -> None:
+    findings = untested(capability)
+    assert [(f.severity, f.action) for f in findings] == [(Severity.DEGRADED, Action.INSPECT)] * codes
 
 
 def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult:

@@ -125,6 +125,28 @@ def test_what_is_told_and_passes(
     assert text in render(report)
 
 
+@pytest.mark.parametrize("drawing", [True, False], ids=["a display", "no display"])
+def test_less_free_memory_than_before(with_kernels: Make, check: Check, drawing: bool) -> None:
+    """A leak fails; what a display holds is said, and is no fault of the GPU."""
+    made = with_kernels(570, *KINDS["T4"])
+    residue = [Test("residue", "residue", 20.0), PCIE]
+    if drawing:
+        (made.folder / "drawing").write_text("812\n")
+    before = check(GPU, plan=residue).measures
+    (metric,) = (name for name in before if "free" in name)
+    report = check(GPU, plan=residue, baseline={metric: before[metric] + 300})
+    assert metric.endswith(":display") is drawing
+    if drawing:
+        assert report.verdict == Verdict.DEGRADED, render(report)
+        text = "300 MiB less free memory than in the last check. Programs that draw: process 812 (50 MiB)"
+        assert report.tests[0].text == text
+    else:
+        assert (report.verdict, codes(report)) == (Verdict.FAIL, {"test_residue"}), render(report)
+    if drawing:
+        (made.folder / "drawing").unlink()
+        assert check(GPU, plan=residue, baseline={metric: before[metric] + 300}).verdict == Verdict.PASS
+
+
 def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check) -> None:
     made = with_kernels(580, *KINDS["H100"], "compute_mode 3")
     assert check(GPU, plan=SHORT).verdict == Verdict.PASS
