@@ -165,7 +165,7 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
     ]
     without = door(replace(fixed, passes_dir=None))["apps"]["http"]["servers"]["front-door"]
     assert "http.matchers.file" not in json.dumps(without)
-    asking = [one for one in proxies if "handle_response" in one]
+    asking = [one for one in proxies if "rewrite" in one]
     assert len(asking) == 4
     assert [one["rewrite"]["uri"] for one in asking[2:]] == ["/healthz/live?", "/gateway/large-body?"]
     assert [one["upstreams"][0]["max_requests"] for one in asking[2:]] == [16, 24]

@@ -261,7 +261,7 @@ def test_only_its_own_user_uses_the_button_in_a_notebook(running, bob, olga):
     for stranger in (bob, olga):
         assert bar.extend(running.external_name, str(stranger.pk))[0] == 404
     missing = bar.extend("ws-" + "0" * 32, str(olga.pk))
-    assert (missing[0], missing[1]["message"]) == (404, "There is no such workspace.")
+    assert (missing[0], missing[1]["message"]) == (404, "Workspace not found.")
 
 
 def test_kept_over_rest(running, alice, with_token):
