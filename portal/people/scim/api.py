@@ -108,6 +108,7 @@ def _is_taken(error: IntegrityError) -> bool:
     return (
         violates(error, User, "username", "user_email_unique")
         or violates(error, ScimUser, "user")
+        or violates(error, ScimUser, "user_name")
         or violates(error, ScimGroup, "scim_group_name_unique")
     )
 

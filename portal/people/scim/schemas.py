@@ -99,8 +99,7 @@ _REF = {"type": "reference", "caseExact": True, "mutability": "readOnly"}
 _USER_ATTRIBUTES = [
     _attribute(
         "userName",
-        "Lower-case letters, digits, dots, hyphens and underscores, up to 32. It carries the home folder and "
-        "never changes.",
+        "An e-mail address, or letters, digits, dots, hyphens and underscores. It never changes.",
         required=True,
         mutability="immutable",
         uniqueness="server",
