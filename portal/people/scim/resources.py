@@ -78,15 +78,12 @@ def shown_user(row: ScimUser) -> dict[str, Any]:
     """Return the SCIM representation of a user. The row's `user` and `groups` are prefetched."""
     document = user_document(row)
     version = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-    if document["name"]:
-        document["name"]["formatted"] = row.user.get_full_name()
-    else:
-        del document["name"]
     groups = [
         {"value": str(group.pk), "display": group.display_name, "$ref": address("Groups", group.pk)}
         for group in row.groups.all()
     ]
-    return _resource(USER, "User", row.pk, row, version, {**document, "groups": groups})
+    document = {**document, "groups": groups}
+    return _resource(USER, "User", row.pk, row, version, _assigned(document, "name", "emails", "groups"))
 
 
 def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
@@ -99,20 +96,24 @@ def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
 
 
 def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
-    """Return the SCIM representation of a group. With `members`, these are prefetched with their users."""
+    """Return the SCIM representation of a group. With `members`, these are prefetched."""
     document = group_document(row, [])
     del document["members"]
     if members:
         document["members"] = [
             {
                 "value": str(member.pk),
-                "display": member.user.username,
                 "type": "User",
                 "$ref": address("Users", member.pk),
             }
             for member in row.members.all()
         ]
-    return _resource(GROUP, "Group", row.pk, row, str(row.version), document)
+    return _resource(GROUP, "Group", row.pk, row, str(row.version), _assigned(document, "members"))
+
+
+def _assigned(document: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the document without those of these attributes that are empty: RFC 7643, section 2.5."""
+    return {key: value for key, value in document.items() if value or key not in names}
 
 
 def _resource(
