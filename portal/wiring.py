@@ -58,6 +58,7 @@ from portal.quota.requests.services import requests
 from portal.quota.reservations import services as reservations
 from portal.reclaim import extensions, scheduled_starts
 from portal.reports import budgets as reported_budgets
+from portal.reports import start_counts
 from portal.scheduling import admission, cycle, drains, evictions, forecasts, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.web.inbox import pushing
@@ -78,6 +79,7 @@ from portal.workspaces.domain_events import (
     WorkspaceFailed,
     WorkspaceQueued,
     WorkspaceReady,
+    WorkspaceRequested,
     WorkspaceWaits,
 )
 from portal.workspaces.extension_policy import extension_policy
@@ -168,16 +170,17 @@ def connect() -> None:
     # workspaces
     in_transaction(HomesMeasured, orphans.homes_measured)
     in_transaction(UnknownWorkspacesReported, orphans.unknown_workspaces_reported)
+    in_transaction(WorkspaceRequested, start_counts.requested)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)
-    in_transaction(StateChanged, snapshot_feed.state_changed)
+    in_transaction(StateChanged, snapshot_feed.state_changed, start_counts.state_changed)
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
     in_transaction(StopAsked, scheduled_starts.forget)
     in_transaction(WorkspaceExtended, extensions.workspace_extended)
     on_commit(EndpointChanged, publishing.endpoint_changed)
-    in_transaction(WorkspaceReady, notices.ready)
-    in_transaction(WorkspaceFailed, notices.failed)
+    in_transaction(WorkspaceReady, notices.ready, start_counts.ready)
+    in_transaction(WorkspaceFailed, notices.failed, start_counts.failed)
     in_transaction(PreflightDue, preflight.proceed)
     in_transaction(PreemptionDue, evictions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)

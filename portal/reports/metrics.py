@@ -1,4 +1,7 @@
-"""Prometheus metrics: GPUs under the names of the DCGM exporter, and Berth's own gauges.
+"""Prometheus metrics: Berth's own, and GPUs under the names of the DCGM exporter.
+
+Berth's own follow the rules of `promtool check metrics`: base units, one unit for each metric. The exporter's
+names do not, so they have an address of their own.
 
 The number of queries is constant. Missing measurements have no sample; simulated devices have the label
 `simulated="true"`. States and amounts are those of `inventory.device_states` and `inventory.counting`, as in
@@ -8,8 +11,9 @@ pages and REST.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,18 +21,20 @@ from uuid import UUID
 from django.db.models import Count, Min
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from portal.fleet.inventory import counting, series
+from portal.fleet.inventory import counting, resources, series
 from portal.fleet.inventory.device_states import KNOWN, DeviceState, with_state
-from portal.fleet.inventory.models import Device, Node, Pool, PoolState
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool, PoolState
+from portal.reports import start_counts
+from portal.reports.models import Figure, StartCount
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
-from provisioning.types import DeviceInfo, DeviceKind
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceInfo, DeviceKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ANY_POOL = ""
@@ -37,20 +43,32 @@ _AS_THE_EXPORTER = re.compile(
     rb"^# (HELP|TYPE) (%s)_total " % "|".join(sorted(dcgm_names.COUNTERS)).encode(), re.MULTILINE
 )
 Labels = Mapping[str, str]
-Family = GaugeMetricFamily | CounterMetricFamily
+Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
+MIB = 1024 * 1024
+MILLI = 1000
 
 
 def exposition(now: datetime | None = None) -> bytes:
-    """Return all metrics in Prometheus' text format 0.0.4."""
+    """Return Berth's metrics in Prometheus' text format 0.0.4."""
+    return _text(families, now)
+
+
+def gpu_exposition(now: datetime | None = None) -> bytes:
+    """Return the metrics of GPUs as the DCGM exporter writes them."""
+    return _AS_THE_EXPORTER.sub(rb"# \1 \2 ", _text(gpu_families, now))
+
+
+def _text(families: Callable[[datetime], list[Family]], now: datetime | None) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(PortalCollector(now or timezone.now()))
-    return _AS_THE_EXPORTER.sub(rb"# \1 \2 ", generate_latest(registry))
+    registry.register(PortalCollector(families, now or timezone.now()))
+    return generate_latest(registry)
 
 
 class PortalCollector(Collector):
-    """Reads all metrics from the database for one scrape. Families without samples are omitted."""
+    """Reads metrics from the database for one scrape. Families without samples are omitted."""
 
-    def __init__(self, now: datetime) -> None:
+    def __init__(self, families: Callable[[datetime], list[Family]], now: datetime) -> None:
+        self.families = families
         self.now = now
 
     def describe(self) -> Iterable[Family]:
@@ -58,25 +76,42 @@ class PortalCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Family]:
-        return (family for family in families(self.now) if family.samples)
+        return (family for family in self.families(self.now) if family.samples)
 
 
 def families(now: datetime | None = None) -> list[Family]:
-    """Return all families in order."""
+    """Return Berth's families in order."""
     now = now or timezone.now()
-    devices: list[Any] = list(
+    devices = _known_devices(now)
+    pools = list(Pool.objects.filter(deleted_at=None).order_by("slug"))
+    return [
+        *_devices(devices, series.idle_times(now)),
+        *_resources(pools, devices, now),
+        *_teams(devices, _newest_samples(devices, now)),
+        *_pools(pools),
+        *_workspaces(pools, now),
+        *_starts(),
+    ]
+
+
+def exposed_name(family: Family) -> str:
+    """Return the name of a family in the text format."""
+    return f"{family.name}_total" if isinstance(family, CounterMetricFamily) else family.name
+
+
+def gpu_families(now: datetime | None = None) -> list[Family]:
+    """Return the families of the DCGM exporter in order."""
+    now = now or timezone.now()
+    devices = _known_devices(now)
+    return _dcgm(devices, _newest_samples(devices, now))
+
+
+def _known_devices(now: datetime) -> list[Any]:
+    return list(
         with_state(Device.objects.filter(KNOWN).select_related("node", "node__pool"), now).order_by(
             "node__pool__slug", "node__name", "index", "uuid"
         )
     )
-    pools = list(Pool.objects.filter(deleted_at=None).order_by("slug"))
-    return [
-        *_dcgm(devices, _newest_samples(devices, now)),
-        *_devices(devices, series.idle_times(now)),
-        *_resources(pools, devices, now),
-        *_pools(pools),
-        *_workspaces(pools, now),
-    ]
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:
@@ -142,24 +177,79 @@ def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetr
 
 
 _AMOUNTS = {
-    "total": "What there is, whatever its state",
-    "in_service": "What is neither failed nor cordoned nor offline",
-    "allocated": "What workspaces hold",
-    "free": "What is in service, under no check, and held by nobody",
+    "total": ("capacity", "in any state"),
+    "in_service": ("in_service", "neither failed, cordoned nor offline"),
+    "allocated": ("allocated", "held by workspaces"),
+    "free": ("free", "in service, not being checked, and not allocated"),
+}
+"""Amount of `Count` → its part of the metric's name, and its help text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """What a metric measures: `prefix_<amount>suffix`, in `factor` of the inventory's base unit."""
+
+    prefix: str
+    suffix: str
+    text: str
+    factor: float
+
+
+_GPUS = _Quantity("berth_gpus", "", "GPUs and MIG instances by resource", 1 / WHOLE_DEVICE_MILLI)
+_OF_NODES = {
+    resources.CPU: _Quantity("berth_cpu", "_cores", "CPU cores", 1 / MILLI),
+    resources.MEMORY: _Quantity("berth_memory", "_bytes", "Memory of nodes", MIB),
+    resources.DISK: _Quantity("berth_disk", "_bytes", "Disk of nodes", MIB),
 }
 
 
 def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
-    """Return the amounts of each resource and pool, in base units."""
+    """Return the amounts of each resource and pool. The sum over all models (`gpu`) is left to queries."""
     by_pool = counting.by_pool(Node.objects.all(), now, counting.counted(devices))
-    families = []
-    for amount, text in _AMOUNTS.items():
-        gauge = _gauge(f"berth_resource_{amount}", f"{text}, in thousandths of a device or core and in MiB.")
-        for pool in pools:
-            for name, count in sorted(by_pool.get(pool.pk, {}).items()):
-                gauge.add_sample(gauge.name, {"resource": name, **_pool_labels(pool)}, getattr(count, amount))
-        families.append(gauge)
-    return families
+    gauges = {
+        (quantity, amount): _gauge(f"{quantity.prefix}_{name}{quantity.suffix}", f"{quantity.text}: {text}.")
+        for quantity in (_GPUS, *_OF_NODES.values())
+        for amount, (name, text) in _AMOUNTS.items()
+    }
+    for pool in pools:
+        for resource, count in sorted(by_pool.get(pool.pk, {}).items()):
+            quantity = _OF_NODES.get(resource.removeprefix(resources.SIMULATED))
+            labels = _pool_labels(pool)
+            if quantity is None:
+                if not resources.is_accelerator(resource):
+                    continue
+                quantity, labels = _GPUS, {"resource": resource, **labels}
+            for amount in _AMOUNTS:
+                gauge = gauges[quantity, amount]
+                gauge.add_sample(gauge.name, labels, getattr(count, amount) * quantity.factor)
+    return list(gauges.values())
+
+
+def _teams(devices: Iterable[Any], samples: Mapping[str, Sample]) -> list[GaugeMetricFamily]:
+    """Return the GPUs that each team holds and uses. A MIG instance is its part of the GPU."""
+    allocated = _gauge("berth_team_gpus_allocated", "GPUs held by the team's workspaces.")
+    used = _gauge("berth_team_gpus_used", "Sum of the measured utilization of these GPUs: 1 is one busy GPU.")
+    devices = list(devices)
+    instances = Counter(device.parent_uuid for device in devices if device.parent_uuid and device.present)
+    by_key = {device.pk: device for device in devices}
+    held: defaultdict[tuple[str, bool], float] = defaultdict(float)
+    busy: defaultdict[tuple[str, bool], float] = defaultdict(float)
+    rows = AllocatedDevice.objects.filter(active=True).order_by("allocation__workspace__team__slug", "pk")
+    for key, milli, team in rows.values_list("device", "milli", "allocation__workspace__team__slug"):
+        device = by_key.get(key)
+        if device is None:
+            continue
+        weight = 1 / max(1, instances.get(device.parent_uuid, 1)) if device.parent_uuid else 1.0
+        of = (team, device.node.pool.simulated)
+        held[of] += weight * milli / WHOLE_DEVICE_MILLI
+        sample = samples.get(device.uuid)
+        if sample is not None and sample.gpu_util_pct is not None:
+            busy[of] += weight * sample.gpu_util_pct / 100 * milli / (device.used_milli or milli)
+    for gauge, amounts in ((allocated, held), (used, busy)):
+        for (team, simulated), amount in amounts.items():
+            labels = {"team": team, "simulated": "true" if simulated else "false"}
+            gauge.add_sample(gauge.name, labels, round(amount, 6))
+    return [allocated, used]
 
 
 def _pools(pools: Iterable[Pool]) -> list[GaugeMetricFamily]:
@@ -199,3 +289,38 @@ def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]
         wait_s = (now - since[key]).total_seconds() if key in since else 0
         oldest.add_sample(oldest.name, labels, max(0, round(wait_s)))
     return [by_state, length, oldest]
+
+
+def _starts() -> list[Family]:
+    """Return counters of `start_counts` by team."""
+    requests = CounterMetricFamily(
+        "berth_workspace_requests", "Requests for workspaces: new ones, starts and retries.", labels=["team"]
+    )
+    starts = CounterMetricFamily(
+        "berth_workspace_starts", "Workspaces that were placed on a node to start.", labels=["team"]
+    )
+    failures = CounterMetricFamily(
+        "berth_workspace_failures",
+        "Workspaces that failed to start or ended unexpectedly.",
+        labels=["team", "reason"],
+    )
+    ready = HistogramMetricFamily(
+        "berth_workspace_ready_seconds",
+        "Time from the request until the workspace was ready.",
+        labels=["team"],
+    )
+    counters = {Figure.REQUESTS: requests, Figure.STARTS: starts}
+    times: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
+    rows = StartCount.objects.order_by("team__slug", "figure", "key")
+    for figure, team, key, count, seconds in rows.values_list(
+        "figure", "team__slug", "key", "count", "seconds"
+    ):
+        if figure == Figure.READY:
+            times[team][key] = (count, seconds)
+        elif figure == Figure.FAILURES:
+            failures.add_metric([team, key], count)
+        else:
+            counters[Figure(figure)].add_metric([team], count)
+    for team, buckets in times.items():
+        ready.add_metric([team], *start_counts.histogram(buckets))
+    return [requests, starts, failures, ready]

@@ -1,4 +1,4 @@
-"""Daily and monthly sums of GPU use, which reports read."""
+"""Daily and monthly sums of GPU use, which reports read, and counts for Prometheus."""
 
 from __future__ import annotations
 
@@ -80,6 +80,35 @@ class GpuMonth(models.Model):
 
     def __str__(self) -> str:
         return f"{self.month:%Y-%m} {self.team or 'site'} {self.dimension} {self.key}"
+
+
+class Figure(models.TextChoices):
+    """What is counted about starts."""
+
+    REQUESTS = "requests", "Requests"
+    STARTS = "starts", "Starts"
+    FAILURES = "failures", "Failures"
+    READY = "ready", "Time from request to ready"
+
+
+class StartCount(models.Model):
+    """A counter of one team. Only `start_counts` writes it.
+
+    `key` is the reason of FAILURES and the upper bound of READY's bucket in seconds, else empty. `seconds` is
+    the sum of READY's times.
+    """
+
+    figure = models.CharField(max_length=8, choices=Figure)
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=40, blank=True)
+    count = models.BigIntegerField(default=0)
+    seconds = models.FloatField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["figure", "team", "key"], name="start_count_once")]
+
+    def __str__(self) -> str:
+        return f"{self.figure} {self.key} of {self.team_id}"
 
 
 class MonthlyReport(models.Model):

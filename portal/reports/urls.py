@@ -7,6 +7,7 @@ from portal.reports import use_views, views
 app_name = "reports"
 urlpatterns = [
     path("metrics", views.metrics, name="metrics"),
+    path("metrics/gpus", views.gpu_metrics, name="gpu-metrics"),
     path("reports/gpu-use/", use_views.gpu_use_page, name="gpu-use"),
     path("reports/gpu-use/csv/", use_views.gpu_use_csv, name="gpu-use-csv"),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
@@ -21,9 +23,21 @@ PLAIN = "text/plain; charset=utf-8"
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
     """Return metrics for a token with access to pools, or a signed-in user; else 401 or 403 as plain text."""
+    return _answer(request, report.exposition)
+
+
+@login_not_required
+@require_safe
+@never_cache
+def gpu_metrics(request: HttpRequest) -> HttpResponse:
+    """Return the metrics of GPUs as the DCGM exporter does, to the same readers."""
+    return _answer(request, report.gpu_exposition)
+
+
+def _answer(request: HttpRequest, exposition: Callable[[], bytes]) -> HttpResponse:
     if refused := _refusal(request):
         return refused
-    return HttpResponse(report.exposition(), content_type=report.CONTENT_TYPE)
+    return HttpResponse(exposition(), content_type=report.CONTENT_TYPE)
 
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:

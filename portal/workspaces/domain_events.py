@@ -21,6 +21,13 @@ class WorkspaceQueued(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspaceRequested(DomainEvent):
+    """A person requested a new workspace, or started a stopped or failed one."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
 class StateChanged(DomainEvent):
     """The state of these workspaces has changed."""
 

@@ -37,6 +37,7 @@ from portal.workspaces.domain_events import (
     RequestChanged,
     StopAsked,
     WorkspaceQueued,
+    WorkspaceRequested,
 )
 from portal.workspaces.lifecycle import (
     DELETABLE,
@@ -111,6 +112,7 @@ def create(
                 )
                 if use is not None:
                     use.record(workspace=str(workspace.pk))
+                emit(WorkspaceRequested(workspace))
                 emit(WorkspaceQueued(workspace))
         except IntegrityError as error:
             if use is not None and use.was_claimed(error) and (repeated := repeated_of(use)) is not None:
@@ -318,6 +320,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         end_preemption=True,
         **JUST_REQUESTED,
     )
+    emit(WorkspaceRequested(workspace))
     emit(WorkspaceQueued(workspace))
     workspace.refresh_from_db()
     return workspace

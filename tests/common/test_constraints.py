@@ -89,8 +89,8 @@ def test_a_field_that_is_unique_and_a_primary_key(bob: User) -> None:
     FailureWindow.objects.create(key="a", began_at=now, count=1)
     error = raised_by(lambda: FailureWindow.objects.create(key="a", began_at=now, count=1))
     assert violates(error, FailureWindow, "key")
-    ScimUser.objects.create(user=bob)
-    error = raised_by(lambda: ScimUser.objects.create(user=bob))
+    ScimUser.objects.create(user=bob, user_name="bob")
+    error = raised_by(lambda: ScimUser.objects.create(user=bob, user_name="x"))
     assert violates(error, ScimUser, "user")
 
 

@@ -64,6 +64,10 @@ MEMORY = (48 * 1024, 32 * 1024, 4 * 1024, 28 * 1024)
 SIMULATED = (8000, 8000, 1000, 7000)
 LAB = {"gpu": GPUS, "gpu:h100": GPUS, "mig:1g.10gb": INSTANCES, "cpu_milli": CORES, "memory_mib": MEMORY}
 AMOUNTS = ("total", "in_service", "allocated", "free")
+PER_NODE = (
+    ("berth_cpu_{}_cores", "cpu_milli", 1 / 1000),
+    ("berth_memory_{}_bytes", "memory_mib", 1024 * 1024),
+)
 
 
 @pytest.fixture
@@ -302,12 +306,18 @@ def test_metrics(site, bob, client):
     assert set(by_state) == set(WORDS)
     assert {state: value for state, value in by_state.items() if value} == BY_STATE
     for place, amount in enumerate(AMOUNTS):
-        of = {(row["pool"], row["resource"]): value for row, value in found[f"berth_resource_{amount}"]}
-        assert {name: of["lab", name] for name in LAB} == {
-            name: amounts[place] for name, amounts in LAB.items()
-        }
-        assert of["sim", "gpu:simulated-h100"] == SIMULATED[place]
-        assert of["off", "gpu:h100"] == (2000, 0, 0, 0)[place]
+        name = "capacity" if amount == "total" else amount
+        of = {(row["pool"], row["resource"]): value for row, value in found[f"berth_gpus_{name}"]}
+        gpus = {resource: amounts[place] / 1000 for resource, amounts in LAB.items() if ":" in resource}
+        assert {resource: of["lab", resource] for resource in gpus} == gpus
+        assert of["sim", "gpu:simulated-h100"] == SIMULATED[place] / 1000
+        assert of["off", "gpu:h100"] == (2, 0, 0, 0)[place]
+        for metric, resource, factor in PER_NODE:
+            of = {row["pool"]: value for row, value in found[metric.format(name)]}
+            assert of["lab"] == LAB[resource][place] * factor
+    # Half a GPU, two whole ones, and one of the two instances of a GPU.
+    held = {labels["simulated"]: value for labels, value in found["berth_team_gpus_allocated"]}
+    assert held == {"false": 3, "true": 1}
     (idle,) = [labels["UUID"] for labels, _ in found["berth_device_idle_seconds"]]
     assert idle == "GPU-each-5"
 

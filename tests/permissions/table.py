@@ -23,6 +23,7 @@ GET    healthz                                              ~   ~   ~   ~   ~   
 GET    healthz/live                                         200 200 200 200 200 200 200 200   -
 GET    gateway/large-body                                   401 204 204 204 204 204 204 204   -
 GET    metrics                                              401 200 200 200 200 200 200 200   -
+GET    metrics/gpus                                         401 200 200 200 200 200 200 200   -
 
 # --- pages: documents ---
 GET    docs/                                                302 200 200 200 200 200 200 200   -

@@ -924,6 +924,7 @@ PUBLIC = {
     # Asked by the front door; the answer is a 401 for strangers.
     "gateway/large-body",
     "metrics",
+    "metrics/gpus",
     # Streams answer 401, which an EventSource understands; a redirect would look like an empty stream.
     "events/",
     "workspaces/<uuid:workspace_id>/events/",

@@ -1,4 +1,4 @@
-"""The page for Prometheus: its format, what it tells, who may read it, and what it costs."""
+"""The pages for Prometheus: their format, metrics, readers and cost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,29 @@ from hypothesis import strategies as st
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from portal.catalog.models import Flavor, Template
 from portal.common.events import live
-from portal.fleet.inventory.models import Device
-from portal.reports import metrics
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
+from portal.reports import metrics, start_counts
+from portal.workspaces import services as workspaces
+from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.domain_events import StateChanged, WorkspaceFailed, WorkspaceReady, WorkspaceRequested
+from portal.workspaces.lifecycle import TerminationReason
+from portal.workspaces.models import Workspace
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind
-from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, make_token, node_info
+from tests.factories import (
+    FlavorFactory,
+    WorkspaceFactory,
+    create_workspace,
+    local_pool_with,
+    make_token,
+    node_info,
+)
 from tests.inventory.sampled import SamplesInRedis, apply, rollup
+from tests.reports import promlint
 from tests.suite.choice import examples
 
 pytestmark = pytest.mark.sqlite
@@ -46,21 +61,22 @@ def parse(text: str) -> Parsed:
         if line.startswith("# HELP "):
             name = line.split(" ")[2]
             assert name not in found, f"{name} comes in two groups"
-            kind = "counter" if name in dcgm_names.COUNTERS else "gauge"
+            counts = name in dcgm_names.COUNTERS or name.endswith("_total")
+            kind = "histogram" if name.endswith("_ready_seconds") else "counter" if counts else "gauge"
             assert lines[number + 1] == f"# TYPE {name} {kind}"
             found[name] = []
             continue
         if line.startswith("# TYPE "):
             continue
         match = LINE.fullmatch(line)
-        assert match and match[1] == name, line
+        assert match and (match[1] == name or match[1] in (f"{name}_bucket", f"{name}_count", f"{name}_sum"))
+        found.setdefault(match[1], [])
         pairs = PAIR.findall(match[2] or "")
         assert "".join(f'{key}="{value}",' for key, value in pairs).rstrip(",") == (match[2] or "")
         labels = {key: re.sub(r'\\[\\"n]', lambda one: UNESCAPED[one[0]], value) for key, value in pairs}
-        assert labels not in [known for known, _ in found[name]], f"twice: {line}"
-        found[name].append((labels, float(match[3])))
-    assert all(found.values())
-    return found
+        assert labels not in [known for known, _ in found[match[1]]], f"twice: {line}"
+        found[match[1]].append((labels, float(match[3])))
+    return {name: samples for name, samples in found.items() if samples}
 
 
 def value(parsed: Parsed, name: str, **labels: str) -> float:
@@ -80,8 +96,8 @@ texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]
 def test_whatever_is_written_can_be_read(help_text, label, number):
     gauge = GaugeMetricFamily("some_name", help_text)
     gauge.add_sample("some_name", {"what": label, "other": "x"}, number)
-    with patch.object(metrics, "families", lambda now: [gauge, GaugeMetricFamily("empty", "")]):
-        found = parse(metrics.exposition().decode())
+    with patch.object(metrics, "gpu_families", lambda now: [gauge, GaugeMetricFamily("empty", "")]):
+        found = parse(metrics.gpu_exposition().decode())
     assert found == {"some_name": [({"what": label, "other": "x"}, number)]}
 
 
@@ -103,8 +119,8 @@ def lab(catalog):
 def read(client, bob):
     client.force_login(bob)
 
-    def read() -> Parsed:
-        answer = client.get("/metrics")
+    def read(address: str = "/metrics") -> Parsed:
+        answer = client.get(address)
         assert answer.status_code == 200
         assert answer["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         return parse(answer.text)
@@ -122,7 +138,7 @@ def test_gpus_carry_the_names_and_labels_of_the_exporter(lab, read, monkeypatch)
     in_redis(
         monkeypatch, ("GPU-gpu-01-1", Sample(now, gpu_util_pct=37, power_mw=412_500, memory_used_mib=559))
     )
-    parsed = read()
+    parsed = read("/metrics/gpus")
     who = {
         "gpu": "1", "UUID": "GPU-gpu-01-1", "device": "nvidia1", "modelName": "NVIDIA H100 80GB HBM3",
         "Hostname": "gpu-01", "pool": "lab", "simulated": "false",
@@ -140,7 +156,7 @@ def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bo
     )
     in_redis(monkeypatch, ("GPU-gpu-01-1", sample))
     client.force_login(bob)
-    text = client.get("/metrics").text
+    text = client.get("/metrics/gpus").text
     kinds = {line.split(" ")[2]: line.split(" ")[3] for line in text.splitlines() if "# TYPE DCGM_" in line}
     assert {name for name, kind in kinds.items() if kind == "counter"} == {
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
@@ -163,7 +179,7 @@ def test_without_redis_the_newest_minute_is_told_while_it_is_true(lab, read):
     for index, back in ((0, 2), (0, 1), (1, 10)):
         minute = rollup(f"GPU-gpu-01-{index}", now_s - 60 * back, [50 // back] * 60)
         apply(minute, node="gpu-01", pool="lab", now_s=now_s)
-    parsed = read()
+    parsed = read("/metrics/gpus")
     assert [(labels["UUID"], each) for labels, each in parsed["DCGM_FI_DEV_GPU_UTIL"]] == [
         ("GPU-gpu-01-0", 50)
     ]
@@ -177,7 +193,7 @@ def test_instances_are_told_apart(lab, read, monkeypatch):
         Device.objects.create(uuid=f"MIG-{number}", mig_profile="1g.10gb", **fields)
     sample = Sample(timezone.now().timestamp(), gpu_util_pct=1)
     in_redis(monkeypatch, ("MIG-1", sample), ("MIG-2", sample))
-    told = [labels for labels, _ in read()["DCGM_FI_DEV_GPU_UTIL"]]
+    told = [labels for labels, _ in read("/metrics/gpus")["DCGM_FI_DEV_GPU_UTIL"]]
     assert [each["GPU_I_UUID"] for each in told] == ["MIG-1", "MIG-2"]
     assert {each["UUID"] for each in told} == {parent.uuid}
 
@@ -209,21 +225,122 @@ def test_a_site_without_anything_has_a_page_too(db, read):
     assert read()["berth_queue_length"] == [({"pool": "", "simulated": "false"}, 0)]
 
 
-def test_more_devices_take_no_more_queries(catalog, client, bob):
+@pytest.mark.parametrize(("address", "limit"), [("/metrics", 11), ("/metrics/gpus", 4)])
+def test_more_devices_take_no_more_queries(catalog, client, bob, address, limit):
     client.force_login(bob)
     # Notes when the session was last seen, once in some minutes.
-    client.get("/metrics")
+    client.get(address)
 
     def queries() -> int:
         with CaptureQueriesContext(connection) as seen:
-            assert client.get("/metrics").status_code == 200
+            assert client.get(address).status_code == 200
         return len(seen)
 
     local_pool_with(node_info("gpu-01", gpus=1), slug="one")
     few = queries()
     for number in range(3):
         local_pool_with(node_info(f"gpu-1{number}", gpus=8), slug=f"more-{number}")
-    assert queries() == few <= 8
+    assert queries() == few <= limit
+
+
+# --- promtool -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("# HELP a_total x\n# TYPE a_total gauge\n", "counters, and only they, end in _total"),
+        ("# HELP a x\n# TYPE a counter\n", "counters, and only they, end in _total"),
+        ("# HELP a_hours x\n# TYPE a_hours gauge\n", "hours is no base unit"),
+        ("# HELP a_milliseconds x\n# TYPE a_milliseconds gauge\n", "milliseconds is no base unit"),
+        ("# HELP a_s x\n# TYPE a_s gauge\n", "an abbreviated unit"),
+        ("# HELP a_gauge x\n# TYPE a_gauge gauge\n", "the type is in the name"),
+        ('# HELP a x\n# TYPE a gauge\na{modelName="x"} 1\n', "camelCase"),
+        ('# HELP a x\n# TYPE a gauge\na{le="1"} 1\n', "_bucket and le are reserved for histograms"),
+        ("# TYPE a gauge\na 1\n", "no help text"),
+        ("# HELP a x\n# TYPE a gauge\na 1\na 2\n", "a sample twice"),
+    ],
+)
+def test_the_rules_find_what_promtool_finds(text, problem):
+    assert [found.partition(": ")[2] for found in promlint.problems(text)] == [problem]
+
+
+def test_every_metric_passes_the_rules_of_promtool(lab, client, bob, team, counted, monkeypatch):
+    in_redis(monkeypatch, ("GPU-gpu-01-1", Sample(timezone.now().timestamp(), gpu_util_pct=37)))
+    client.force_login(bob)
+    text = client.get("/metrics").text
+    written = {metric.name for metric in promlint.read(text)}
+    assert {"berth_gpus_free", "berth_workspace_requests_total", "berth_workspace_ready_seconds"} <= written
+    assert promlint.problems(text) == []
+    assert [family.name for family in text_string_to_metric_families(text)]
+
+
+# --- starts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(bob, team, pool, django_capture_on_commit_callbacks) -> Workspace:
+    """A workspace whose request, start, ready time and failure are counted, the first two twice."""
+    workspace = WorkspaceFactory(owner=bob, team=team, pool=pool, state="provisioning")
+    workspace.ready_at = workspace.requested_at + timedelta(seconds=10.5)
+    lost = WorkspaceFailed(workspace, TerminationReason.LOST, Reason(WorkspaceCode.NOT_STARTABLE))
+    with django_capture_on_commit_callbacks(execute=True):
+        start_counts.requested(WorkspaceRequested(workspace))
+        start_counts.requested(WorkspaceRequested(workspace))
+        start_counts.state_changed(StateChanged((workspace, workspace)))
+        start_counts.ready(WorkspaceReady(workspace))
+        start_counts.failed(lost)
+    return workspace
+
+
+def test_requests_starts_failures_and_ready_times_are_counted_by_team(read, team, counted):
+    parsed = read()
+    assert parsed["berth_workspace_requests_total"] == [({"team": team.slug}, 2)]
+    assert parsed["berth_workspace_starts_total"] == [({"team": team.slug}, 2)]
+    assert parsed["berth_workspace_failures_total"] == [({"team": team.slug, "reason": "lost"}, 1)]
+    buckets = {labels["le"]: count for labels, count in parsed["berth_workspace_ready_seconds_bucket"]}
+    assert buckets["10"] == 0 and buckets["20"] == buckets["86400"] == buckets["+Inf"] == 1
+    assert parsed["berth_workspace_ready_seconds_sum"] == [({"team": team.slug}, 10.5)]
+    assert parsed["berth_workspace_ready_seconds_count"] == [({"team": team.slug}, 1)]
+
+
+def test_a_start_that_takes_days_is_in_the_last_bucket(read, counted, django_capture_on_commit_callbacks):
+    counted.ready_at = counted.requested_at + timedelta(days=3)
+    with django_capture_on_commit_callbacks(execute=True):
+        start_counts.ready(WorkspaceReady(counted))
+    buckets = {labels["le"]: count for labels, count in read()["berth_workspace_ready_seconds_bucket"]}
+    assert buckets["86400"] == 1 and buckets["+Inf"] == 2
+
+
+def test_creating_and_starting_a_workspace_are_requests(
+    pool, read, bob, team, django_capture_on_commit_callbacks
+):
+    with django_capture_on_commit_callbacks(execute=True):
+        workspace = create_workspace(
+            actor=bob,
+            team=team,
+            template=Template.objects.get(slug="jupyterlab"),
+            flavor=Flavor.objects.get(slug="sim-cpu"),
+        )
+        Workspace.objects.filter(pk=workspace.pk).update(state="failed")
+        workspaces.start(actor=bob, workspace_id=workspace.pk)
+    assert read()["berth_workspace_requests_total"] == [({"team": team.slug}, 2)]
+
+
+def test_the_gpus_of_a_team_and_what_it_uses_of_them(lab, read, bob, team, monkeypatch):
+    devices = list(Device.objects.filter(node__pool=lab).select_related("node").order_by("index"))
+    for device, milli in zip(devices, (1000, 500), strict=False):
+        allocation = Allocation.objects.create(
+            workspace=WorkspaceFactory(owner=bob, team=team, pool=lab, state="running"), node=device.node,
+            generation=1, cpu_milli=0, memory_mib=0, granted_at=timezone.now(),
+        )  # fmt: skip
+        AllocatedDevice.objects.create(allocation=allocation, device=device, milli=milli)
+    now = timezone.now().timestamp()
+    in_redis(monkeypatch, *((device.uuid, Sample(now, gpu_util_pct=40)) for device in devices))
+    parsed = read()
+    who = {"team": team.slug, "simulated": "false"}
+    assert parsed["berth_team_gpus_allocated"] == [(who, 1.5)]
+    assert parsed["berth_team_gpus_used"] == [(who, 0.8)]
 
 
 # --- who may --------------------------------------------------------------------------------------

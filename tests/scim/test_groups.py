@@ -61,9 +61,7 @@ def test_a_group_is_made_found_changed_and_removed(idp):
     assert answer.status_code == 201
     made = answer.json()
     assert answer["Location"] == made["meta"]["location"]
-    assert [(each["value"], each["display"], each["type"]) for each in made["members"]] == [
-        (gina, "gina", "User")
-    ]
+    assert [(each["value"], each["type"]) for each in made["members"]] == [(gina, "User")]
     path = f"Groups/{made['id']}"
     assert idp.get(path) == made
     assert idp.get(f"Users/{gina}")["groups"][0]["value"] == made["id"]
@@ -73,7 +71,7 @@ def test_a_group_is_made_found_changed_and_removed(idp):
     same = idp.patch(path, {"op": "add", "path": "members", "value": [{"value": hal}]})
     assert same["meta"]["version"] == changed["meta"]["version"]
     replaced = idp.put(path, {"schemas": [GROUP], "displayName": "Team", "members": []})
-    assert (replaced["displayName"], replaced["members"]) == ("Team", [])
+    assert (replaced["displayName"], "members" in replaced) == ("Team", False)
     assert "externalId" not in replaced
     idp.delete(path)
     idp.get(path, 404)
@@ -244,6 +242,6 @@ def test_an_account_that_is_deleted_here_leaves_its_groups(idp, ada):
     gina = idp.user("gina")["id"]
     path = f"Groups/{idp.group('Crew', gina)['id']}"
     users.delete(actor=ada, user=User.objects.get(pk=gina))
-    assert idp.get(path)["members"] == []
+    assert "members" not in idp.get(path)
     idp.patch(path, {"op": "replace", "path": "displayName", "value": "New"})
     assert ScimGroup.objects.get().members.count() == 0

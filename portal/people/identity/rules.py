@@ -141,15 +141,20 @@ def _claim_name(condition: Condition, names: Claims) -> str:
     return condition.claim or names.groups
 
 
+def username_in(provider: Provider, value: str) -> str | None:
+    """Return the user name in this value of the username claim, or None if the pattern does not match."""
+    if not provider.username_pattern:
+        return value
+    matches = _matching(provider.username_pattern, [value])
+    return (matches[0].group(1) or "") if matches else None
+
+
 def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
     claim = provider.claims.username
     value = _required_claim(provider, claims, claim)
-    name = value
-    if provider.username_pattern:
-        matches = _matching(provider.username_pattern, [value])
-        if not matches:
-            raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
-        name = matches[0].group(1) or ""
+    name = username_in(provider, value)
+    if name is None:
+        raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
     # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
     if not name.isascii():
         raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -106,6 +106,7 @@ def _is_taken(error: IntegrityError) -> bool:
     return (
         violates(error, User, "username", "user_email_unique")
         or violates(error, ScimUser, "user")
+        or violates(error, ScimUser, "user_name")
         or violates(error, ScimGroup, "scim_group_name_unique")
     )
 
@@ -258,15 +259,13 @@ class Resources(ScimView, ABC):
         return self.answer(scim_id) if scim_id is not None else self.page()
 
     def page(self) -> Response:
-        params = self.asked()
-        start = min(max(_number(params.get("startIndex"), "startIndex", 1), 1), MAX_START)
-        count = min(max(_number(params.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
-        rows = self.rows()
+        return _page(self.asked(), [(self, self.matches(self.asked()))])
+
+    def matches(self, params: Mapping[str, str]) -> QuerySet[Any]:
+        """Return the rows that match `filter`. Raises `ScimRefusal` (invalidFilter)."""
         if filter_text := params.get("filter"):
-            rows = rows.filter(queries.condition_of(filters.parse(filter_text), self.attributes))
-        total = rows.count()
-        resources = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
-        return Response(_list_document(resources, total, start))
+            return self.rows().filter(queries.condition_of(filters.parse(filter_text), self.attributes))
+        return self.rows()
 
     def post(self, request: Request, scim_id: UUID | None = None) -> Response:
         if scim_id is not None:
@@ -347,7 +346,7 @@ class Groups(Resources):
         rows = ScimGroup.objects.order_by("display_name", "pk")
         if not self.with_members:
             return rows
-        members = ScimUser.objects.filter(removed_at=None, user__deleted_at=None).select_related("user")
+        members = ScimUser.objects.filter(removed_at=None, user__deleted_at=None)
         return rows.prefetch_related(Prefetch("members", members.order_by("user__username")))
 
     def shown(self, row: ScimGroup) -> dict[str, Any]:
@@ -393,6 +392,25 @@ class GroupSearch(Searched, Groups):
     """POST /Groups/.search"""
 
 
+class SearchAll(ScimView):
+    """POST /.search: users, then groups. A type without an attribute of the filter has no matches."""
+
+    def post(self, request: Request) -> Response:
+        views: tuple[Resources, ...] = (UserSearch(request=request), GroupSearch(request=request))
+        params = views[0].asked()
+        matches: list[tuple[Resources, QuerySet[Any]]] = []
+        for view in views:
+            try:
+                matches.append((view, view.matches(params)))
+            except errors.ScimRefusal as refusal:
+                if refusal.code != ScimCode.FILTER_NOT_SUPPORTED:
+                    raise
+                unsupported = refusal
+        if not matches:
+            raise unsupported
+        return _page(params, matches)
+
+
 def _search_text(value: Any, name: str) -> str:
     """Convert a search parameter to its form in a query. Raises `ScimRefusal` (invalidValue)."""
     kind: type = SEARCHED[name]
@@ -436,6 +454,20 @@ def _list_document(rows: list[dict[str, Any]], total: int, start: int) -> dict[s
     }
 
 
+def _page(params: Mapping[str, str], matches: Sequence[tuple[Resources, QuerySet[Any]]]) -> Response:
+    """Return the requested page of these rows, one resource type after the other."""
+    start = min(max(_number(params.get("startIndex"), "startIndex", 1), 1), MAX_START)
+    count = min(max(_number(params.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
+    total = 0
+    shown: list[dict[str, Any]] = []
+    for view, rows in matches:
+        first = max(0, start - 1 - total)
+        total += rows.count()
+        page = rows[first : first + count - len(shown)]
+        shown += [view.projected(view.shown(row)) for row in page]
+    return Response(_list_document(shown, total, start))
+
+
 def _number(text: str | None, name: str, default: int) -> int:
     if text is None:
         return default
@@ -474,6 +506,6 @@ urlpatterns = [
     path("v2/Groups/<uuid:scim_id>", Groups.as_view()),
     path("v2/Me", NotSupported.as_view()),
     path("v2/Bulk", NotSupported.as_view()),
-    path("v2/.search", NotSupported.as_view()),
+    path("v2/.search", SearchAll.as_view()),
     re_path(r"", unknown_endpoint),
 ]

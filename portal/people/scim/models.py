@@ -17,7 +17,7 @@ class ScimUserQuerySet(models.QuerySet["ScimUser"]):
 
 
 class ScimUser(models.Model):
-    """An account managed by SCIM, with the id of the account.
+    """An account managed by SCIM, with the id of the account. `user_name` is the provider's name for it.
 
     `switched_off`: SCIM deactivated the account and may reactivate it. The row of a removed user stays, so
     that the provider can take the account up again.
@@ -26,6 +26,7 @@ class ScimUser(models.Model):
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="scim"
     )
+    user_name = models.CharField(max_length=254, unique=True)
     external_id = models.CharField(max_length=255, blank=True, db_index=True)
     display_name = models.CharField(max_length=200, blank=True)
     switched_off = models.BooleanField(default=False)

@@ -93,7 +93,7 @@ _COMMON: dict[str, Column | Callable[[Compare], Q]] = {
     "id": Column(Kind.ID, "pk"),
 }
 USERS: Attributes = _COMMON | {
-    "username": Column(Kind.TEXT, "user__username"),
+    "username": Column(Kind.TEXT, "user_name"),
     "displayname": Column(Kind.TEXT, "display_name"),
     "name.givenname": Column(Kind.TEXT, "user__first_name"),
     "name.familyname": Column(Kind.TEXT, "user__last_name"),

@@ -13,9 +13,9 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
-from portal.common.names import username_validator
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.people.scim import account_names
 from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import invalid_value, refused_value
 from portal.people.scim.filters import bare
@@ -31,14 +31,13 @@ ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
 USER_SHAPE = Shape(USER, ("userName", "externalId", "displayName", "active"), ("name",), ("emails",))
 GROUP_SHAPE = Shape(GROUP, ("displayName", "externalId"), (), ("members",))
 MAX_MEMBERS = 10_000
-MAX_USERNAME = 32
 
 
 @dataclass(frozen=True, slots=True)
 class UserValues:
     """Attributes of a user, as sent by the provider."""
 
-    username: str
+    user_name: str
     external_id: str
     display_name: str
     first_name: str
@@ -64,7 +63,7 @@ def address(kind: str, key: object) -> str:
 def user_document(row: ScimUser) -> dict[str, Any]:
     """Return the writable attributes of a user."""
     user = row.user
-    document: dict[str, Any] = {"userName": user.username, "active": user.is_active}
+    document: dict[str, Any] = {"userName": row.user_name, "active": user.is_active}
     if row.external_id:
         document["externalId"] = row.external_id
     if row.display_name:
@@ -79,15 +78,12 @@ def shown_user(row: ScimUser) -> dict[str, Any]:
     """Return the SCIM representation of a user. The row's `user` and `groups` are prefetched."""
     document = user_document(row)
     version = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-    if document["name"]:
-        document["name"]["formatted"] = row.user.get_full_name()
-    else:
-        del document["name"]
     groups = [
         {"value": str(group.pk), "display": group.display_name, "$ref": address("Groups", group.pk)}
         for group in row.groups.all()
     ]
-    return _resource(USER, "User", row.pk, row, version, {**document, "groups": groups})
+    document = {**document, "groups": groups}
+    return _resource(USER, "User", row.pk, row, version, _assigned(document, "name", "emails", "groups"))
 
 
 def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
@@ -100,20 +96,24 @@ def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
 
 
 def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
-    """Return the SCIM representation of a group. With `members`, these are prefetched with their users."""
+    """Return the SCIM representation of a group. With `members`, these are prefetched."""
     document = group_document(row, [])
     del document["members"]
     if members:
         document["members"] = [
             {
                 "value": str(member.pk),
-                "display": member.user.username,
                 "type": "User",
                 "$ref": address("Users", member.pk),
             }
             for member in row.members.all()
         ]
-    return _resource(GROUP, "Group", row.pk, row, str(row.version), document)
+    return _resource(GROUP, "Group", row.pk, row, str(row.version), _assigned(document, "members"))
+
+
+def _assigned(document: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the document without those of these attributes that are empty: RFC 7643, section 2.5."""
+    return {key: value for key, value in document.items() if value or key not in names}
 
 
 def _resource(
@@ -174,7 +174,7 @@ def user_values(document: Mapping[str, Any]) -> UserValues:
         raise invalid_value("name")
     name = {SUB_ATTRIBUTES.get(str(key).lower(), str(key)): value for key, value in name.items()}
     return UserValues(
-        username=_username(fields.get("userName")),
+        user_name=_user_name(fields.get("userName")),
         external_id=_text(fields.get("externalId"), "externalId", 255),
         display_name=_text(fields.get("displayName"), "displayName", 200),
         first_name=_text(name.get("givenName"), "name.givenName", 150),
@@ -221,19 +221,14 @@ def _text(value: Any, attribute: str, limit: int) -> str:
     return text
 
 
-def _username(value: Any) -> str:
+def _user_name(value: Any) -> str:
     name = _text(value, "userName", 1000)
     if not name:
         raise refused_value(Reason(ScimCode.ATTRIBUTE_MISSING, {"attribute": "userName"}))
     try:
-        # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
-        if not name.isascii() or len(name) > MAX_USERNAME:
-            raise ValidationError("")
-        username_validator(name.lower())
+        return account_names.normalized(name)
     except ValidationError:
-        params = {"name": name[:100], "limit": MAX_USERNAME}
-        raise refused_value(Reason(ScimCode.USERNAME_NOT_VALID, params)) from None
-    return name.lower()
+        raise refused_value(Reason(ScimCode.USERNAME_NOT_VALID, {"name": name[:100]})) from None
 
 
 def _email(value: Any) -> str:

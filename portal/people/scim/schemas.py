@@ -95,12 +95,11 @@ def _attribute(name: str, description: str, **more: Any) -> dict[str, Any]:
 
 
 _EXTERNAL_ID = _attribute("externalId", "The identifier at the provider.", caseExact=True)
-_REF = {"type": "reference", "caseExact": True, "mutability": "readOnly"}
+_REF = {"type": "reference", "caseExact": True}
 _USER_ATTRIBUTES = [
     _attribute(
         "userName",
-        "Lower-case letters, digits, dots, hyphens and underscores, up to 32. It carries the home folder and "
-        "never changes.",
+        "An e-mail address, or letters, digits, dots, hyphens and underscores. It never changes.",
         required=True,
         mutability="immutable",
         uniqueness="server",
@@ -114,7 +113,6 @@ _USER_ATTRIBUTES = [
         subAttributes=[
             _attribute("givenName", "First name."),
             _attribute("familyName", "Last name."),
-            _attribute("formatted", "Both.", mutability="readOnly"),
         ],
     ),
     _attribute(
@@ -138,7 +136,9 @@ _USER_ATTRIBUTES = [
         subAttributes=[
             _attribute("value", "The group's identifier.", mutability="readOnly", caseExact=True),
             _attribute("display", "The group's name.", mutability="readOnly"),
-            _attribute("$ref", "Where the group is.", referenceTypes=["Group"], **_REF),
+            _attribute(
+                "$ref", "Where the group is.", referenceTypes=["Group"], mutability="readOnly", **_REF
+            ),
         ],
     ),
 ]
@@ -152,9 +152,8 @@ _GROUP_ATTRIBUTES = [
         multiValued=True,
         subAttributes=[
             _attribute("value", "The user's identifier.", mutability="immutable", caseExact=True),
-            _attribute("display", "The user's name.", mutability="readOnly"),
             _attribute("type", "Always User.", mutability="immutable", canonicalValues=["User"]),
-            _attribute("$ref", "Where the user is.", referenceTypes=["User"], **_REF),
+            _attribute("$ref", "Where the user is.", referenceTypes=["User"], mutability="immutable", **_REF),
         ],
     ),
 ]

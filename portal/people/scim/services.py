@@ -20,10 +20,10 @@ from portal.common.reasons.reason import Reason
 from portal.people.accounts import deactivation, sessions, users
 from portal.people.accounts.domain_events import UserReactivated
 from portal.people.accounts.models import User
-from portal.people.identity import registry
+from portal.people.identity import registry, rules
 from portal.people.identity import services as identity
 from portal.people.identity.models import GivenRole, IdentityLink
-from portal.people.scim import grants
+from portal.people.scim import account_names, grants
 from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import conflict, mutability, no_such_resource, refused_value, uniqueness
 from portal.people.scim.models import ScimGroup, ScimUser
@@ -37,28 +37,38 @@ MAX_NAMED = 100
 def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
     """Create an account without a password, or take over an existing one if permitted.
 
+    An e-mail address never takes over an account by the part before the @: another person may have it.
+
     Raises `ScimRefusal` (uniqueness) if the name or address belongs to another account.
     """
-    user = User.objects.filter(username=values.username).first()
+    user = User.objects.filter(scim__user_name=values.user_name).first()
+    name = values.user_name
+    if user is None and account_names.is_account_name(name):
+        user = User.objects.filter(username=name).first()
+    elif user is None:
+        name = account_names.free_account_name(name)
     if user is None:
         _require_free_email(values.email)
         user = users.create(
             actor=actor,
-            username=values.username,
+            username=name,
             email=values.email,
             first_name=values.first_name,
             last_name=values.last_name,
         )
         row = ScimUser.objects.create(
-            user=user, external_id=values.external_id, display_name=values.display_name
+            user=user,
+            user_name=values.user_name,
+            external_id=values.external_id,
+            display_name=values.display_name,
         )
     else:
-        row = _take_up(actor, user)
-    _let_in(actor, row.user)
+        row = _take_up(actor, user, values.user_name)
+    _let_in(actor, row)
     return update_user(actor=actor, row=row, values=values)
 
 
-def _take_up(actor: SystemActor, user: User) -> ScimUser:
+def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     """Take over an existing account: one that SCIM had removed, or any if the settings permit it.
 
     Never an account with site roles, because the operator of the provider would gain them. Raises
@@ -69,14 +79,15 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
     if user.deleted_at is not None:
         raise uniqueness(Reason(ScimCode.NAME_OF_DELETED, named))
     row = ScimUser.objects.filter(user=user).first()
-    managed = row is not None and row.removed_at is None
+    # A removed account of another user name belongs to another person.
+    managed = row is not None and (row.removed_at is None or row.user_name != user_name)
     # Service accounts belong to their teams.
     if managed or user.is_service or (row is None and not registry.scim().adopt):
         raise uniqueness(Reason(ScimCode.USER_EXISTS, named))
     if user.roles:
         raise uniqueness(Reason(ScimCode.ROLES_NOT_ADOPTED, named))
     if row is None:
-        row = ScimUser(user=user)
+        row = ScimUser(user=user, user_name=user_name)
     row.user, row.removed_at = user, None
     row.save()
     events.record(
@@ -89,11 +100,13 @@ def _take_up(actor: SystemActor, user: User) -> ScimUser:
     return row
 
 
-def _let_in(actor: SystemActor, user: User) -> None:
+def _let_in(actor: SystemActor, row: ScimUser) -> None:
     """Link the account to the configured sign-in provider, by name, at the user's first sign-in."""
     provider_id = registry.scim().provider
-    if provider_id and not IdentityLink.objects.filter(provider=provider_id, user=user).exists():
-        identity.link(actor=actor, provider=registry.named(provider_id), user=user, expected=user.username)
+    if provider_id and not IdentityLink.objects.filter(provider=provider_id, user=row.user).exists():
+        provider = registry.named(provider_id)
+        expected = rules.username_in(provider, row.user_name) or row.user_name
+        identity.link(actor=actor, provider=provider, user=row.user, expected=expected)
 
 
 @transaction.atomic
@@ -103,8 +116,8 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
     Raises `ScimRefusal` (changed name, address of another account), and like `deactivation`.
     """
     user = deactivation.locked(row.user)
-    if values.username != user.username:
-        raise mutability(Reason(ScimCode.USERNAME_FIXED, {"name": user.username}))
+    if values.user_name != row.user_name:
+        raise mutability(Reason(ScimCode.USERNAME_FIXED, {"name": row.user_name}))
     _change_account(actor, user, values)
     if (values.external_id, values.display_name) != (row.external_id, row.display_name):
         row.external_id, row.display_name = values.external_id, values.display_name

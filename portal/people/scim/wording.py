@@ -61,13 +61,13 @@ TEXTS: dict[StrEnum, Text] = {
     ScimCode.TOO_LARGE: Text(_("The request body is too large."), _NARROW),
     ScimCode.TOO_MANY: Text(_("The request has more than %(limit)d entries."), _NARROW),
     ScimCode.USERNAME_FIXED: Text(
-        _("The username %(name)s cannot be changed because the home folder uses it."),
+        _("The userName %(name)s cannot be changed."),
         _("Send this userName, or create another user."),
     ),
     ScimCode.USERNAME_NOT_VALID: Text(
         _(
-            "“%(name)s” cannot be a user name: up to %(limit)d letters, digits, dots, hyphens and "
-            "underscores, beginning and ending with a letter or digit."
+            "“%(name)s” is neither an e-mail address nor a name of letters, digits, dots, hyphens and "
+            "underscores that begins and ends with a letter or digit."
         ),
         _("Map another attribute to userName (see docs/scim.md)."),
     ),

@@ -57,6 +57,20 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='StartCount',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('figure', models.CharField(choices=[('requests', 'Requests'), ('starts', 'Starts'), ('failures', 'Failures'), ('ready', 'Time from request to ready')], max_length=8)),
+                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.team')),
+                ('key', models.CharField(blank=True, max_length=40)),
+                ('count', models.BigIntegerField(default=0)),
+                ('seconds', models.FloatField(default=0)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('figure', 'team', 'key'), name='start_count_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='MonthlyReport',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -50,7 +50,7 @@ def api(berth: Berth) -> Iterator[Api]:
 def last_xid(berth: Berth) -> float | None:
     """The last XID of the GPU, as the metrics have it."""
     headers = {"Authorization": f"Bearer {berth.tokens['ada']}"}
-    text = httpx.get(f"http://127.0.0.1:{berth.port}/metrics", headers=headers, timeout=20).text
+    text = httpx.get(f"http://127.0.0.1:{berth.port}/metrics/gpus", headers=headers, timeout=20).text
     lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_XID_ERRORS{")]
     return float(lines[0].rpartition(" ")[2]) if lines else None
 

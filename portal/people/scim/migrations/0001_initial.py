@@ -26,6 +26,7 @@ class Migration(migrations.Migration):
             name='ScimUser',
             fields=[
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='scim', serialize=False, to=settings.AUTH_USER_MODEL)),
+                ('user_name', models.CharField(max_length=254, unique=True)),
                 ('external_id', models.CharField(blank=True, db_index=True, max_length=255)),
                 ('display_name', models.CharField(blank=True, max_length=200)),
                 ('switched_off', models.BooleanField(default=False)),
