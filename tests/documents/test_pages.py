@@ -130,7 +130,7 @@ def test_text_of_a_query_is_shown_as_text(as_user: Any, alice: Any) -> None:
 @pytest.mark.django_db
 def test_nothing_found_leads_on(as_user: Any, alice: Any) -> None:
     page = as_user(alice).get("/docs/search/", {"q": "xyzzyplugh"}).content.decode()
-    assert "Nothing was found for" in page
+    assert "No results for" in page
     assert reverse("documents:page", args=["troubleshooting"]) in page
 
 

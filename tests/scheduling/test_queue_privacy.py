@@ -38,10 +38,10 @@ def test_who_may_not_see_a_size_or_software_does_not_learn_of_it(hidden, strange
     assert "secret" not in answer.content.decode()
     (row,) = answer.json()["results"]
     assert (row["flavor"], row["name"], row["workspace"]) == (None, None, None)
-    assert row["message"] == "“Its software” is being built: 40 %."
+    assert row["message"] == "“Software” is being built: 40 %."
     page = browser.get("/queue/").content.decode()
     assert "secret" not in page
-    assert "Its software" in page
+    assert "Software" in page
 
 
 def test_who_may_see_them_is_told(hidden, bob, olga, as_user):
