@@ -14,13 +14,12 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.common import request_context
 from portal.common.api import ApiView, routes
 from portal.common.htmx import public_url
 from portal.common.reasons.wording import message_of
 from portal.common.scopes import Scope
 from portal.people.service_accounts.codes import ExchangeCode
-from portal.people.service_accounts.exchange import limits, services
+from portal.people.service_accounts.exchange import services
 from portal.people.service_accounts.exchange.assertions import Refused
 from portal.people.service_accounts.exchange.grant import ACCESS_TOKEN, GRANT_TYPE, SUBJECT_TYPES, TOKEN_TYPES
 
@@ -99,7 +98,7 @@ class TokenExchange(ApiView):
         responses={
             200: TokenExchangeSerializer,
             400: OAuthErrorSerializer,
-            429: OAuthErrorSerializer,
+            429: OpenApiResponse(OAuthErrorSerializer, "Too many refused exchanges; see `Retry-After`."),
             503: OpenApiResponse(OAuthErrorSerializer, "The issuer does not answer."),
         },
         auth=[],
@@ -131,13 +130,6 @@ class TokenExchange(ApiView):
         return Response(body, status=exc.status_code, headers=headers)
 
     def _given(self, request: Request) -> dict[str, Any]:
-        if limits.blocked(request_context.current().address):
-            raise OAuthError(
-                "invalid_request",
-                "Too many refused exchanges from this address. Wait some minutes.",
-                status=429,
-                retry_after_s=limits.WINDOW_S,
-            )
         data: Any = request.data
         for name in data:
             if len(data.getlist(name)) > 1:
@@ -171,7 +163,13 @@ def _error_of(refused: Refused) -> OAuthError:
     # RFC 6749 allows only printable ASCII, so the text is always English.
     with override("en"):
         text = message_of(refused.reason).translate(_PLAIN)
-    return OAuthError(error, text.encode("ascii", "replace").decode(), status=status)
+    text = text.encode("ascii", "replace").decode()
+    if refused.retry_after_s:
+        wait = f"Too many refused exchanges. Try again in {refused.retry_after_s} s."
+        return OAuthError(
+            "temporarily_unavailable", f"{text} {wait}", status=429, retry_after_s=refused.retry_after_s
+        )
+    return OAuthError(error, text, status=status)
 
 
 urlpatterns = routes("token-exchange", TokenExchange, "token-exchange")

@@ -155,21 +155,26 @@ def _about(assertion: Assertion) -> dict[str, Any]:
 
 
 def _record_refusal(refused: Refused) -> None:
-    """Count a refusal and record it, unless the address has exceeded the limit."""
-    count = limits.refused(request_context.current().address)
-    if count > limits.MAX_REFUSALS:
+    """Count a refusal and record it. Above the limit, set `retry_after_s` instead."""
+    about = refused.about
+    if "issuer" in about and "unverified" not in about:
+        key = limits.of_identity(about.get("rule", ""), about["issuer"], about["subject"])
+    else:
+        key = limits.of_address(request_context.current().address)
+    refusals = limits.count(key)
+    refused.retry_after_s = refusals.retry_after_s
+    if refused.retry_after_s:
         return
-    account: User | None = refused.about.pop("account", None)
-    last = count == limits.MAX_REFUSALS
+    account: User | None = about.pop("account", None)
     events.record(
         actor=SOMEBODY,
         kind=AuditKind.TOKEN_EXCHANGE_REFUSED,
         team=account.owning_team if account is not None else None,
         message="was refused a token exchange"
-        + (", and further ones are not recorded for a while" if last else ""),
+        + (", and further ones are not recorded for a while" if refusals.last_recorded else ""),
         cause=refused.reason.as_json(),
         targets=sessions.about(account) if account is not None else (),
-        data=refused.about,
+        data=about,
     )
 
 
