@@ -77,6 +77,7 @@ class TerminationReason(models.TextChoices):
 
     NONE = "", _("None")
     DELETED = "deleted", _("Deleted by a person")
+    JOB_ENDED = "job_ended", _("Deleted after its CI job ended")
     START_FAILED = "start_failed", _("It could not be started")
     START_TIMEOUT = "start_timeout", _("It did not become ready in time")
     APP_EXITED = "app_exited", _("Its program ended by itself")

@@ -270,6 +270,7 @@ def test_rules_of_several_accounts(issuer, rule, team, alice):
         conditions=rule.conditions,
         scopes=["teams:read"],
         lifetime_s=60,
+        max_lifetime_s=60,
     )
     refusal(bring(issuer.sign()), ExchangeCode.SEVERAL_ACCOUNTS, "invalid_target")
     answer = bring(issuer.sign(), service_account="svc-docs")
