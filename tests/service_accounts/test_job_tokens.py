@@ -206,6 +206,15 @@ def test_it_is_deleted_in_any_state(job: Client, pool: Any, clock: Any, state: S
     assert Workspace.objects.get().termination_reason == TerminationReason.JOB_ENDED
 
 
+def test_its_page_says_that_it_is_deleted_with_the_job(
+    job: Client, pool: Any, alice: Any, as_user: Any
+) -> None:
+    said = "The portal deletes the workspace when its job ends."
+    bound, kept = create(job, name="bound").json(), create(job, name="kept", keep_after_job=True).json()
+    pages = [as_user(alice).get(f"/workspaces/{row['id']}/").content.decode() for row in (bound, kept)]
+    assert [said in page for page in pages] == [True, False]
+
+
 def test_a_job_can_keep_a_workspace(job: Client, pool: Any, clock: Any) -> None:
     assert not create(job, keep_after_job=True).json()["bound"]
     clock.shift(LIFETIME_S + 1)
