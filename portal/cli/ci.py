@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -12,6 +15,16 @@ from portal.cli.loopback import LoopbackTransport
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  (a name)
 TIMEOUT_S = 30.0
+RETRY_FOR_S = 60.0
+RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobToken:
+    """A token of the portal, and the key with which the same ID token can be exchanged again."""
+
+    token: str = field(repr=False)
+    key: str = field(repr=False)
 
 
 def token(
@@ -20,14 +33,29 @@ def token(
     *,
     audience: str = "",
     service_account: str = "",
+    key: str = "",
     transport: httpx.BaseTransport | None = None,
-) -> str:
-    """Return a token of the portal. Raises `NotSignedIn` (no job token, or rejected) or `Unreachable`."""
+) -> JobToken:
+    """Return a token of the portal. `key` is that of an earlier exchange in this job.
+
+    Tries for `RETRY_FOR_S`, also after a lost answer. Raises `NotSignedIn` (no job token, or rejected) or
+    `Unreachable`.
+    """
+    key = key or secrets.token_urlsafe(32)
+    ends_at = time.monotonic() + RETRY_FOR_S
     with httpx.Client(timeout=TIMEOUT_S, transport=LoopbackTransport(transport)) as client:
-        try:
-            return _exchange(client, url, _id_token(client, environ, audience or url), service_account)
-        except httpx.HTTPError as error:
-            raise Unreachable(f"No answer: {error}.", "Try again.") from error
+        id_token = ""
+        while True:
+            try:
+                id_token = id_token or _id_token(client, environ, audience or url)
+                return JobToken(_exchange(client, url, id_token, service_account, key), key)
+            except httpx.HTTPError as error:
+                failure = Unreachable(f"{url} does not answer: {error}.", "Try again.")
+            except Unreachable as error:
+                failure = error
+            if time.monotonic() > ends_at:
+                raise failure
+            time.sleep(RETRY_S)
 
 
 def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -> str:
@@ -51,19 +79,19 @@ def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -
     return value
 
 
-def _exchange(client: httpx.Client, url: str, id_token: str, service_account: str) -> str:
+def _exchange(client: httpx.Client, url: str, id_token: str, service_account: str, key: str) -> str:
     form = {"grant_type": GRANT_TYPE, "subject_token_type": ID_TOKEN, "subject_token": id_token}
     if service_account:
         form["service_account"] = service_account
-    answer = client.post(f"{url}/api/v1/token-exchange", data=form)
+    answer = client.post(f"{url}/api/v1/token-exchange", data=form, headers={"Idempotency-Key": key})
     body = _object(answer)
-    access_token = body.get("access_token")
-    if answer.status_code == 200 and isinstance(access_token, str):
-        return access_token
-    description = body.get("error_description") or f"The portal answered with status {answer.status_code}."
-    raise NotSignedIn(
-        str(description), "The audit log of the portal says which condition of which rule failed."
-    )
+    made = body.get("access_token")
+    if answer.status_code == 200 and isinstance(made, str):
+        return made
+    said = body.get("error_description") or f"The portal answered with status {answer.status_code}."
+    if answer.status_code == 429 or answer.status_code >= 500:
+        raise Unreachable(str(said), "Try again.")
+    raise NotSignedIn(str(said), "The audit log of the portal says which condition of which rule failed.")
 
 
 def _object(answer: httpx.Response) -> dict[str, object]:

@@ -40,12 +40,15 @@ Workspace = dict[str, Any]
 def login(arguments: argparse.Namespace) -> int:
     """Verify the token, then save it."""
     url = config.check_url(arguments.url or os.environ.get("BERTH_URL") or config.DEFAULT_URL)
+    key = ""
     if arguments.ci:
         from portal.cli import ci
 
-        token = ci.token(
-            url, os.environ, audience=arguments.audience, service_account=arguments.service_account
+        key = config.exchange_key(os.environ, url)
+        job = ci.token(
+            url, os.environ, audience=arguments.audience, service_account=arguments.service_account, key=key
         )
+        token, key = job.token, job.key
     else:
         token = arguments.token or os.environ.get("BERTH_TOKEN") or _ask_token(url)
     if not token:
@@ -54,7 +57,7 @@ def login(arguments: argparse.Namespace) -> int:
         raise NotSignedIn("This is not a token.", "Copy it whole: it begins with berth_.")
     with BerthClient(url, token) as client:
         me = client.users.me()
-    path = config.save(config.Config(url=url, token=token), os.environ)
+    path = config.save(config.Config(url=url, token=token, exchange_key=key), os.environ)
     if url.startswith("http://") and not _is_local(url):
         print("Note: this address is not encrypted; others on the way can read the token.", file=sys.stderr)
     if arguments.json:
@@ -109,6 +112,8 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "start_without_gpu": arguments.start_without_gpu,
         "secrets": arguments.secret,
         "git": _git(arguments),
+        # A workspace that is reused serves other jobs, too.
+        "keep_after_job": arguments.keep or arguments.reuse,
         "idempotency_key": arguments.idempotency_key or str(uuid.uuid4()),
     }
     workspace: Workspace | None = None

@@ -6,19 +6,23 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from portal.cli.errors import CliError, NotSignedIn, Usage
 
+JOB_TOKEN = "berth_job_"  # noqa: S105  (the beginning of every token of a CI job)
 DEFAULT_URL = "http://localhost:8000"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """`exchange_key` proves a later exchange of the same ID token to be of the same job (`portal.cli.ci`)."""
+
     url: str
     token: str = field(repr=False)
+    exchange_key: str = field(default="", repr=False)
 
 
 def path_of(environ: Mapping[str, str]) -> Path:
@@ -56,6 +60,12 @@ def load(environ: Mapping[str, str]) -> Config:
     return Config(url=url, token=token)
 
 
+def exchange_key(environ: Mapping[str, str], url: str) -> str:
+    """Return the stored key for exchanges at `url`, or an empty string."""
+    stored = _read(path_of(environ))
+    return stored.get("exchange_key", "") if stored.get("url") == url else ""
+
+
 def _read(path: Path) -> dict[str, str]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +99,7 @@ def save(config: Config, environ: Mapping[str, str]) -> Path:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".config-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"url": config.url, "token": config.token}, file, indent=2)
+                json.dump({name: value for name, value in asdict(config).items() if value}, file, indent=2)
                 file.write("\n")
             Path(name).replace(path)
         except BaseException:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,10 @@ from portal.cli.loopback import LOOPBACK, Connection
 from portal.cli.signals import held_signals
 
 OPEN_S = 30.0
+REGAIN_S = 300.0
+REGAIN_PAUSE_S = 1.0
+QUIET_S = 10.0
+"""Seconds without a message after a lost connection until the state of the kernel is checked."""
 # Runs in the kernel. Jupyter drops output above about one megabyte per second, so it is throttled.
 PROGRAM = """\
 import codecs as _codecs, os as _os, subprocess as _subprocess, sys as _sys, time as _time
@@ -60,7 +65,13 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     inside.require_running(workspace)
     with client.workspaces.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
-        return _execute(connection, kernel, argv)
+        command = Command(connection, kernel, argv)
+        while True:
+            try:
+                return command.follow()
+            except ConnectionLost as lost:
+                print(f"The connection was lost: {lost}. Trying again …", file=sys.stderr)
+                _regain(client, connection, workspace["id"], kernel, command.alive_at + REGAIN_S)
 
 
 @contextlib.contextmanager
@@ -87,43 +98,110 @@ def _create_kernel(connection: Connection, name: str) -> str:
     raise inside.no_jupyter(name, "takes commands", answer.status_code)
 
 
-def _execute(connection: Connection, kernel: str, argv: list[str]) -> int:
-    from websockets.exceptions import WebSocketException
-    from websockets.sync.client import connect
-
-    target = connection.websocket(f"/api/kernels/{kernel}/channels")
-    options: dict[str, Any] = {}
-    if target.host == LOOPBACK:
-        # A name below localhost, which is not resolved.
-        options["sock"] = socket.create_connection((target.host, target.port), timeout=OPEN_S)
-    try:
-        with connect(
-            target.uri, additional_headers=target.headers, max_size=None, open_timeout=OPEN_S, **options
-        ) as channel:
-            request = uuid.uuid4().hex
-            channel.send(json.dumps(_request(request, argv)))
-            code, idle = None, False
-            while code is None or not idle:
-                answer = json.loads(channel.recv())
-                if answer.get("parent_header", {}).get("msg_id") != request:
-                    continue
-                kind, content = answer["msg_type"], answer["content"]
-                if kind == "stream":
-                    sys.stdout.write(content["text"])
-                    sys.stdout.flush()
-                elif kind == "execute_reply":
-                    code = _code(content)
-                elif kind == "status":
-                    idle = content["execution_state"] == "idle"
-            return code
-    except (OSError, WebSocketException) as error:
-        raise Unreachable(
-            f"The connection was lost, and the command with it: {error}.", "Look at what it has done."
-        ) from error
+class ConnectionLost(Exception):
+    """The connection to the kernel was lost. The command goes on."""
 
 
-def _request(identifier: str, argv: list[str]) -> dict[str, Any]:
-    header = {"msg_id": identifier, "msg_type": "execute_request", "session": identifier, "username": ""}
+class Command:
+    """A command in a kernel. After a `ConnectionLost`, `follow` continues it.
+
+    Jupyter keeps the output of a kernel without a connection for the same session.
+    """
+
+    def __init__(self, connection: Connection, kernel: str, argv: list[str]) -> None:
+        self._connection = connection
+        self._kernel = kernel
+        self._argv = argv
+        self._request = self._session = uuid.uuid4().hex
+        self._idle = False
+        self.alive_at = float("-inf")
+        """When it was last connected, on the monotonic clock."""
+        self._exit_code: int | None = None
+
+    def follow(self) -> int:
+        """Print output until the command ends; return its exit code.
+
+        Raises `ConnectionLost`, and `Unreachable` if its end was missed.
+        """
+        from websockets.exceptions import WebSocketException
+        from websockets.sync.client import connect
+
+        path = f"/api/kernels/{self._kernel}/channels?session_id={self._session}"
+        target = self._connection.websocket(path)
+        options: dict[str, Any] = {}
+        again, connected = self.alive_at > 0, False
+        try:
+            if target.host == LOOPBACK:
+                # A name below localhost, which is not resolved.
+                options["sock"] = socket.create_connection((target.host, target.port), timeout=OPEN_S)
+            with connect(
+                target.uri, additional_headers=target.headers, max_size=None, open_timeout=OPEN_S, **options
+            ) as channel:
+                connected = True
+                if not again:
+                    channel.send(json.dumps(_request(self._request, self._session, self._argv)))
+                while self._exit_code is None or not self._idle:
+                    message = self._next(channel) if again else channel.recv()
+                    if message is not None:
+                        self._take(json.loads(message))
+                return self._exit_code
+        except (OSError, WebSocketException) as error:
+            raise ConnectionLost(str(error).rstrip(".")) from error
+        finally:
+            if connected:
+                self.alive_at = time.monotonic()
+
+    def _next(self, channel: Any) -> str | bytes | None:
+        """Return the next message, or None after a while. Raises `Unreachable` if no more will come."""
+        try:
+            return channel.recv(timeout=QUIET_S)
+        except TimeoutError:
+            with contextlib.suppress(httpx.HTTPError):
+                answer = self._connection.http.get(f"/api/kernels/{self._kernel}")
+                if answer.is_success and answer.json().get("execution_state") == "idle":
+                    raise Unreachable(
+                        "The command ended while the connection was lost, and its exit code with it.",
+                        "Check what it has done.",
+                    ) from None
+            return None
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message.get("parent_header", {}).get("msg_id") != self._request:
+            return
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            sys.stdout.write(content["text"])
+            sys.stdout.flush()
+        elif kind == "execute_reply":
+            self._exit_code = _code(content)
+        elif kind == "status":
+            self._idle = content["execution_state"] == "idle"
+
+
+def _regain(
+    client: BerthClient, connection: Connection, workspace_id: str, kernel: str, ends_at: float
+) -> None:
+    """Wait until the kernel answers again, as after a restart of the portal.
+
+    Raises `NotSignedIn` if the token has expired, and `Unreachable` if the kernel is gone, or at `ends_at` on
+    the monotonic clock.
+    """
+    while time.monotonic() < ends_at:
+        time.sleep(REGAIN_PAUSE_S)
+        with contextlib.suppress(Unreachable, httpx.HTTPError):
+            workspace = client.workspaces.get(workspace_id)
+            if workspace["state"] != "running":
+                break
+            answer = connection.http.get(f"/api/kernels/{kernel}")
+            if answer.is_success:
+                return
+            if answer.status_code == 404:
+                break
+    raise Unreachable("The connection was lost, and the command with it.", "Check what it has done.")
+
+
+def _request(identifier: str, session: str, argv: list[str]) -> dict[str, Any]:
+    header = {"msg_id": identifier, "msg_type": "execute_request", "session": session, "username": ""}
     content = {
         "code": PROGRAM % json.dumps(argv),
         "silent": False,

@@ -104,9 +104,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.function in ("login", "logout"):
         return run(arguments)
     from portal.cli.client import BerthClient
+    from portal.cli.renewal import renewing
 
     stored = config.load(os.environ)
-    with terminating(), BerthClient(stored.url, stored.token) as client:
+    with (
+        terminating(),
+        renewing(stored.url, stored.token),
+        BerthClient(stored.url, stored.token) as client,
+    ):
         return run(client, arguments)
 
 

@@ -27,7 +27,7 @@ exit codes (`berth gpu check` has its own):
   0  done                      4  the portal does not answer, or has an untrusted certificate
   1  error                     5  workspace not found
   2  wrong usage               6  timeout
-  3  no valid token            7  needs an approval
+  3  no token, or expired      7  needs an approval
                              130  interrupted; 143 by SIGTERM
 """
 
@@ -118,6 +118,11 @@ def parser() -> argparse.ArgumentParser:
         "--clean-up",
         action="store_true",
         help="delete the new workspace if it fails, times out or the command is interrupted",
+    )
+    up.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the workspace when the CI job ends, as --reuse does",
     )
     wait(up)
 

@@ -38,6 +38,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "seal-audit": {"task": "control.seal_audit", "schedule": 60.0},
     "store-token-uses": {"task": "control.store_token_uses", "schedule": 10.0},
     "purge-exchanges": {"task": "control.purge_exchanges", "schedule": 300.0},
+    "delete-bound": {"task": "control.delete_bound", "schedule": 15.0},
     "apply-scim-rules": {"task": "control.apply_scim_rules", "schedule": 30.0},
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},
     "expire-join-requests": {"task": "control.expire_join_requests", "schedule": 60.0},

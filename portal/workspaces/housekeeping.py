@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils import timezone
+
 from portal.common import idempotency
+from portal.common.actors import SYSTEM
+from portal.common.errors import StateConflict
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import nodes_to_ask
 from portal.fleet.inventory.node_messages import received
-from portal.workspaces import dispatch, results
+from portal.people.accounts.models import ApiToken
+from portal.workspaces import dispatch, results, services
+from portal.workspaces.lifecycle import DesiredState, TerminationReason
+from portal.workspaces.models import Workspace
 from provisioning.types import Observation
+
+DELETED_AT_ONCE = 200
 
 
 def ask_for_owned() -> None:
@@ -27,6 +36,27 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
     observations = received(owned, list[Observation], of=f"the node {node_name} of {pool_slug}")
     if observations is not None:
         results.apply_owned(pool=pool, node_name=node_name, owned=observations)
+
+
+def delete_bound() -> int:
+    """Delete workspaces of CI jobs whose token no longer works, and return their number."""
+    working = ApiToken.objects.working(timezone.now())
+    left = Workspace.objects.live().filter(bound_to__isnull=False).exclude(desired_state=DesiredState.DELETED)
+    rows = left.exclude(bound_to__in=working.values("pk")).order_by("pk")
+    deleted = 0
+    for workspace_id in rows.values_list("pk", flat=True)[:DELETED_AT_ONCE]:
+        try:
+            services.delete(
+                actor=SYSTEM,
+                workspace_id=workspace_id,
+                reason="its CI job has ended",
+                ends_as=TerminationReason.JOB_ENDED,
+            )
+        except StateConflict:
+            # It changes at the moment. The next run tries again.
+            continue
+        deleted += 1
+    return deleted
 
 
 def clean_up() -> None:

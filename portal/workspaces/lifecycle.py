@@ -77,6 +77,7 @@ class TerminationReason(models.TextChoices):
 
     NONE = "", _("None")
     DELETED = "deleted", _("Deleted by a user")
+    JOB_ENDED = "job_ended", _("Deleted after its CI job ended")
     START_FAILED = "start_failed", _("Failed to start")
     START_TIMEOUT = "start_timeout", _("Not ready in time")
     APP_EXITED = "app_exited", _("Program exited")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from portal.catalog.environments.models import Environment
 from portal.catalog.lifetimes import expected_of, lifetime_of
@@ -36,6 +37,7 @@ class WorkspaceOrder:
     - `git` is the repository to clone at start; `None` for the template's, an empty URL for none.
     - With `start_without_gpu`, a workspace that would be queued, but can start at once without its
       accelerators, starts with them released.
+    - `bound_to` is the id of the job token with which the workspace ends; `None` if it outlives the job.
     """
 
     team: Team
@@ -50,6 +52,7 @@ class WorkspaceOrder:
     secrets: Sequence[str] = ()
     git: Source | None = None
     start_without_gpu: bool = False
+    bound_to: UUID | None = None
 
     @property
     def requested_name(self) -> str:
@@ -92,6 +95,7 @@ class WorkspaceOrder:
             sorted(self.secrets),
             self.git,
             self.start_without_gpu,
+            self.bound_to is not None,
         )
 
 

@@ -129,6 +129,14 @@ class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializ
     """A request for a workspace. References are short names."""
 
     priority = _priority(default=0, help_text="Above 0 for owners of the team and operators only.")
+    keep_after_job = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text=(
+            "Whether it stays when the CI job that creates it has ended. By default the portal deletes it "
+            "once the job's token has expired. Without effect for other tokens and for sessions."
+        ),
+    )
 
 
 class WorkspaceChangeSerializer(StrictSerializer):

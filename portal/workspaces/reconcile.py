@@ -247,7 +247,7 @@ def _delete_stopped(workspace: Workspace, now: datetime) -> None:
         Trigger.TERMINATE if placed else Trigger.CANCEL,
         actor=SYSTEM,
         message="deletes it, now that it has stopped",
-        termination_reason=TerminationReason.DELETED,
+        termination_reason=workspace.termination_reason,
         next_reconcile_at=now if placed else None,
     )
     if placed:

@@ -46,6 +46,7 @@ _OWN = (
         "checkpointed",
         "loses_work",
         "released_resources",
+        "bound_to",
     ),
     "secrets",
     "git",
@@ -106,6 +107,7 @@ else:
         runs_until = Workspace.runs_until
         simulated = Workspace.simulated
         gpu_released = Workspace.gpu_released
+        bound = Workspace.bound
 
 
 _ROWS = Prepared(

@@ -245,6 +245,9 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         allow_null=True,
         help_text="When it stops by itself; null while it does not run, or without end.",
     )
+    bound = serializers.BooleanField(
+        help_text="Whether the portal deletes it when the CI job that created it has ended."
+    )
     activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
     heartbeat_at = serializers.DateTimeField(
         source="status.heartbeat_at",
@@ -283,7 +286,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "preempting", "priority", "preemptible", "expected_hours"),
-            *("lifetime_hours", "ends_at"),
+            *("lifetime_hours", "ends_at", "bound"),
             *("checkpointed", "loses_work", "environment", "environment_version", "secrets"),
             *("git", "checkouts"),
         ]

@@ -167,6 +167,7 @@ def _insert(
         lifetime_s=lifetime_s,
         secrets=secrets,
         git=git,
+        bound_to=order.bound_to,
         state_since=now,
         requested_at=now,
     )
@@ -327,8 +328,17 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
 
 
 @transaction.atomic
-def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
-    """Delete a workspace permanently; the owner's home in the team is kept. Idempotent."""
+def delete(
+    *,
+    actor: User | SystemActor,
+    workspace_id: UUID,
+    reason: str = "",
+    ends_as: TerminationReason = TerminationReason.DELETED,
+) -> Workspace:
+    """Delete a workspace permanently; the owner's home in the team is kept. Idempotent.
+
+    `reason` is the reason as text, for the audit log.
+    """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state == State.TERMINATED:
@@ -337,24 +347,22 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         # It is already ending for another reason. Only record that it must not come back.
         if workspace.desired_state != DesiredState.DELETED:
             Workspace.objects.filter(pk=workspace.pk).update(
-                desired_state=DesiredState.DELETED, termination_reason=TerminationReason.DELETED
+                desired_state=DesiredState.DELETED, termination_reason=ends_as
             )
-            events.record(
-                actor=actor, kind=AuditKind.WORKSPACE_DELETE_ASKED, workspace=workspace, message="deleted it"
-            )
+            _record_delete(actor, workspace, reason)
         return workspace
     changes: dict[str, Any] = {
         "desired_state": DesiredState.DELETED,
-        "termination_reason": TerminationReason.DELETED,
+        "termination_reason": ends_as,
         "attempts": 0,
     }
     if workspace.state == State.STOPPING:
         # The stop continues; the reconciler deletes the workspace when it has stopped.
-        Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.DELETED)
-        workspace.desired_state = DesiredState.DELETED
-        events.record(
-            actor=actor, kind=AuditKind.WORKSPACE_DELETE_ASKED, workspace=workspace, message="deleted it"
+        Workspace.objects.filter(pk=workspace.pk).update(
+            desired_state=DesiredState.DELETED, termination_reason=ends_as
         )
+        workspace.desired_state = DesiredState.DELETED
+        _record_delete(actor, workspace, reason)
         return workspace
     placed = workspace.pool_id is not None
     advance(
@@ -362,12 +370,23 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         Trigger.TERMINATE if placed else Trigger.CANCEL,
         actor=actor,
         message="deleted it",
+        reason=reason,
         next_reconcile_at=timezone.now() if placed else None,
         status=NO_TROUBLE,
         **changes,
     )
     reconcile.step(workspace)
     return workspace
+
+
+def _record_delete(actor: User | SystemActor, workspace: Workspace, reason: str) -> None:
+    events.record(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_DELETE_ASKED,
+        workspace=workspace,
+        message="deleted it",
+        reason=reason,
+    )
 
 
 def stop_all(*, actor: User | SystemActor, reason: str) -> int:

@@ -96,6 +96,11 @@ def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
         housekeeping.apply_owned(pool, node, owned)
 
 
+@app.task(name="control.delete_bound")
+def delete_bound() -> None:
+    housekeeping.delete_bound()
+
+
 @app.task(name="control.clean_up")
 def clean_up() -> None:
     housekeeping.clean_up()

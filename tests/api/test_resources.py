@@ -432,7 +432,13 @@ class TestTrustRules(DetailCase, CreateCase):
         account = service_accounts.create(actor=SYSTEM, team=vision(), name="ci")
         for name in ("one", "two"):
             TrustRule.objects.create(
-                account=account, name=name, issuer="x", audience="y", scopes=["all"], lifetime_s=60
+                account=account,
+                name=name,
+                issuer="x",
+                audience="y",
+                scopes=["all"],
+                lifetime_s=60,
+                max_lifetime_s=60,
             )
 
 

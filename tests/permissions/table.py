@@ -539,6 +539,7 @@ POST   api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules
 GET    api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules/<uuid:trust_id> 401 404 403 403 403 200 200 200   tokens:read
 DELETE api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules/<uuid:trust_id> 401 404 403 403 403 204 403 204   tokens:write
 POST   api/v1/token-exchange                                400 400 400 400 400 400 400 400   any
+POST   api/v1/token-exchange/renew                          401 409 409 409 409 409 409 409   any
 
 # --- people: the one named here is dan ---
 GET    sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -

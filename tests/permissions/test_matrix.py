@@ -502,6 +502,7 @@ class Stage:
                 "conditions": "repository = octo/app",
                 "scopes": ["all"],
                 "lifetime": "600",
+                "max_lifetime": "21600",
             },
             ("POST", "teams/<slug:slug>/service-accounts/<str:username>/trust-rules/check/"): {
                 "claims": "{}"
@@ -626,7 +627,7 @@ def set_up(sent: Broker) -> Stage:
     UserFactory(username="erin")
     account = service_accounts.create(actor=alice, team=team, name="ci")
     trusted = TrustRule.objects.create(
-        account=account, **TRUST | {"conditions": []}, scopes=["all"], lifetime_s=60
+        account=account, **TRUST | {"conditions": []}, scopes=["all"], lifetime_s=60, max_lifetime_s=60
     )
     workspace = create_workspace(
         actor=bob,

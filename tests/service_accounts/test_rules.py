@@ -223,6 +223,7 @@ def test_the_page_makes_previews_and_deletes(as_user, alice, ci, issuer):
         "audience": "https://berth.example.org",
         "conditions": "repository = octo/app\nref ~ refs/heads/*",
         "lifetime": "600",
+        "max_lifetime": "21600",
         "scopes": ["workspaces:read"],
     }
     wrong = client.post(PAGE, {**form, "conditions": "ref = x\nwhat"})

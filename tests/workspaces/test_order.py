@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -25,6 +26,7 @@ OTHERS: dict[str, Any] = {
     "secrets": ("TOKEN_A",),
     "git": Source(url="", ref="", secret=""),
     "start_without_gpu": True,
+    "bound_to": UUID(int=1),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from portal.cli.config import JOB_TOKEN
 from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachable
 
 
@@ -22,7 +23,7 @@ def error_of(base_url: str, response: httpx.Response) -> CliError:
     message = _sentence(problem)
     next_action = str(problem.get("next_action", ""))
     if response.status_code == 401:
-        return NotSignedIn(message, next_action or f"Run `berth login {base_url}` with a new token.")
+        return NotSignedIn(message, next_action or _sign_in(base_url, response))
     if response.status_code == 404:
         return Missing(message, next_action)
     return Refused(
@@ -33,6 +34,12 @@ def error_of(base_url: str, response: httpx.Response) -> CliError:
         request_id=str(problem.get("request_id", "")),
         ask=problem.get("ask"),
     )
+
+
+def _sign_in(base_url: str, response: httpx.Response) -> str:
+    if response.request.headers.get("Authorization", "").startswith(f"Bearer {JOB_TOKEN}"):
+        return f"Run `berth login {base_url} --ci` in the job."
+    return f"Run `berth login {base_url}` with a new token."
 
 
 def foreign_answer(base_url: str, response: httpx.Response) -> Unreachable:

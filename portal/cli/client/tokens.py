@@ -13,5 +13,9 @@ class Tokens(Resource):
         """Create a successor; this token expires after the overlap. Only this response has the new secret."""
         return self._transport.post(path_of("tokens", token_id, "rotate"), {"overlap_hours": overlap_hours})
 
+    def renew(self) -> JsonObject:
+        """Renew the job token of this client. Returns `expires_at`, `expires_in` and `renewable_until`."""
+        return self._transport.post("/token-exchange/renew")
+
     def revoke(self, token_id: str) -> None:
         self._transport.post_without_answer(path_of("tokens", token_id, "revoke"))

@@ -16,7 +16,7 @@ from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
 from portal.people.accounts.mfa.required import require_set_up
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import user_of_token
+from portal.people.accounts.token_lookup import expired, user_of_token
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -32,9 +32,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
         credentials = user_of_token(secret)
         if credentials is None:
             _count_failure()
-            raise exceptions.AuthenticationFailed(
-                _("The token is unknown, expired or revoked. Create a new one on the Tokens page.")
-            )
+            raise exceptions.AuthenticationFailed(_why_invalid(secret))
         request_context.note_token(credentials[1].prefix)
         return credentials
 
@@ -53,6 +51,15 @@ class SessionAuthentication(authentication.SessionAuthentication):
         if credentials is not None:
             require_set_up(credentials[0])
         return credentials
+
+
+def _why_invalid(secret: str) -> str:
+    token = expired(secret)
+    if token is None:
+        return _("This token is unknown or revoked. Create a new one on your account's token page.")
+    if token.of_job:
+        return _("The token of this CI job has expired. Exchange the job's ID token again.")
+    return _("This token has expired. Create a new one on your account's token page.")
 
 
 def _count_failure() -> None:

@@ -368,7 +368,8 @@ class ApiToken(models.Model):
     """An API token. Only its SHA-256 is stored, which is sufficient for 256 random bits.
 
     `created_by` is its user, the manager of a service account, or None after a token exchange. `replaces` is
-    the token that it was rotated from.
+    the token that it was rotated from. `renewable_until` is set for job tokens, which come from an exchange:
+    their `expires_at` moves with each renewal, up to that time.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -381,6 +382,9 @@ class ApiToken(models.Model):
     scopes = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
+    renewable_until = models.DateTimeField(
+        null=True, blank=True, help_text="Until when a job's token can be renewed; null for other tokens."
+    )
     last_used_at = models.DateTimeField(null=True, blank=True, help_text="When it was last used.")
     revoked_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(
@@ -398,6 +402,11 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    @property
+    def of_job(self) -> bool:
+        """Whether it is a job token, issued by a token exchange."""
+        return self.renewable_until is not None
 
     @property
     def ends_at(self) -> datetime | None:

@@ -131,7 +131,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         model = ApiToken
         fields = [
             *("id", "name", "prefix", "owner", "kind", "team", "created_by", "scopes"),
-            *("created_at", "expires_at", "last_used_at", "replaces"),
+            *("created_at", "expires_at", "renewable_until", "last_used_at", "replaces"),
         ]
         read_only_fields = fields
 
@@ -147,6 +147,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "scopes": list(token.scopes),
             "created_at": stamp(token.created_at),
             "expires_at": stamp(token.ends_at),
+            "renewable_until": stamp(token.renewable_until),
             "last_used_at": stamp(token.last_used_at),
             "replaces": str(token.replaces_id) if token.replaces_id else None,
         }

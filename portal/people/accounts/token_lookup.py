@@ -18,6 +18,7 @@ from portal.people.accounts import token_uses
 from portal.people.accounts.models import ApiToken, User
 
 TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
+JOB_TOKEN_PREFIX = "berth_job_"  # noqa: S105  (of a CI job's token, so that clients know that it is renewable)
 _MAX_KEPT = 2048
 
 # Token digest → the raw row, and the token and user built from it.
@@ -44,6 +45,14 @@ def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
         return None
     token_uses.note(token, now)
     return token.owner, token
+
+
+def expired(secret: str) -> ApiToken | None:
+    """Return the token if it would be valid, had it not expired."""
+    token = _token(digest_of(secret)) if secret.startswith(TOKEN_PREFIX) else None
+    if token is None or token.revoked_at is not None or not token.owner.is_active:
+        return None
+    return token if token.ends_at is not None and token.ends_at <= timezone.now() else None
 
 
 def _token(digest: str) -> ApiToken | None:

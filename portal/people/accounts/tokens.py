@@ -22,7 +22,7 @@ from portal.common.scopes import READING, Scope
 from portal.people.accounts import changes, policies, selectors, sessions
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import TOKEN_PREFIX, digest_of
+from portal.people.accounts.token_lookup import JOB_TOKEN_PREFIX, TOKEN_PREFIX, digest_of
 
 MAX_OVERLAP_HOURS = 24 * 30
 
@@ -139,20 +139,40 @@ def mint(
     expires_at: datetime | None,
     created_by: User | None,
     replaces: ApiToken | None = None,
+    renewable_until: datetime | None = None,
 ) -> NewToken:
-    """Insert a token. The caller has checked permissions and writes the audit entry."""
-    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    token = ApiToken.objects.create(
+    """Insert a token. The caller has checked permissions and writes the audit entry.
+
+    With `renewable_until` it is a job token.
+    """
+    token = ApiToken(
         owner=user,
         name=name[:80],
-        prefix=secret[: len(TOKEN_PREFIX) + 6],
-        digest=digest_of(secret),
         scopes=list(scopes),
         expires_at=expires_at,
+        renewable_until=renewable_until,
         created_by=created_by,
         replaces=replaces,
     )
+    secret = _new_secret(token)
+    token.save(force_insert=True)
     return NewToken(token=token, secret=secret)
+
+
+def reissue(token: ApiToken, *, expires_at: datetime) -> NewToken:
+    """Give a job token a new secret, which replaces the old one. The caller writes the audit entry."""
+    secret = _new_secret(token)
+    token.expires_at = expires_at
+    token.save(update_fields=["prefix", "digest", "expires_at"])
+    return NewToken(token=token, secret=secret)
+
+
+def _new_secret(token: ApiToken) -> str:
+    """Set prefix and digest of a token that the caller saves. Returns the secret."""
+    kind = JOB_TOKEN_PREFIX if token.of_job else TOKEN_PREFIX
+    secret = kind + secrets.token_urlsafe(32)
+    token.prefix, token.digest = secret[: len(kind) + 6], digest_of(secret)
+    return secret
 
 
 def widest(user: User) -> list[str]:

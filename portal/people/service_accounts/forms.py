@@ -24,6 +24,12 @@ LIFETIMES = [
     ("1800", _("30 minutes")),
     ("3600", _("1 hour")),
 ]
+MAX_LIFETIMES = [
+    ("3600", _("1 hour")),
+    ("21600", _("6 hours")),
+    ("86400", _("1 day")),
+    ("432000", _("5 days")),
+]
 _NAME = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 
 
@@ -89,7 +95,13 @@ class RuleForm(forms.Form):
         ),
         widget=forms.Textarea(attrs={**_NAME, "rows": 5}),
     )
-    lifetime = forms.ChoiceField(label=_("Token lifetime"), choices=LIFETIMES, initial="600")
+    lifetime = forms.ChoiceField(
+        label=_("Renew tokens within"),
+        choices=LIFETIMES,
+        initial="600",
+        help_text=_("The portal deletes the workspaces of a job that stops renewing its token."),
+    )
+    max_lifetime = forms.ChoiceField(label=_("Longest job"), choices=MAX_LIFETIMES, initial="21600")
     scopes = forms.MultipleChoiceField(
         choices=Scope.choices,
         initial=["workspaces:read", "workspaces:write"],
@@ -112,7 +124,8 @@ class RuleForm(forms.Form):
         """Return the arguments for the service."""
         data = self.cleaned_data
         wanted = {name: data[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
-        return {**wanted, "lifetime_s": int(data["lifetime"])}
+        lifetimes = {f"{name}_s": int(data[name]) for name in ("lifetime", "max_lifetime")}
+        return {**wanted, **lifetimes}
 
 
 class ClaimsForm(forms.Form):

@@ -25,7 +25,12 @@ class TrustRule(models.Model):
     audience = models.CharField(max_length=255, help_text="Audience that the tokens must have.")
     conditions = models.JSONField(default=list)
     scopes = models.JSONField(default=list)
-    lifetime_s = models.PositiveIntegerField(help_text="Lifetime of an issued token, in seconds.")
+    lifetime_s = models.PositiveIntegerField(
+        help_text="Lifetime of a token after its exchange and each renewal, in seconds."
+    )
+    max_lifetime_s = models.PositiveIntegerField(
+        help_text="Total lifetime of a token with all renewals, in seconds."
+    )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -38,14 +43,22 @@ class TrustRule(models.Model):
     def __str__(self) -> str:
         return f"{self.name} of {self.account_id}"
 
+    @property
+    def max_hours(self) -> float:
+        """The total lifetime of a token in hours."""
+        return round(self.max_lifetime_s / 3600, 1)
+
 
 class Exchange(models.Model):
-    """A token of another issuer that has been exchanged and cannot be used again.
+    """A token of another issuer that has been exchanged.
 
-    `digest` is the SHA-256 of its issuer and `jti`. After `expires_at` the token is expired anyway.
+    Only a request with the same idempotency key can exchange it again, for the same `token`. `digest` is the
+    SHA-256 of its issuer and `jti`, `key_digest` that of the key, empty without one. After `expires_at` the
+    token is expired anyway.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False)
+    key_digest = models.CharField(max_length=64, blank=True, editable=False)
     rule = models.ForeignKey(TrustRule, null=True, on_delete=models.SET_NULL, related_name="exchanges")
     token = models.OneToOneField(ApiToken, null=True, on_delete=models.SET_NULL, related_name="exchange")
     at = models.DateTimeField(auto_now_add=True)

@@ -46,8 +46,9 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
             rule = rules.create(actor=request.user, account=account, **form.wanted())
         except PortalError as error:
             problems = error.field_errors
-            if "lifetime_s" in problems:
-                problems["lifetime"] = problems.pop("lifetime_s")
+            for name in ("lifetime", "max_lifetime"):
+                if f"{name}_s" in problems:
+                    problems[name] = problems.pop(f"{name}_s")
             add_problems(form, problems, error.sentence)
         else:
             messages.success(request, _("Trust rule “%(name)s” created.") % {"name": rule.name})

@@ -34,6 +34,9 @@ from portal.people.service_accounts.exchange.conditions import (
 from portal.people.service_accounts.models import TrustRule
 
 MIN_LIFETIME_S, MAX_LIFETIME_S = 60, 3600
+MAX_RENEWED_S = 5 * 86_400
+"""The longest time-out of a job on GitHub."""
+RENEWED_S = 6 * 3600
 MAX_RULES = 20
 _CODES = {
     Problem.CLAIM: ExchangeCode.CONDITION_CLAIM,
@@ -56,6 +59,7 @@ def create(
     conditions: Sequence[Condition],
     scopes: Sequence[str],
     lifetime_s: int,
+    max_lifetime_s: int = RENEWED_S,
     made_with: ApiToken | None = None,
 ) -> TrustRule:
     """Create a rule to exchange tokens of an issuer for tokens of the account. For team owners and operators.
@@ -78,6 +82,9 @@ def create(
     if not MIN_LIFETIME_S <= lifetime_s <= MAX_LIFETIME_S:
         span = {"least": MIN_LIFETIME_S, "most": MAX_LIFETIME_S}
         problems["lifetime_s"] = [Reason(ExchangeCode.LIFETIME_OUT_OF_RANGE, span)]
+    if not lifetime_s <= max_lifetime_s <= MAX_RENEWED_S:
+        span = {"least": lifetime_s, "most": MAX_RENEWED_S}
+        problems["max_lifetime_s"] = [Reason(ExchangeCode.LIFETIME_OUT_OF_RANGE, span)]
     if (wrong := problem_of(conditions)) is not None:
         problem, condition = wrong
         params = {"claim": condition.claim[:64], "value": condition.value[:255]} if condition else {}
@@ -96,6 +103,7 @@ def create(
         conditions=[condition.as_json() for condition in conditions],
         scopes=wanted,
         lifetime_s=lifetime_s,
+        max_lifetime_s=max_lifetime_s,
         created_by=None if isinstance(actor, SystemActor) else actor,
     )
     _record(actor, rule, AuditKind.TRUST_RULE_CREATED, "made")
@@ -104,7 +112,7 @@ def create(
 
 @transaction.atomic
 def delete(*, actor: User | SystemActor, rule: TrustRule) -> None:
-    """Delete a rule. Tokens that it issued expire by themselves, within their lifetime."""
+    """Delete a rule. Tokens that it issued cannot be renewed, and expire within their lifetime."""
     _require_manage(actor, rule.account)
     # Wait for a concurrent exchange under this rule.
     User.objects.select_for_update(no_key=True).get(pk=rule.account_id)
@@ -187,5 +195,6 @@ def _record(actor: User | SystemActor, rule: TrustRule, kind: AuditKind, did: st
             "conditions": rule.conditions,
             "scopes": rule.scopes,
             "lifetime_s": rule.lifetime_s,
+            "max_lifetime_s": rule.max_lifetime_s,
         },
     )

@@ -11,7 +11,7 @@ from portal.common.scopes import Scope
 from portal.people.accounts.models import AccountState, User
 from portal.people.service_accounts.exchange.conditions import MAX_VALUE, Match
 from portal.people.service_accounts.models import TrustRule
-from portal.people.service_accounts.rules import MAX_LIFETIME_S, MIN_LIFETIME_S
+from portal.people.service_accounts.rules import MAX_LIFETIME_S, MAX_RENEWED_S, MIN_LIFETIME_S, RENEWED_S
 
 
 class ServiceAccountSerializer(serializers.ModelSerializer[User]):
@@ -59,6 +59,7 @@ class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
         model = TrustRule
         fields = [
             *("id", "name", "issuer", "audience", "conditions", "scopes", "lifetime_s"),
+            "max_lifetime_s",
             *("created_by", "created_at", "last_used_at"),
         ]
         read_only_fields = fields
@@ -80,7 +81,14 @@ class TrustRuleCreateSerializer(StrictSerializer):
         default=600,
         min_value=MIN_LIFETIME_S,
         max_value=MAX_LIFETIME_S,
-        help_text="Of the tokens that it gives.",
+        help_text="Lifetime of a token after its exchange and each renewal. Within it, the portal deletes "
+        "the workspaces of a job that has ended without deleting them.",
+    )
+    max_lifetime_s = serializers.IntegerField(
+        default=RENEWED_S,
+        min_value=MIN_LIFETIME_S,
+        max_value=MAX_RENEWED_S,
+        help_text="Total lifetime of a token with all renewals: the time-out of the job.",
     )
 
     examples = {"issuer": "https://token.actions.githubusercontent.com"}

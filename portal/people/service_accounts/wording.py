@@ -57,8 +57,15 @@ TEXTS: dict[StrEnum, Text] = {
     ExchangeCode.NOT_YET_VALID: Text(
         _("The token is not valid yet."), _("Check the clocks of the issuer and the portal.")
     ),
+    ExchangeCode.NOT_RENEWABLE: Text(
+        _("Only the token of a CI job can be renewed."), _("Rotate this token instead.")
+    ),
     ExchangeCode.REPLAYED: Text(
-        _("This token was already exchanged."), _("Exchange it once per job, and reuse the result.")
+        _("This token was already exchanged."),
+        _("Reuse the result, or repeat the request with the Idempotency-Key of the first one."),
+    ),
+    ExchangeCode.RULE_DELETED: Text(
+        _("The trust rule of this token was deleted."), _("Ask an owner of the team for a new rule.")
     ),
     ExchangeCode.RULE_NAMELESS: Text(_("Enter a name for the rule.")),
     ExchangeCode.SCOPE_NOT_GRANTED: Text(

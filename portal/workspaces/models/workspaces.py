@@ -134,6 +134,9 @@ class Workspace(models.Model):
     git = models.JSONField(default=dict, blank=True)
     # The first start after this generation removes the user's packages; `None` for no reset.
     packages_reset_after = models.PositiveIntegerField(null=True, blank=True)
+    # Id of the job token that created it, if it is deleted with that token (`housekeeping.delete_bound`).
+    # No foreign key: the row of an expired token is deleted.
+    bound_to = models.UUIDField(null=True, blank=True, default=None, editable=False)
     endpoint = models.CharField(max_length=200, blank=True)
 
     created_at = models.DateTimeField(auto_now_add=True)
@@ -183,6 +186,12 @@ class Workspace(models.Model):
             models.Index(
                 fields=["requested_at"], condition=Q(gpu_awaited=True), name="workspace_gpu_awaited"
             ),
+            # For the search for workspaces of ended jobs.
+            models.Index(
+                fields=["bound_to"],
+                condition=Q(bound_to__isnull=False) & ~Q(state=State.TERMINATED),
+                name="workspace_live_bound",
+            ),
             # For the search for workspaces that reach their end, twice a minute.
             models.Index(fields=["ends_at"], condition=Q(state=State.RUNNING), name="workspace_running_ends"),
         ]
@@ -229,6 +238,11 @@ class Workspace(models.Model):
     def gpu_released(self) -> bool:
         """Whether its accelerators are released."""
         return self.released_resources is not None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it is deleted when the CI job that created it ends."""
+        return self.bound_to is not None
 
     @property
     def simulated(self) -> bool:

@@ -92,6 +92,7 @@ class Migration(migrations.Migration):
                 ('scopes', models.JSONField(default=list)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
+                ('renewable_until', models.DateTimeField(blank=True, help_text="Until when a job's token can be renewed; null for other tokens.", null=True)),
                 ('last_used_at', models.DateTimeField(blank=True, help_text='When it was last used.', null=True)),
                 ('revoked_at', models.DateTimeField(blank=True, null=True)),
                 ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='tokens_made', to=settings.AUTH_USER_MODEL)),

@@ -1,12 +1,13 @@
-"""Token exchange endpoint, with the requests and responses of RFC 8693."""
+"""Token exchange endpoint, with the requests and responses of RFC 8693, and renewal of job tokens."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
+from django.utils import timezone
 from django.utils.translation import override
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.parsers import FormParser
 from rest_framework.permissions import AllowAny
@@ -14,16 +15,21 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.common import request_context
-from portal.common.api import ApiView, routes
+from portal.common import idempotency
+from portal.common.api import ApiView, IsSignedIn, UserRequest, operation, routes
+from portal.common.errors import InvalidInput
 from portal.common.htmx import public_url
 from portal.common.reasons.wording import message_of
 from portal.common.scopes import Scope
+from portal.people.accounts.authentication import TokenAuthentication
+from portal.people.accounts.models import ApiToken
 from portal.people.service_accounts.codes import ExchangeCode
-from portal.people.service_accounts.exchange import limits, services
+from portal.people.service_accounts.exchange import services
 from portal.people.service_accounts.exchange.assertions import Refused
 from portal.people.service_accounts.exchange.grant import ACCESS_TOKEN, GRANT_TYPE, SUBJECT_TYPES, TOKEN_TYPES
 
+MIN_KEY = 32
+"""Characters of an idempotency key, which has to be unknown to others who have the subject token."""
 NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 ERRORS = {
     ExchangeCode.ISSUER_UNREACHABLE: ("temporarily_unavailable", 503),
@@ -80,6 +86,14 @@ class OAuthErrorSerializer(serializers.Serializer[Any]):
     error_description = serializers.CharField(help_text="Description of the error.")
 
 
+KEY = OpenApiParameter(
+    idempotency.HEADER,
+    {"type": "string", "pattern": f"^[!-~]{{{MIN_KEY},120}}$"},
+    OpenApiParameter.HEADER,
+    description="A random text that only this job knows, to repeat the request if its answer is lost.",
+)
+
+
 class TokenExchange(ApiView):
     """Exchanges tokens. The subject token authenticates the request; sessions and API tokens are ignored."""
 
@@ -93,13 +107,15 @@ class TokenExchange(ApiView):
     @extend_schema(
         summary="Exchange a CI job's token",
         description="RFC 8693: a signed JWT of GitHub Actions, GitLab CI or another issuer that the operator "
-        "has allowed, for a short token of a service account, as a rule of that account says. A token is "
-        "taken once.",
+        "has allowed, for a short token of a service account, as a rule of that account says. The job renews "
+        "it at `token-exchange/renew` while it runs. A JWT is taken once. With a random `Idempotency-Key`, "
+        "the request can be repeated: it answers with a new secret of the same token, and the first ends.",
+        parameters=[KEY],
         request={"application/x-www-form-urlencoded": TokenExchangeRequestSerializer},
         responses={
             200: TokenExchangeSerializer,
             400: OAuthErrorSerializer,
-            429: OAuthErrorSerializer,
+            429: OpenApiResponse(OAuthErrorSerializer, "Too many refused exchanges; see `Retry-After`."),
             503: OpenApiResponse(OAuthErrorSerializer, "The issuer does not answer."),
         },
         auth=[],
@@ -121,6 +137,9 @@ class TokenExchange(ApiView):
             headers=NO_STORE,
         )
 
+    def _takes_keys(self, request: Request) -> bool:
+        return True
+
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, exceptions.UnsupportedMediaType | exceptions.ParseError):
             exc = OAuthError("invalid_request", "Send the parameters form encoded.")
@@ -131,13 +150,6 @@ class TokenExchange(ApiView):
         return Response(body, status=exc.status_code, headers=headers)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        if limits.blocked(request_context.current().address):
-            raise OAuthError(
-                "invalid_request",
-                "Too many refused exchanges from this address. Wait some minutes.",
-                status=429,
-                retry_after_s=limits.WINDOW_S,
-            )
         data: Any = request.data
         for name in data:
             if len(data.getlist(name)) > 1:
@@ -151,6 +163,7 @@ class TokenExchange(ApiView):
             raise OAuthError("invalid_request", "Only an access_token is given, and for nobody in between.")
         if any(data[name].rstrip("/") != public_url() for name in ("audience", "resource") if data.get(name)):
             raise OAuthError("invalid_target", f"Tokens are given for {public_url()} only.")
+        key = self._key(request)
         scopes = data.get("scope", "").split()
         if any(scope not in Scope.values for scope in scopes):
             raise OAuthError("invalid_scope", "There is no such scope.")
@@ -158,7 +171,18 @@ class TokenExchange(ApiView):
             "subject_token": data["subject_token"],
             "account": data.get("service_account", ""),
             "scopes": scopes,
+            "idempotency_key": key,
         }
+
+    def _key(self, request: Request) -> str:
+        try:
+            key = idempotency.key_of(request)
+        except InvalidInput as error:
+            raise OAuthError("invalid_request", "Idempotency-Key is not valid.") from error
+        if key and len(key) < MIN_KEY:
+            wanted = f"Idempotency-Key needs at least {MIN_KEY} random characters."
+            raise OAuthError("invalid_request", wanted)
+        return key
 
 
 _PLAIN = str.maketrans({"“": "'", "”": "'", '"': "'", "\\": "/"})
@@ -171,7 +195,52 @@ def _error_of(refused: Refused) -> OAuthError:
     # RFC 6749 allows only printable ASCII, so the text is always English.
     with override("en"):
         text = message_of(refused.reason).translate(_PLAIN)
-    return OAuthError(error, text.encode("ascii", "replace").decode(), status=status)
+    text = text.encode("ascii", "replace").decode()
+    if refused.retry_after_s:
+        wait = f"Too many refused exchanges. Try again in {refused.retry_after_s} s."
+        return OAuthError(
+            "temporarily_unavailable", f"{text} {wait}", status=429, retry_after_s=refused.retry_after_s
+        )
+    return OAuthError(error, text, status=status)
 
 
-urlpatterns = routes("token-exchange", TokenExchange, "token-exchange")
+class TokenRenewalSerializer(serializers.ModelSerializer[ApiToken]):
+    """A renewed job token."""
+
+    expires_in = serializers.SerializerMethodField(help_text="Seconds until it expires.")
+
+    class Meta:
+        model = ApiToken
+        fields = ["expires_at", "expires_in", "renewable_until"]
+        read_only_fields = fields
+
+    def get_expires_in(self, token: ApiToken) -> int:
+        assert token.expires_at is not None
+        return max(0, round((token.expires_at - timezone.now()).total_seconds()))
+
+
+class TokenRenewal(ApiView):
+    """Renews the token of the request."""
+
+    tag = "tokens"
+    operation_ids = {"post": "renewToken"}
+    authentication_classes = [TokenAuthentication]
+    permission_classes = [IsSignedIn]
+
+    @operation(
+        "Renew a CI job's token",
+        description="Extends the token of this request by the lifetime of its trust rule. Only for tokens of "
+        "`token-exchange`, with any scope. Renew it after half of that time. Idempotent.",
+        request=None,
+        responses={200: TokenRenewalSerializer},
+        errors=[409],
+    )
+    def post(self, request: UserRequest) -> Response:
+        token = services.renew(token=cast("ApiToken", request.auth))
+        return Response(TokenRenewalSerializer(token).data, headers=NO_STORE)
+
+
+urlpatterns = [
+    *routes("token-exchange", TokenExchange, "token-exchange"),
+    *routes("token-exchange/renew", TokenRenewal, "token-renewal"),
+]

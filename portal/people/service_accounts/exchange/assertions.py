@@ -21,12 +21,16 @@ REQUIRED = ["iss", "aud", "exp", "iat", "sub", "jti"]
 
 
 class Refused(Exception):
-    """The exchange is refused. `reason` and details in `about` are for the audit log."""
+    """The exchange is refused. `reason` and details in `about` are for the audit log.
+
+    `retry_after_s` is above 0 after too many refusals.
+    """
 
     def __init__(self, reason: Reason, about: dict[str, Any] | None = None) -> None:
         super().__init__(reason.code)
         self.reason = reason
         self.about = about or {}
+        self.retry_after_s = 0
 
 
 @dataclass(frozen=True, slots=True)

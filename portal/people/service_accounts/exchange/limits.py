@@ -1,19 +1,22 @@
-"""Limits refused exchanges per address, to slow down guessing and protect the audit log.
+"""Counts refused exchanges, to bound the audit log and slow down clients that repeat them.
 
-Counted in Redis. While it is unavailable, counted in this process only.
+Valid exchanges are never limited, so nobody can lock out a pipeline behind the same address. Refusals of
+verified tokens are counted by rule and identity, all others by address. Counted in Redis; while it is
+unavailable, in this process only.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import hashlib
 import logging
 import threading
 import time
-from typing import Any
+from dataclasses import dataclass
 
 import redis
 
 from portal.common.events import live
+from portal.people.accounts.limits import network_of
 
 MAX_REFUSALS = 30
 WINDOW_S = 600
@@ -25,48 +28,55 @@ _here: dict[str, tuple[float, int]] = {}
 _lock = threading.Lock()
 
 
-def blocked(address: str) -> bool:
-    """Return whether this address has reached the limit of refusals."""
-    key = _network(address)
-    try:
-        count: Any = live.connection().get(_KEY + key)
-        return int(count or 0) >= MAX_REFUSALS
-    except redis.RedisError:
-        began, count = _here.get(key, (0.0, 0))
-        return count >= MAX_REFUSALS and time.monotonic() - began < WINDOW_S
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Number of refusals in the current window, including this one, and the seconds until it ends."""
+
+    count: int
+    window_left_s: int
+
+    @property
+    def last_recorded(self) -> bool:
+        return self.count == MAX_REFUSALS
+
+    @property
+    def retry_after_s(self) -> int:
+        """Seconds to wait above the limit, or 0."""
+        return self.window_left_s if self.count > MAX_REFUSALS else 0
 
 
-def refused(address: str) -> int:
-    """Count a refusal. Returns the number in the current window."""
-    key = _network(address)
+def of_address(address: str) -> str:
+    """Return the key of an address, for tokens whose sender is not proven."""
+    return f"address:{network_of(address)}"
+
+
+def of_identity(rule: str, issuer: str, subject: str) -> str:
+    """Return the key of a verified identity under a rule. `rule` is empty if none matches."""
+    identity = f"{rule}\n{issuer}\n{subject}"
+    return f"identity:{hashlib.sha256(identity.encode()).hexdigest()}"
+
+
+def count(key: str) -> Refusals:
+    """Count a refusal under `key`."""
     try:
         with live.connection().pipeline(transaction=True) as pipe:
             pipe.incr(_KEY + key)
             pipe.expire(_KEY + key, WINDOW_S, nx=True)
-            return int(pipe.execute()[0])
+            pipe.ttl(_KEY + key)
+            number, _set, left_s = pipe.execute()
+            return Refusals(int(number), max(1, int(left_s)))
     except redis.RedisError as error:
         log.warning("a refused token exchange is counted in this process only: %s", error)
         return _count_locally(key)
 
 
-def _count_locally(key: str) -> int:
+def _count_locally(key: str) -> Refusals:
     now = time.monotonic()
     with _lock:
-        began, count = _here.get(key, (now, 0))
+        began, number = _here.get(key, (now, 0))
         if now - began >= WINDOW_S:
-            began, count = now, 0
+            began, number = now, 0
         if len(_here) >= _MAX_KEPT and key not in _here:
             _here.clear()
-        _here[key] = (began, count + 1)
-        return count + 1
-
-
-def _network(address: str) -> str:
-    """Return the key of an address: the IPv4 address, or the /64 network of an IPv6 address."""
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return "unknown"
-    if ip.version == 4:
-        return str(ip)
-    return str(ipaddress.ip_network(f"{ip}/64", strict=False).network_address)
+        _here[key] = (began, number + 1)
+        return Refusals(number + 1, max(1, round(WINDOW_S - (now - began))))

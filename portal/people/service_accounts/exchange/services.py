@@ -1,10 +1,16 @@
-"""Exchanges a verified token of another issuer for a short-lived one of a service account (RFC 8693)."""
+"""Exchanges a verified token of another issuer for one of a service account (RFC 8693), and renews it.
+
+The issued job token is short-lived. While its job runs, the job renews it in place, so that the secret stays
+the same and a lost answer does no harm (docs/adr/0122-job-tokens.md).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -13,6 +19,7 @@ from django.utils import timezone
 from portal.common import request_context
 from portal.common.actors import SystemActor
 from portal.common.constraints import violates
+from portal.common.errors import StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
@@ -37,30 +44,33 @@ PURGED_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A short-lived token. `secret` is returned once and never stored."""
+    """A job token. `secret` is returned once and never stored."""
 
     token: ApiToken
     secret: str = field(repr=False)
     lifetime_s: int
 
 
-def exchange(*, subject_token: str, account: str = "", scopes: Sequence[str] = ()) -> Exchanged:
+def exchange(
+    *, subject_token: str, account: str = "", scopes: Sequence[str] = (), idempotency_key: str = ""
+) -> Exchanged:
     """Issue a token of the service account whose rule matches `subject_token`.
 
-    `account` selects one of several. `scopes` requests a subset of the rule's scopes. Success and refusal are
-    recorded in the audit log. Raises `Refused`.
+    `account` selects one of several. `scopes` requests a subset of the rule's scopes. A repeated request with
+    the same secret `idempotency_key` gets a new secret for the same token, in case the answer was lost.
+    Success and refusal are recorded in the audit log. Raises `Refused`.
     """
     try:
         # Outside of a transaction, because it may fetch keys from the issuer.
         assertion = verify(subject_token)
-        return _exchange(assertion, account, scopes)
+        return _exchange(assertion, account, scopes, idempotency_key)
     except Refused as refused:
         _record_refusal(refused)
         raise
 
 
 @transaction.atomic
-def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exchanged:
+def _exchange(assertion: Assertion, account: str, scopes: Sequence[str], idempotency_key: str) -> Exchanged:
     about = _assertion_data(assertion)
     rule = _rule_for(assertion, account, scopes, about)
     about["rule"] = str(rule.pk)
@@ -72,26 +82,77 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
     # Rules are deleted under the same lock.
     if not TrustRule.objects.filter(pk=rule.pk).exists():
         raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
-    spent = _record_use(assertion, rule, about)
+    wanted = sorted(scopes) or rule.scopes
+    key_digest = hashlib.sha256(idempotency_key.encode()).hexdigest() if idempotency_key else ""
     now = timezone.now()
-    minted = tokens.mint(
-        user=rule.account,
-        name=f"{rule.name}: {assertion.subject}",
-        scopes=sorted(scopes) or rule.scopes,
-        expires_at=now + timedelta(seconds=rule.lifetime_s),
-        created_by=None,
-    )
-    Exchange.objects.filter(pk=spent.pk).update(token=minted.token)
+    spent = _record_use(assertion, rule, key_digest)
+    if spent is None:
+        made = _reissue(assertion, rule, key_digest, wanted, about)
+    else:
+        made = tokens.mint(
+            user=rule.account,
+            name=f"{rule.name}: {assertion.subject}",
+            scopes=wanted,
+            expires_at=now + timedelta(seconds=rule.lifetime_s),
+            renewable_until=now + timedelta(seconds=rule.max_lifetime_s),
+            created_by=None,
+        )
+        Exchange.objects.filter(pk=spent.pk).update(token=made.token)
     TrustRule.objects.filter(pk=rule.pk).update(last_used_at=now)
     events.record(
         actor=rule.account,
         kind=AuditKind.TOKEN_EXCHANGED,
         team=rule.account.owning_team,
-        message=f"got a token by the rule “{rule.name}” for {assertion.subject}"[:500],
+        message=f"got a token {'again ' if spent is None else ''}by the rule “{rule.name}” for "
+        f"{assertion.subject}"[:500],
         targets=sessions.about(rule.account),
-        data={**about, "token": str(minted.token.pk), "scopes": minted.token.scopes},
+        data={**about, "token": str(made.token.pk), "scopes": made.token.scopes},
     )
-    return Exchanged(minted.token, minted.secret, rule.lifetime_s)
+    assert made.token.expires_at is not None
+    return Exchanged(made.token, made.secret, round((made.token.expires_at - now).total_seconds()))
+
+
+def _reissue(
+    assertion: Assertion, rule: TrustRule, key_digest: str, scopes: list[str], about: dict[str, Any]
+) -> tokens.NewToken:
+    """Give the token of an earlier exchange a new secret. Raises `Refused` unless the request is the same.
+
+    The key proves that this is the same job: another holder of the subject token does not have it.
+    """
+    earlier = Exchange.objects.select_related("token__owner").get(digest=assertion.digest)
+    token, now = earlier.token, timezone.now()
+    same = key_digest and hmac.compare_digest(earlier.key_digest, key_digest) and earlier.rule_id == rule.pk
+    if (
+        not same
+        or token is None
+        or token.revoked_at is not None
+        or token.renewable_until is None
+        or token.renewable_until <= now
+        or token.scopes != scopes
+    ):
+        raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account})
+    return tokens.reissue(token, expires_at=_renewed(token, rule, now))
+
+
+def renew(*, token: ApiToken) -> ApiToken:
+    """Extend a valid job token by the lifetime of its rule, within the rule's total lifetime. Idempotent.
+
+    Raises `StateConflict` if it is no job token, or its rule was deleted.
+    """
+    rule = TrustRule.objects.filter(exchanges__token=token).first()
+    if rule is None:
+        code = ExchangeCode.RULE_DELETED if token.of_job else ExchangeCode.NOT_RENEWABLE
+        raise StateConflict(Reason(code))
+    now = timezone.now()
+    token.expires_at = _renewed(token, rule, now)
+    # Only what is still valid: it may have been revoked meanwhile.
+    ApiToken.objects.working(now).filter(pk=token.pk).update(expires_at=token.expires_at)
+    return token
+
+
+def _renewed(token: ApiToken, rule: TrustRule, now: datetime) -> datetime:
+    assert token.renewable_until is not None
+    return min(now + timedelta(seconds=rule.lifetime_s), token.renewable_until)
 
 
 def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: dict[str, Any]) -> TrustRule:
@@ -132,17 +193,20 @@ def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict
     return [*lacking, *(outcome.condition.claim for outcome in checked if not outcome.holds)]
 
 
-def _record_use(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exchange:
-    """Record the use of the token. Raises `Refused` if it has been used, also concurrently."""
+def _record_use(assertion: Assertion, rule: TrustRule, key_digest: str) -> Exchange | None:
+    """Record the use of the token. Returns None if it has been used, also concurrently."""
     try:
         with transaction.atomic():
             return Exchange.objects.create(
-                digest=assertion.digest, rule=rule, expires_at=assertion.expires_at + timedelta(minutes=5)
+                digest=assertion.digest,
+                key_digest=key_digest,
+                rule=rule,
+                expires_at=assertion.expires_at + timedelta(minutes=5),
             )
     except IntegrityError as error:
         if not violates(error, Exchange, "digest"):
             raise
-        raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account}) from error
+        return None
 
 
 def _assertion_data(assertion: Assertion) -> dict[str, Any]:
@@ -155,21 +219,26 @@ def _assertion_data(assertion: Assertion) -> dict[str, Any]:
 
 
 def _record_refusal(refused: Refused) -> None:
-    """Count a refusal and record it, unless the address has exceeded the limit."""
-    count = limits.refused(request_context.current().address)
-    if count > limits.MAX_REFUSALS:
+    """Count a refusal and record it. Above the limit, set `retry_after_s` instead."""
+    about = refused.about
+    if "issuer" in about and "unverified" not in about:
+        key = limits.of_identity(about.get("rule", ""), about["issuer"], about["subject"])
+    else:
+        key = limits.of_address(request_context.current().address)
+    refusals = limits.count(key)
+    refused.retry_after_s = refusals.retry_after_s
+    if refused.retry_after_s:
         return
-    account: User | None = refused.about.pop("account", None)
-    last = count == limits.MAX_REFUSALS
+    account: User | None = about.pop("account", None)
     events.record(
         actor=SOMEBODY,
         kind=AuditKind.TOKEN_EXCHANGE_REFUSED,
         team=account.owning_team if account is not None else None,
         message="was refused a token exchange"
-        + (", and further ones are not recorded for a while" if last else ""),
+        + (", and further ones are not recorded for a while" if refusals.last_recorded else ""),
         cause=refused.reason.as_json(),
         targets=sessions.about(account) if account is not None else (),
-        data=refused.about,
+        data=about,
     )
 
 

@@ -1,0 +1,73 @@
+"""Somebody sends invalid tokens for an exchange, so that pipelines behind the same address get none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.common.events.models import Event
+from portal.people.service_accounts.exchange import limits
+from tests import sites
+from tests.service_accounts.conftest import ci as ci
+from tests.service_accounts.conftest import issuer as issuer
+from tests.service_accounts.conftest import one_issuer as one_issuer
+from tests.service_accounts.conftest import rule as rule
+from tests.service_accounts.test_exchange import bring
+
+pytestmark = pytest.mark.django_db
+WORLD = sites.people
+LIMIT = 3
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_REFUSALS", LIMIT)
+
+
+def statuses(*tokens: str) -> list[int]:
+    return [bring(token).status_code for token in tokens]
+
+
+def recorded() -> int:
+    return Event.objects.filter(kind="token.exchange_refused").count()
+
+
+def test_invalid_tokens_lock_out_no_valid_one(issuer: Any, rule: Any) -> None:
+    assert statuses(*["x"] * 5) == [400, 400, 400, 429, 429]
+    assert recorded() == LIMIT
+    assert bring(issuer.sign()).status_code == 200
+
+
+def test_above_the_limit_the_answer_says_why_and_when_to_try_again(issuer: Any, rule: Any) -> None:
+    statuses(*["x"] * LIMIT)
+    answer = bring("x")
+    assert answer.status_code == 429
+    assert answer.json() == {
+        "error": "temporarily_unavailable",
+        "error_description": "The token is not a JWT. Too many refused exchanges. "
+        f"Try again in {answer['Retry-After']} s.",
+    }
+    assert 0 < int(answer["Retry-After"]) <= limits.WINDOW_S
+
+
+def test_refusals_are_counted_by_identity(issuer: Any, rule: Any) -> None:
+    wrong = [issuer.sign(issuer.claims(environment="staging")) for _ in range(5)]
+    assert statuses(*wrong) == [400, 400, 400, 429, 429]
+    other = issuer.sign(issuer.claims(sub="repo:octo/docs:ref:refs/heads/main", repository="octo/docs"))
+    assert statuses(other, "x") == [400, 400]
+    assert recorded() == LIMIT + 2
+    # A job of the same identity that meets the rule.
+    assert bring(issuer.sign()).status_code == 200
+
+
+def test_refusals_are_counted_by_rule(issuer: Any, rule: Any) -> None:
+    spent = issuer.sign()
+    assert statuses(*[spent] * 5) == [200, 400, 400, 400, 429]
+    assert statuses(issuer.sign(issuer.claims(environment="staging"))) == [400]
+
+
+def test_a_forged_token_counts_against_nobody_named_in_it(issuer: Any, rule: Any) -> None:
+    forged = [issuer.sign(kid=f"made-up-{number}") for number in range(5)]
+    assert statuses(*forged) == [400, 400, 400, 429, 429]
+    assert statuses(issuer.sign(issuer.claims(environment="staging"))) == [400]
