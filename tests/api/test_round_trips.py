@@ -51,6 +51,7 @@ MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
     "my secret": ("bob", _secret("me/secrets/KEY")),
     "pool": ("olga", _there("pools/sim")),
     "reclaim policy": ("olga", _made("reclaim-policies", {"for": "team:vision", "idle_minutes": 60})),
+    "team": ("olga", _there("teams/vision")),
     "team's egress": ("olga", _put("teams/vision/egress", {"egress": "none"})),
     "team's secret": ("alice", _secret("teams/vision/secrets/KEY")),
     "template": ("olga", _there("templates/jupyterlab")),

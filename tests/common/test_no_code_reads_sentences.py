@@ -43,7 +43,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "str(sentence) not in (problem.get('next_action'), problem.get('detail'))",
     ): ("what the portal sent twice is printed once"),
     ("portal/cli/client/transport.py", "response.text.strip()"): "the end of a line is not shown",
-    ("portal/cli/environments.py", "line != shown"): "a line that says the same is not shown again",
+    ("portal/cli/environments.py", "line != last_line"): "a line that says the same is not shown again",
     ("portal/cli/homes.py", "report['message'].rstrip('.')"): "shown as a part of a longer sentence",
     (
         "portal/cli/requests.py",

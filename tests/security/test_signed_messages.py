@@ -288,7 +288,7 @@ def test_a_clock_that_is_off_is_shown_to_operators(olga):
         inventory_tasks.message_refused.run({**report, "claimed": "x" * 10_000, "reason": "forged"})
     (told,) = Notification.objects.filter(user=olga)
     assert told.title == "The clock of node-1 is wrong"
-    assert "600 seconds" in told.body
+    assert "600 s" in told.body
 
 
 # --- what the node decides itself --------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_one_that_failed_for_it_names_the_larger_size_too(running, sent, as_user
         sent, Op.OBSERVE, "failed", exit_code=137, code="out_of_memory", message="It took too much."
     )
     notice = Notification.objects.get(kind="workspace.lost")
-    assert notice.body == f"It took too much. Its files are kept. {SUGGESTED}"
+    assert notice.body == f"It took too much. Files are kept. {SUGGESTED}"
     assert answer(sent, Op.DELETE, "absent")
     running.refresh_from_db()
     assert running.state == State.FAILED

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common import etags
@@ -162,6 +163,14 @@ class TeamViewSet(ReadViewSet):
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "roles": selectors.roles_of(self.request.user)}
 
+    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
+        versions = etags.headers_of(row, *teams.state_of(row))
+        answered: Response = super().answer(row, status=status, **versions, **headers)
+        return answered
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
     @operation(
         "Create a team",
         idempotent=True,
@@ -188,11 +197,14 @@ class TeamViewSet(ReadViewSet):
         description="For owners of the team and operators. Idempotent.",
         request=TeamChangeSerializer,
         responses={200: TeamSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
-        name = body_of(request, TeamChangeSerializer)["name"]
-        teams.rename(actor=request.user, team=self.get_object(), name=name)
+        body = body_of(request, TeamChangeSerializer, partial=True)
+        expected, team = etags.expected_by(request), self.get_object()
+        if "name" in body:
+            teams.rename(actor=request.user, team=team, name=body["name"], expected=expected)
         return self.answer(self.get_object())
 
     @operation(
@@ -202,10 +214,11 @@ class TeamViewSet(ReadViewSet):
             "Archive a team with workspaces, even deleted ones, service accounts, templates or environments."
         ),
         responses={204: None},
-        errors=[404, 409],
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        teams.delete(actor=request.user, team=self.get_object())
+        teams.delete(actor=request.user, team=self.get_object(), expected=etags.expected_by(request))
         return Response(status=204)
 
     @operation(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput
@@ -21,10 +24,16 @@ from portal.people.accounts.team_contents import team_contents
 
 
 @transaction.atomic
-def rename(*, actor: User | SystemActor, team: Team, name: str) -> Team:
-    """Change the name. The short name stays. Idempotent. Raises `NotAllowed` and `InvalidInput`."""
+def rename(
+    *, actor: User | SystemActor, team: Team, name: str, expected: Collection[str] = etags.ANY
+) -> Team:
+    """Change the name. The slug stays. Idempotent.
+
+    Raises `NotAllowed`, `InvalidInput` and `PreconditionFailed`.
+    """
     policies.require_manage_team(actor, team)
     team = _locked(team)
+    etags.require_expected(expected, team, *state_of(team), name=team.name)
     before, team.name = team.name, strip_nul(name).strip()
     if team.name == before:
         return team
@@ -80,13 +89,15 @@ def restore(*, actor: User | SystemActor, team: Team) -> Team:
 
 
 @transaction.atomic
-def delete(*, actor: User | SystemActor, team: Team) -> None:
+def delete(*, actor: User | SystemActor, team: Team, expected: Collection[str] = etags.ANY) -> None:
     """Delete a team that was never used, with its members' roles, quota, budget and secrets. For operators.
 
-    Raises `NotAllowed`, and `StateConflict` for a team with records: it can be archived.
+    Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` for a team with records: it can be
+    archived.
     """
     policies.require_operator(actor)
     team = Team.objects.select_for_update().get(pk=team.pk)
+    etags.require_expected(expected, team, *state_of(team), name=team.name)
     team_contents().require_unused(team)
     data = {"slug": team.slug, "name": team.name}
     team.delete()
@@ -94,6 +105,11 @@ def delete(*, actor: User | SystemActor, team: Team) -> None:
     events.record(
         actor=actor, kind=AuditKind.TEAM_DELETED, message=f"deleted the team {team.name}", data=data
     )
+
+
+def state_of(team: Team) -> tuple[object, ...]:
+    """Return what a version of the team covers besides its network access (`portal.common.etags`)."""
+    return (team.name, team.archived_at)
 
 
 def _locked(team: Team) -> Team:
