@@ -184,7 +184,7 @@ def decision_shown(decision: Decision) -> dict[str, Any]:
                 _("completed at the provider") if person.mfa else _("requested here, if required"),
             ),
         ],
-        "changed": []
+        "changes": []
         if decision.refusal is not None
         else [
             *(

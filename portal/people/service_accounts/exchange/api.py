@@ -137,9 +137,6 @@ class TokenExchange(ApiView):
             headers=NO_STORE,
         )
 
-    def _takes_keys(self, request: Request) -> bool:
-        return True
-
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, exceptions.UnsupportedMediaType | exceptions.ParseError):
             exc = OAuthError("invalid_request", "Send the parameters form encoded.")
