@@ -28,6 +28,8 @@ PACKAGES = "BERTH_PACKAGES"
 MAX_REQUEST_BYTES = 128 * 1024
 ANSWER_TIMEOUT_S = 5.0
 KERNEL_OOM_SCORE = 300
+CPU_COUNT = "PYTHON_CPU_COUNT"
+"""Set in every workspace. The sandbox shows an interpreter that has not read it the same number of cores."""
 # Read when an interpreter or library starts: a kernel that sets one of these gets a separate process.
 FIXED_AT_START = (
     "PYTHON",
@@ -167,7 +169,9 @@ def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | N
     """Start a kernel by the kernel server; return None if it needs a separate process."""
     arguments = arguments_of(command)
     changed = [
-        key for key in env if key.startswith(FIXED_AT_START) and (key, env[key]) != ("LANG", "C.UTF-8")
+        key
+        for key in env
+        if key.startswith(FIXED_AT_START) and key != CPU_COUNT and (key, env[key]) != ("LANG", "C.UTF-8")
     ]
     if _link is None or arguments is None or changed:
         return None
