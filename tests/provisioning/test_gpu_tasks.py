@@ -298,7 +298,9 @@ def gpu(index: int, node: str = "sim-001") -> str:
 @pytest.mark.parametrize("model", ["H100", "A100", "T4", "L4", "V100", "B200", "RTX-4090", "MI300X"])
 def test_reports_are_judged_by_the_checks_own_rules_and_never_a_pass(tmp_path: Path, model: str) -> None:
     driver = simulated(tmp_path, model=model, **{f"fault_{kind}": name for kind, name in ALL.items()})
-    wanted = ["fail", "fail", "hung", "degraded", "fail", "pass"]
+    # Some speeds of a V100 have no floor.
+    healthy = "degraded" if model == "V100" else "pass"
+    wanted = ["fail", "fail", "hung", "degraded", "fail", healthy]
     for level in ("quick", "standard"):
         for index, would_be in enumerate(wanted):
             report = driver.check_device(gpu(index), level)
