@@ -86,6 +86,24 @@ user_base = "ou=people,dc=example,dc=org"
     assert [each.kind for each in loaded(tmp_path, text)] == ["oidc", "saml", "ldap"]
 
 
+def test_one_claim_of_a_directory_leaves_the_others(tmp_path):
+    (directory,) = loaded(
+        tmp_path,
+        """
+[[provider]]
+kind = "ldap"
+id = "staff"
+name = "Staff"
+url = "ldaps://ldap.example.org"
+user_base = "ou=people"
+[provider.claims]
+username = "sAMAccountName"
+""",
+    )
+    claims = directory.claims
+    assert (claims.username, claims.subject, claims.email) == ("sAMAccountName", "entryUUID", "mail")
+
+
 def test_one_provider_by_variables(tmp_path):
     found = config.load(
         "", {"BERTH_OIDC_ISSUER": "https://x.org", "BERTH_OIDC_CLIENT_ID": "b", "BERTH_OIDC_TEAM": "all"}

@@ -117,6 +117,26 @@ class Claims(_Part, frozen=True, kw_only=True):
     groups: str = "groups"
 
 
+class SamlClaims(Claims, frozen=True, kw_only=True):
+    """The usual attributes of SAML providers."""
+
+    subject: str = "NameID"
+    username: str = "NameID"
+    first_name: str = "givenName"
+    last_name: str = "sn"
+
+
+class LdapClaims(Claims, frozen=True, kw_only=True):
+    """The usual attributes of directories."""
+
+    subject: str = "entryUUID"
+    username: str = "uid"
+    email: str = "mail"
+    name: str = "cn"
+    first_name: str = "givenName"
+    last_name: str = "sn"
+
+
 class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
     """Settings common to all kinds of providers."""
 
@@ -198,7 +218,7 @@ class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
     entity_id: str
     sso_url: str
     certificate: str
-    claims: Claims = Claims(subject="NameID", username="NameID", first_name="givenName", last_name="sn")
+    claims: SamlClaims = SamlClaims()
 
     @property
     def secrets(self) -> dict[str, str]:
@@ -225,9 +245,7 @@ class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
     group_filter: str = "(objectClass=groupOfNames)"
     group_type: str = "groupOfNames"
     timeout_s: int = 5
-    claims: Claims = Claims(
-        subject="entryUUID", username="uid", email="mail", name="cn", first_name="givenName", last_name="sn"
-    )
+    claims: LdapClaims = LdapClaims()
     trust_email: bool = True
 
     @property
