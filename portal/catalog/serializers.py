@@ -438,7 +438,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         [choice for choice in Activity.choices if choice[0]],
         allow_blank=True,
         required=False,
-        help_text="How activity is detected.",
+        help_text="Method to detect activity.",
     )
     start_timeout_s = serializers.IntegerField(
         min_value=5,

@@ -172,7 +172,7 @@ class EnvironmentChangeSerializer(StrictSerializer):
 
 
 class BuildCreateSerializer(StrictSerializer):
-    """Without `source`, builds the newest version. If that is ready, resolves it again as the next one."""
+    """Without `source`, builds the newest version or, if it is ready, a new one of the same source."""
 
     source_kind = serializers.ChoiceField(
         SourceKind.choices, default=SourceKind.PACKAGES, help_text="Format of `source`."
