@@ -28,7 +28,7 @@ class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
     Null means not measured. Points without measurements are omitted.
     """
 
-    start = serializers.DateTimeField(help_text="When it begins.")
+    start = serializers.DateTimeField(help_text="Start of the minute or hour.")
     measured_s = serializers.IntegerField(help_text="Number of seconds with measurements.")
     gpu_pct = serializers.FloatField(allow_null=True, help_text="Average GPU utilization in percent.")
     gpu_max_pct = serializers.IntegerField(allow_null=True, help_text="Maximum GPU utilization in percent.")

@@ -149,7 +149,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         )
     )
     cordon_cause = serializers.ChoiceField(
-        CordonCause.choices, allow_blank=True, help_text="What cordoned it."
+        CordonCause.choices, allow_blank=True, help_text="Cause of the cordon."
     )
     recovery = serializers.CharField(help_text="What returns it to service; empty if nothing has to be done.")
     warning = serializers.CharField(
