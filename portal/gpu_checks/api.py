@@ -69,7 +69,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     node = serializers.CharField(source="device.node.name")
     pool = serializers.CharField(source="device.node.pool.slug")
     kind = serializers.ChoiceField(
-        CheckKind.choices, help_text="What was done: a check, a scrub, a reset or another operation."
+        CheckKind.choices, help_text="Kind of operation: check, scrub, reset or another one."
     )
     level = serializers.ChoiceField(CheckLevel.choices, help_text="Level of the check.")
     cause = serializers.ChoiceField(CheckCause.choices, help_text="Cause of the run.")
@@ -136,7 +136,7 @@ class GpuCheckCreateSerializer(StrictSerializer):
     level = serializers.ChoiceField(
         CheckLevel.choices, default=CheckLevel.QUICK, help_text="Level of the check."
     )
-    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Which check to run.")
+    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Kind of check to run.")
 
     examples = {"device": "GPU-6f3c1f1e-8c0f-4d0c-9a77-2f6d2c1f0b11"}
 
