@@ -55,7 +55,7 @@ class PreviewTeamSerializer(serializers.Serializer[Any]):
     role = serializers.CharField(
         allow_blank=True, help_text="Role after the sign-in; empty if the membership ends."
     )
-    effect = serializers.ChoiceField(EFFECTS, help_text="How the membership would change.")
+    effect = serializers.ChoiceField(EFFECTS, help_text="Change of the membership.")
     by_rule = serializers.BooleanField(help_text="Whether the provider's rules can remove the membership.")
 
 
@@ -63,14 +63,14 @@ class PreviewRoleSerializer(serializers.Serializer[Any]):
     """A site role that a sign-in would change."""
 
     role = serializers.CharField(help_text="Site role.")
-    effect = serializers.ChoiceField(EFFECTS, help_text="How the role would change.")
+    effect = serializers.ChoiceField(EFFECTS, help_text="Change of the role.")
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """What a sign-in with these claims would do. Nothing has been changed."""
+    """Effects of a sign-in with these claims. Nothing has been changed."""
 
     action = serializers.ChoiceField(
-        ["refuse", "create", "link", "sign_in"], help_text="What the sign-in would do."
+        ["refuse", "create", "link", "sign_in"], help_text="Action of the sign-in."
     )
     username = serializers.CharField(allow_blank=True)
     refusal = RefusalSerializer(allow_null=True, help_text="Why it would be refused; null if it would not.")
@@ -99,14 +99,14 @@ class LookUpSerializer(serializers.Serializer[Any]):
     """A user's attributes in a directory, and what their sign-in would do. Nothing has been changed."""
 
     claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
-    outcome = PreviewSerializer(help_text="What a sign-in would do.")
+    outcome = PreviewSerializer(help_text="Effects of the sign-in.")
 
 
 class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
     """A link between an account and an identity at the provider."""
 
     username = serializers.CharField(source="user.username")
-    linked_by = serializers.CharField(source="how", help_text="How the account was linked.")
+    linked_by = serializers.CharField(source="how", help_text="Method by which the account was linked.")
 
     class Meta:
         model = IdentityLink
