@@ -78,7 +78,7 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     """A ledger entry of a team."""
 
     team = serializers.CharField(source="account.team.slug")
-    kind = serializers.ChoiceField(EntryKind.choices, help_text="What changed the balance.")
+    kind = serializers.ChoiceField(EntryKind.choices, help_text="Kind of entry.")
     actor = serializers.CharField(source="actor_label", help_text="Display name of the actor.")
 
     class Meta:

@@ -67,7 +67,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
     team = serializers.CharField(source="team.slug")
     requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
-    kind = serializers.ChoiceField(RequestKind.choices, help_text="Which limit the request would raise.")
+    kind = serializers.ChoiceField(RequestKind.choices, help_text="Limit that the request would raise.")
     state = serializers.ChoiceField(RequestState.choices)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
     workspace = serializers.UUIDField(
