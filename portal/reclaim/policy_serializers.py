@@ -175,12 +175,12 @@ class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
     workspace = serializers.UUIDField(help_text="Id of the workspace.")
     name = serializers.CharField()
     team = serializers.CharField(help_text="Short name of its team.")
-    at = serializers.DateTimeField(help_text="When it would have been stopped.")
+    at = serializers.DateTimeField(help_text="Time at which it would have been stopped.")
     cause = serializers.CharField(help_text="Cause: `longest`, `gpu_idle` or `release_gpu_idle`.")
 
 
 class ReclaimPreviewSerializer(serializers.Serializer[Any]):
-    """What a policy would have stopped, beyond actual stops."""
+    """Workspaces that a policy would have stopped, beyond actual stops."""
 
     since = serializers.DateTimeField(
         help_text="Start of the simulated period: 30 days ago, or the start of the records."

@@ -58,7 +58,7 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
     waiting = serializers.UUIDField(
         allow_null=True, help_text="Id of the queued workspace that would start; null for none."
     )
-    interrupts = serializers.CharField(help_text="What it interrupts, in words.")
+    interrupts = serializers.CharField(help_text="Interruptions, in words.")
     moves = ProposedMoveSerializer(many=True, help_text="Proposed moves.")
     proposed_at = serializers.DateTimeField(help_text="Time of the first proposal.")
     seen_at = serializers.DateTimeField(help_text="Last time that the proposal was found valid.")
@@ -66,7 +66,7 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Time of the decision; null if not decided."
     )
     decided_by = serializers.CharField(
-        allow_blank=True, help_text="Username of the user who decided; empty if not decided."
+        allow_blank=True, help_text="Name of the user who decided; empty if not decided."
     )
 
 
