@@ -43,9 +43,9 @@ class StepSerializer(serializers.Serializer[Step]):
     name = serializers.CharField()
     act = serializers.ChoiceField(
         [act.value for act in Act],
-        help_text="What is done to the entry; `by_hand` if only a person can do it.",
+        help_text="Action on the entry; `by_hand` if only a person can do it.",
     )
-    words = serializers.ListField(child=serializers.CharField(), help_text="What changes, field by field.")
+    words = serializers.ListField(child=serializers.CharField(), help_text="Changes, field by field.")
 
 
 class PlanSerializer(serializers.Serializer[Any]):
