@@ -109,10 +109,10 @@ class FeedViewSet(ListViewSet):
     @operation(
         "List events",
         description=(
-            "Oldest first, or by `sort`. Events of workspaces, quotas, reservations and teams "
-            "that you may see; of nodes, devices and pools for operators and auditors; of "
-            "accounts for administrators and auditors. To continue later, send the last `id` as "
-            "`after`: no event is lost or repeated."
+            "Oldest first, unless `sort` is set. Lists events of workspaces, quotas, reservations and "
+            "teams that you can see. Operators and auditors also see events of nodes, devices and "
+            "pools; administrators and auditors those of accounts. To continue later, send the last "
+            "`id` as `after`: no event is lost or repeated."
         ),
         responses={200: FeedEventSerializer(many=True)},
         errors=[400],
