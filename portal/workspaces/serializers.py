@@ -169,7 +169,7 @@ class StoppedSerializer(RowRepresentation, serializers.Serializer[StopCause]):
     set_by = serializers.CharField(
         allow_blank=True, help_text="Where the rule is set, such as `team:vision`, `settings` or `request`."
     )
-    at = serializers.DateTimeField(help_text="When it was stopped.")
+    at = serializers.DateTimeField(help_text="Time of the stop.")
 
 
 class OutOfMemorySerializer(RowRepresentation, serializers.Serializer[LostProgram]):

@@ -48,7 +48,7 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
             "ended_at": {"help_text": "When it was removed, or no longer found."},
             "removed_by": {
                 "help_text": (
-                    "Username of the requester of the removal, or name of the node that removed it "
+                    "Name of the user who requested the removal, or of the node that removed it "
                     "automatically."
                 )
             },
