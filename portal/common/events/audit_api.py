@@ -54,7 +54,7 @@ class AuditStreams(ApiView):
 
     @operation(
         "Read the progress of audit log forwarding",
-        description="For administrators. Empty if no receiver is configured.",
+        description="For administrators. The list is empty if no receiver is configured.",
         responses={200: AuditStreamSerializer(many=True)},
     )
     def get(self, request: UserRequest) -> Response:

@@ -19,7 +19,7 @@ class RevisionSerializer(serializers.Serializer[Any]):
     """An earlier version: who made the change, when, and what changed."""
 
     number = serializers.IntegerField(help_text="Number of the version, from 1.")
-    at = serializers.DateTimeField(help_text="When the change was made.")
+    at = serializers.DateTimeField(help_text="Time of the change.")
     actor = serializers.CharField(source="actor_label", help_text="Display name of the actor.")
     act = serializers.CharField(help_text="`created`, `changed`, `restored`, or `found`: as it was at first.")
     restored_from = serializers.IntegerField(
