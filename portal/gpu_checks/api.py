@@ -100,7 +100,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         read_only=True,
         help_text="UUIDs of linked devices that the run keeps free to measure the links.",
     )
-    progress = ProgressSerializer(help_text="Progress of the run; null before it starts.")
+    progress = ProgressSerializer(help_text="Progress of the run; `phase` is empty before it starts.")
     measures = serializers.JSONField(help_text="Measured values by name, with unit and minimum.")
 
     class Meta:

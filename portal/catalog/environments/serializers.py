@@ -229,7 +229,7 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     pool = serializers.CharField(source="node.pool.slug")
     state = serializers.ChoiceField(BuildState.choices)
     stage = serializers.ChoiceField(
-        Stage.choices, allow_blank=True, help_text="Current step of the build; null if it is not running."
+        Stage.choices, allow_blank=True, help_text="Current step of the build; empty if it is not running."
     )
     done = serializers.IntegerField(help_text="Packages completed in this stage, out of `total`.")
     percent = serializers.SerializerMethodField(
