@@ -43,14 +43,18 @@ from portal.common.scopes import Scope
 from portal.people.accounts.selectors import own_teams, team_by_slug
 
 SCOPES = {"GET": Scope.CATALOG_READ, "*": Scope.CATALOG_WRITE}
-NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Number of the version, from 1.")
 VERSIONS_SHOWN = 50
 
 
 class TemplateFilter(filters.FilterSet):
-    q = filters.CharFilter(method="words", label="Words in name, slug, description or program.")
-    team = filters.CharFilter(field_name="team__slug", label="Only this team's own.")
-    enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
+    q = filters.CharFilter(
+        method="words", label="Words to search for in name, slug, description and program."
+    )
+    team = filters.CharFilter(
+        field_name="team__slug", label="Only templates that belong to this team, by slug."
+    )
+    enabled = filters.BooleanFilter(label="`false` lists disabled ones, for users who can edit them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
     def words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
@@ -58,9 +62,9 @@ class TemplateFilter(filters.FilterSet):
 
 
 class FlavorFilter(filters.FilterSet):
-    q = filters.CharFilter(method="words", label="Words in name, slug, description or model.")
-    pool = filters.CharFilter(field_name="pool__slug", label="Only those that are had in this pool alone.")
-    enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
+    q = filters.CharFilter(method="words", label="Words to search for in name, slug, description and model.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Only flavors that are limited to this pool.")
+    enabled = filters.BooleanFilter(label="`false` lists disabled ones, for users who can edit them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
     def words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
@@ -134,7 +138,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
 
 @documented(
     list="List templates",
-    of="Those that your teams may use; all for operators and auditors.",
+    of="Lists those that your teams can use. Operators and auditors see all.",
     retrieve="Read a template",
 )
 class TemplateViewSet(EntryViewSet):
@@ -175,8 +179,10 @@ class TemplateViewSet(EntryViewSet):
     @operation(
         "Create a template",
         idempotent=True,
-        description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
-        "then begins with the team's and an underscore.",
+        description=(
+            "Operators create templates of the site. With `team`, owners can create templates of their "
+            "team; the slug of such a template starts with the slug of the team and an underscore."
+        ),
         request=TemplateCreateSerializer,
         responses={201: TemplateWrittenSerializer},
         errors=[400, 404, 409, 415],
@@ -193,7 +199,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Change a template",
-        description="Only the fields that are given. What runs goes on as it was started.",
+        description="Omitted fields stay unchanged. Running workspaces are not affected.",
         request=TemplateChangeSerializer(partial=True),
         responses={200: TemplateWrittenSerializer},
         parameters=[IF_MATCH],
@@ -214,7 +220,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "List the versions of a template",
-        description="For who keeps it, and for who sees all; the newest first, at most 50.",
+        description="For users who can edit the template, operators and auditors. Newest first, up to 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
     )
@@ -225,7 +231,7 @@ class TemplateViewSet(EntryViewSet):
     @operation(
         "Restore a version of a template",
         idempotent=True,
-        description="Creates a new change with the values of that version.",
+        description="Creates a new version with the values of the earlier one.",
         request=None,
         responses={200: TemplateWrittenSerializer},
         parameters=[NUMBER, IF_MATCH],
@@ -238,7 +244,7 @@ class TemplateViewSet(EntryViewSet):
 
 @documented(
     list="List flavors",
-    of="Those that your teams may use; all for operators and auditors.",
+    of="Lists those that your teams can use. Operators and auditors see all.",
     retrieve="Read a flavor",
 )
 class FlavorViewSet(EntryViewSet):
@@ -300,7 +306,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "List the versions of a flavor",
-        description="For operators and auditors; the newest first, at most 50.",
+        description="For operators and auditors. Newest first, up to 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
     )
@@ -311,7 +317,7 @@ class FlavorViewSet(EntryViewSet):
     @operation(
         "Restore a version of a flavor",
         idempotent=True,
-        description="Creates a new change with the values of that version.",
+        description="Creates a new version with the values of the earlier one.",
         request=None,
         responses={200: FlavorSerializer},
         parameters=[NUMBER, IF_MATCH],

@@ -37,31 +37,35 @@ from provisioning.git_urls import MAX_REF, MAX_URL
 from provisioning.types import WHOLE_DEVICE_MILLI
 
 MOUNTS_HELP = (
-    "Folders of the node that its workspaces are shown as `/data/NAME`, by the names under which nodes list "
-    "them; `NAME:rw` to write there."
+    "Folders of the node, by name, that workspaces see as `/data/NAME`. `NAME:rw` makes a folder writable."
 )
 
 
 class AcceleratorsSerializer(serializers.Serializer[Any]):
-    """Accelerators on each node; `share_milli` is 1000 for whole ones, `within` what several must share."""
+    """Accelerators on each node. `share_milli` is 1000 for whole accelerators."""
 
-    count = serializers.IntegerField(help_text="Number on each node; 0 for none.")
+    count = serializers.IntegerField(help_text="Number of accelerators on each node; 0 for none.")
     model = serializers.CharField(allow_blank=True)
     share_milli = serializers.IntegerField(
         help_text="Share of each accelerator, in thousandths. 1000 is a whole one."
     )
     isolated = serializers.BooleanField(
         default=True,
-        help_text="False for a share of a device: everybody on that device can take all of its memory and "
-        "time, and an error of one may end the work of the others.",
+        help_text=(
+            "Whether the accelerator is isolated from other workspaces. False for a share of a device: "
+            "each workspace on it can use all of its memory and time, and an error of one can end the "
+            "others."
+        ),
     )
     memory_mib = serializers.IntegerField()
     models = serializers.ListField(
         child=serializers.CharField(),
         required=False,
-        help_text="Several that will do; `model` is empty then.",
+        help_text="Accepted models, if there are several. `model` is then empty.",
     )
-    mig_profile = serializers.CharField(default="", allow_blank=True, help_text="MIG profile, as `1g.10gb`.")
+    mig_profile = serializers.CharField(
+        default="", allow_blank=True, help_text="MIG profile, such as `1g.10gb`."
+    )
     within = serializers.ChoiceField(
         Bond.choices,
         default=Bond.NODE,
@@ -114,14 +118,17 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
         source="successor.slug",
         allow_null=True,
         default=None,
-        help_text="Replacement; null: none.",
+        help_text="Slug of the replacement; null for none.",
     )
     teams = serializers.SerializerMethodField(
         help_text=(
-            "Slugs of the teams that may use it; null: everyone. Only operators and auditors see other teams."
+            "Slugs of the teams that can use it; null for everyone. Only operators and auditors see "
+            "other teams."
         )
     )
-    deprecated = serializers.BooleanField(help_text="Still available, but marked.")
+    deprecated = serializers.BooleanField(
+        help_text="Whether it is deprecated. Deprecated ones can still be used."
+    )
     default_lifetime_hours = _hours("Hours after which such a workspace stops by default; 0 means no limit.")
     max_lifetime_hours = _hours("Maximum lifetime in hours, extensions included; 0 means no limit.")
 
@@ -140,22 +147,31 @@ class TemplateSerializer(EntrySerializer):
     """A template. `available` is false if no node has its program; `reason` says so."""
 
     min_compute_capability = serializers.CharField(
-        read_only=True, help_text="The least that a device must have; empty is any."
+        read_only=True, help_text="Minimum CUDA compute capability, such as `8.0`; empty for any."
     )
     team = serializers.CharField(
-        source="team.slug", allow_null=True, default=None, help_text="Whose own it is; null: the site's."
+        source="team.slug",
+        allow_null=True,
+        default=None,
+        help_text="Slug of the team that owns it; null for a template of the site.",
     )
     environment = serializers.CharField(
         source="environment.slug",
         allow_null=True,
         default=None,
-        help_text="The software that its workspaces get; null: what each node has by itself.",
+        help_text="Slug of the software environment; null for the software of the node.",
     )
     mounts = serializers.ListField(child=serializers.CharField(), help_text=MOUNTS_HELP)
-    argv = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
-    env = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
-    startup = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
-    available = serializers.SerializerMethodField(help_text="Whether some node has its program.")
+    argv = serializers.SerializerMethodField(
+        help_text="Start command of the template; null if you cannot edit it."
+    )
+    env = serializers.SerializerMethodField(
+        help_text="Environment variables of the program; null if you cannot edit it."
+    )
+    startup = serializers.SerializerMethodField(
+        help_text="Shell script that runs before the program; null if you cannot edit it."
+    )
+    available = serializers.SerializerMethodField(help_text="Whether at least one node has its program.")
     reason = serializers.SerializerMethodField(help_text="Why no node can run it; empty if one can.")
     next_action = serializers.SerializerMethodField()
 
@@ -225,7 +241,7 @@ class FlavorSerializer(EntrySerializer):
     work_lost = serializers.ChoiceField(
         WorkLost.choices,
         allow_blank=True,
-        help_text="When work of this size is lost if it has to make room; empty is as the template says.",
+        help_text="When a preemption loses work; empty uses the value of the template.",
     )
     expected_hours = serializers.FloatField(read_only=True, help_text=EXPECTED_WORDS)
 
@@ -301,14 +317,14 @@ class EntryChangeSerializer(StrictSerializer):
     deprecated = serializers.BooleanField(
         required=False, help_text="Whether new workspaces should use another one."
     )
-    teams = _slugs(help_text="Slugs of the teams that may use it; null: everyone.")
+    teams = _slugs(help_text="Slugs of the teams that can use it; null for everyone.")
     default_lifetime_hours = _lifetime(
-        "Hours until a workspace stops if the user enters nothing; 0: no end. The shorter of "
-        "template and flavor applies. Default: site setting."
+        "Default lifetime of a workspace in hours; 0 for no limit. The shorter of template and flavor "
+        "applies. Default: site setting."
     )
     max_lifetime_hours = _lifetime(
-        "Maximum hours, extensions included; 0: no end. The shorter of template and flavor "
-        "applies. Default: site setting."
+        "Maximum lifetime in hours, extensions included; 0 for no limit. The shorter of template and "
+        "flavor applies. Default: site setting."
     )
 
     examples = {"default_lifetime_hours": 8, "max_lifetime_hours": 72}
@@ -324,13 +340,13 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         help_text="Name of an icon.",
     )
     program = serializers.CharField(
-        max_length=80, help_text="What a node must have, as inventory reports it."
+        max_length=80, help_text="Program that a node must have, as reported by its inventory."
     )
     install_hint = serializers.CharField(
         max_length=200,
         allow_blank=True,
         required=False,
-        help_text="What to install on nodes to run it.",
+        help_text="Instructions for operators if the program is missing.",
     )
     min_cuda = serializers.CharField(
         max_length=6,
@@ -360,7 +376,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         trim_whitespace=False,
         allow_blank=True,
         required=False,
-        help_text="A shell script that runs before the program, in its sandbox.",
+        help_text="Shell script that runs before the program, in its sandbox.",
     )
     ready_path = serializers.CharField(
         max_length=200, required=False, help_text="Path that responds once the program is ready."
@@ -373,51 +389,56 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         required=False,
         help_text="Credentials that the front door adds to requests to the program.",
     )
-    service_workers = serializers.BooleanField(required=False, help_text="Not for a team's own.")
+    service_workers = serializers.BooleanField(
+        required=False, help_text="Whether the app can install service workers. Not for templates of teams."
+    )
     egress = serializers.ChoiceField(
         [choice for choice in TemplateEgress.choices if choice[0]],
         allow_blank=True,
         required=False,
-        help_text="What its workspaces may reach, at most; empty: what their pool allows.",
+        help_text="Maximum network access of workspaces; empty for the policy of the pool.",
     )
     egress_allow = serializers.CharField(
         max_length=4000,
         allow_blank=True,
         required=False,
-        help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
+        help_text="With `list`: allowed hosts, such as `*.example.org`, and networks, separated by commas.",
     )
     git_url = serializers.CharField(
         max_length=MAX_URL,
         allow_blank=True,
         required=False,
-        help_text="A Git repository that its workspaces clone at their start, unless they name another.",
+        help_text="Git repository that workspaces clone at start, unless they set another.",
     )
     git_ref = serializers.CharField(
-        max_length=MAX_REF, allow_blank=True, required=False, help_text="A branch, tag or commit of it."
+        max_length=MAX_REF,
+        allow_blank=True,
+        required=False,
+        help_text="Branch, tag or commit of the repository; empty for the default branch.",
     )
     git_secret = serializers.CharField(
         max_length=64,
         allow_blank=True,
         required=False,
-        help_text="Name of the secret of the template or the team that opens it.",
+        help_text="Name of the secret of the template or team with the credentials.",
     )
     mounts = serializers.ListField(
         child=serializers.RegexField(folders.WORD.pattern + r"\Z", max_length=43),
         max_length=folders.MOST,
         required=False,
-        help_text=MOUNTS_HELP + " Not for a team's own.",
+        help_text=MOUNTS_HELP + " Not for templates of teams.",
     )
     dotfiles_url = serializers.CharField(
         max_length=MAX_URL,
         allow_blank=True,
         required=False,
-        help_text="Dotfiles that are cloned for users who have none of their own.",
+        help_text="Dotfiles for users without their own.",
     )
     activity = serializers.ChoiceField(
         [choice for choice in Activity.choices if choice[0]],
         allow_blank=True,
         required=False,
-        help_text="How activity is detected.",
+        help_text="Method to detect activity.",
     )
     start_timeout_s = serializers.IntegerField(
         min_value=5,
@@ -466,7 +487,10 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
 
     slug = serializers.CharField(max_length=81)
     team = serializers.CharField(
-        max_length=40, allow_null=True, required=False, help_text="Whose own it will be; null: the site's."
+        max_length=40,
+        allow_null=True,
+        required=False,
+        help_text="Slug of the team that will own it; null for a template of the site.",
     )
 
 
@@ -474,7 +498,10 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
     """Accelerators on each node, in a flavor to write."""
 
     count = _integer_field(
-        0, MAX_ACCELERATORS, source="accelerator_count", help_text="Number on each node; 0 for none."
+        0,
+        MAX_ACCELERATORS,
+        source="accelerator_count",
+        help_text="Number of accelerators on each node; 0 for none.",
     )
     model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
     models = serializers.ListField(
@@ -482,7 +509,7 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         child=serializers.CharField(max_length=80),
         max_length=MAX_ACCELERATORS,
         required=False,
-        help_text="Several models of which any will do; then leave `model` empty.",
+        help_text="Accepted models, if there are several. Then leave `model` empty.",
     )
     share_milli = _integer_field(
         1,
@@ -495,7 +522,7 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         max_length=40,
         allow_blank=True,
         required=False,
-        help_text="MIG profile, as `1g.10gb`.",
+        help_text="MIG profile, such as `1g.10gb`.",
     )
     within = serializers.ChoiceField(
         Bond.choices,

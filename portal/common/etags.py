@@ -33,8 +33,8 @@ IF_MATCH = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     description=(
-        "Only if the resource is unchanged since the response with this `ETag`. Otherwise "
-        "412, with who changed it."
+        "`ETag` of an earlier response. If the resource has changed since, the request fails with 412 "
+        "and the name of the last editor."
     ),
 )
 

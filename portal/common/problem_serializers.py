@@ -32,12 +32,12 @@ def schemas() -> dict[str, Any]:
         "ReasonCode": {
             "type": "string",
             "enum": reason_codes,
-            "description": "Why something is refused, waits or is as it is. Others may come.",
+            "description": "Reason code for an error, a wait or a state. Codes may be added.",
         },
         "ProblemCode": {
             "description": (
-                "What kind of error it is: one of these, or the code of its reason. Stable once released; "
-                "others may come, which are to be treated as their status."
+                "Error code: one of these, or the code of its reason. Codes are stable once released. "
+                "Handle an unknown code by its HTTP status."
             ),
             "anyOf": [
                 {"type": "string", "enum": [code.value for code in ProblemCode]},
@@ -50,8 +50,8 @@ def schemas() -> dict[str, Any]:
 class ReasonSerializer(serializers.Serializer[Any]):
     """Machine-readable reason: compare `code`, read `params`."""
 
-    code = ReasonCodeField(help_text="Why, as a code to decide by.")
-    params = serializers.DictField(help_text="Names, and amounts in base units.")
+    code = ReasonCodeField(help_text="Reason code.")
+    params = serializers.DictField(help_text="Parameters of the reason: names, and amounts in base units.")
 
 
 @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/NodeReason"}})
@@ -76,59 +76,62 @@ class ProblemSerializer(serializers.Serializer[Any]):
     """
 
     type = serializers.CharField(help_text="`urn:berth:problem:` and the code.")
-    title = serializers.CharField(help_text="What kind of error it is, in a few words.")
-    status = serializers.IntegerField(
-        min_value=400, max_value=599, help_text="The status of the answer, again."
-    )
-    code = ProblemCodeField(help_text="What kind of error it is, for programs.")
-    detail = serializers.CharField(help_text="A sentence for people.")
-    next_action = serializers.CharField(required=False, help_text="What to do about it, in a sentence.")
-    instance = serializers.CharField(required=False, help_text="The path that was asked.")
+    title = serializers.CharField(help_text="Short summary of the error.")
+    status = serializers.IntegerField(min_value=400, max_value=599, help_text="HTTP status of the response.")
+    code = ProblemCodeField(help_text="Error code.")
+    detail = serializers.CharField(help_text="Explanation, as a sentence.")
+    next_action = serializers.CharField(required=False, help_text="Suggested next action, as a sentence.")
+    instance = serializers.CharField(required=False, help_text="Path of the request.")
     request_id = serializers.CharField(
         required=False, help_text="Identifies the request in the portal's log. Give it to an operator."
     )
-    reason = ReasonSerializer(required=False, help_text="Finer than `code`, where there is more to know.")
+    reason = ReasonSerializer(required=False, help_text="More specific reason than `code`, if there is one.")
     errors = serializers.DictField(  # type: ignore[assignment]
         child=serializers.ListField(child=serializers.CharField()),
         required=False,
         help_text=(
-            "With 400 and 409: what is wrong with single fields. A field in another one is named with a dot "
-            "(`git.url`), one of an object in a list with its place (`rules.0.claim`); the empty name is the "
-            "body itself."
+            "With 400 and 409: errors by field. Nested fields have a dot (`git.url`), fields in lists "
+            "also the index (`rules.0.claim`). The empty name is the body itself."
         ),
     )
-    reasons = NodeReasonsField(required=False, help_text="With `impossible`: why, for each node.")
-    blocker = BlockerField(required=False, help_text="With `needs_approval`: the rule in the way.")
+    reasons = NodeReasonsField(required=False, help_text="With `impossible`: the reason for each node.")
+    blocker = BlockerField(required=False, help_text="With `needs_approval`: the blocking rule.")
     ask = AskField(
         required=False,
         allow_null=True,
-        help_text="With `needs_approval`: what to ask for; null where asking does not help.",
+        help_text=(
+            "With `needs_approval`: body for `POST quota-requests`; null if a request would not help."
+        ),
     )
     state = serializers.CharField(
-        required=False, help_text="With `conflict` and `precondition_failed`: the present state."
+        required=False, help_text="With `conflict` and `precondition_failed`: the current state."
     )
     changed_by = serializers.CharField(
-        required=False, help_text="With `changed_meanwhile`: who changed it since, as people know them."
+        required=False, help_text="With `changed_meanwhile`: display name of the last editor."
     )
-    count = serializers.IntegerField(required=False, help_text="With `in_use`: by how many.")
+    count = serializers.IntegerField(
+        required=False, help_text="With `in_use`: number of users of the resource."
+    )
     run = serializers.UUIDField(
-        required=False, help_text="With `check_under_way`: the GPU check that is under way."
+        required=False, help_text="With `check_under_way`: id of the GPU check in progress."
     )
     quota_request = serializers.UUIDField(
-        required=False, help_text="With `asked_already` and `decided_already`: the request for more."
+        required=False, help_text="With `asked_already` and `decided_already`: id of the quota request."
     )
     join_request = serializers.UUIDField(
-        required=False, help_text="With `decided_already`: the request to join."
+        required=False, help_text="With `decided_already`: id of the request to join."
     )
     state_of_request = serializers.CharField(
-        required=False, help_text="With `decided_already`: what became of the request."
+        required=False, help_text="With `decided_already`: state of the request."
     )
-    url = serializers.CharField(required=False, help_text="With `asked_already`: the page of that request.")
+    url = serializers.CharField(
+        required=False, help_text="With `asked_already`: page of the request in the portal."
+    )
     again_at = serializers.DateTimeField(
-        required=False, help_text="With `ask_to_join_later`: when one may ask again."
+        required=False, help_text="With `ask_to_join_later`: earliest time for a new request."
     )
     next_start = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text="With a reservation that does not fit: when it would; null where that is not known.",
+        help_text="For a reservation that does not fit: next start at which it would; null if unknown.",
     )

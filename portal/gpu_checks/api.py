@@ -54,7 +54,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
     phase = serializers.CharField(
         default="", help_text="`prepare`, `start`, `beat`, `result` or `end`; empty before it starts."
     )
-    test = serializers.CharField(default="", help_text="The test that runs.")
+    test = serializers.CharField(default="", help_text="Current test.")
     done = serializers.IntegerField(default=0, help_text="Amount of work done, out of `total`.")
     total = serializers.IntegerField(default=0, help_text="Total amount of work.")
     elapsed_ms = serializers.IntegerField(default=0, help_text="Elapsed time in milliseconds.")
@@ -69,14 +69,17 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     node = serializers.CharField(source="device.node.name")
     pool = serializers.CharField(source="device.node.pool.slug")
     kind = serializers.ChoiceField(
-        CheckKind.choices, help_text="What was done: a check, a scrub, a reset or another operation."
+        CheckKind.choices, help_text="Kind of operation: check, scrub, reset or another one."
     )
     level = serializers.ChoiceField(CheckLevel.choices, help_text="Level of the check.")
     cause = serializers.ChoiceField(CheckCause.choices, help_text="Cause of the run.")
     state = serializers.ChoiceField(RunState.choices)
-    verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
+    verdict = serializers.ChoiceField(
+        CheckVerdict.choices, allow_blank=True, help_text="Verdict of the run; empty until it is done."
+    )
     recovery = serializers.CharField(
-        allow_blank=True, help_text="What brings the device back, as it is called of devices."
+        allow_blank=True,
+        help_text="What returns the device to service, with the same values as `recovery` of devices.",
     )
     requester = serializers.CharField(
         source="requester.username", default=None, allow_null=True, help_text="Username of the requester."
@@ -84,7 +87,9 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     partner = serializers.UUIDField(
         source="partner_id",
         allow_null=True,
-        help_text="Of a check of a link between two nodes: id of the run at its other end.",
+        help_text=(
+            "Id of the run on the other node, for a check of a link between two nodes; null for others."
+        ),
     )
     partner_node = serializers.CharField(
         source="partner.device.node.name", default=None, allow_null=True, help_text="Name of the other node."
@@ -93,10 +98,10 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         slug_field="uuid",
         many=True,
         read_only=True,
-        help_text="UUIDs of the linked devices that were kept free for it, to measure the links to them.",
+        help_text="UUIDs of linked devices that the run keeps free to measure the links.",
     )
-    progress = ProgressSerializer(help_text="Progress of the run; null before it starts.")
-    measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
+    progress = ProgressSerializer(help_text="Progress of the run; `phase` is empty before it starts.")
+    measures = serializers.JSONField(help_text="Measured values by name, with unit and minimum.")
 
     class Meta:
         model = GpuCheckRun
@@ -131,7 +136,7 @@ class GpuCheckCreateSerializer(StrictSerializer):
     level = serializers.ChoiceField(
         CheckLevel.choices, default=CheckLevel.QUICK, help_text="Level of the check."
     )
-    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Which check to run.")
+    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Kind of check to run.")
 
     examples = {"device": "GPU-6f3c1f1e-8c0f-4d0c-9a77-2f6d2c1f0b11"}
 
@@ -141,10 +146,10 @@ class GpuCheckFilter(filters.FilterSet):
     uuid = filters.CharFilter(field_name="device__uuid", label="UUID of the device.")
     pool = filters.CharFilter(field_name="device__node__pool__slug", label="Slug of the pool.")
     node = filters.CharFilter(field_name="device__node__name", label="Name of the node.")
-    kind = filters.ChoiceFilter(choices=CheckKind.choices, label="Check or scrub.")
-    cause = filters.ChoiceFilter(choices=CheckCause.choices, label="Why it was run.")
-    state = filters.ChoiceFilter(choices=RunState.choices, label="How far it is.")
-    verdict = filters.ChoiceFilter(choices=CheckVerdict.choices, label="How it ended.")
+    kind = filters.ChoiceFilter(choices=CheckKind.choices, label="Only runs of this kind.")
+    cause = filters.ChoiceFilter(choices=CheckCause.choices, label="Only runs with this cause.")
+    state = filters.ChoiceFilter(choices=RunState.choices, label="Only those in this state.")
+    verdict = filters.ChoiceFilter(choices=CheckVerdict.choices, label="Only runs with this verdict.")
 
 
 def _version(run: GpuCheckRun) -> int:
@@ -186,14 +191,16 @@ class GpuCheckViewSet(ReadViewSet):
     @operation(
         "Check or scrub a device",
         idempotent=True,
-        description="For operators. Nothing is placed on the device until it has ended. Asking for what is "
-        "under way already answers with that.",
+        description=(
+            "For operators. No workspace is placed on the device until the run has ended. If the same run "
+            "is already in progress, returns that one."
+        ),
         request=GpuCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
         retry_after_s=5,
         errors=[400, 404, 409, 415, 422],
         examples=[
-            OpenApiExample("a quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
+            OpenApiExample("A quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
         ],
     )
     def create(self, request: UserRequest) -> Response:
@@ -205,8 +212,8 @@ class GpuCheckViewSet(ReadViewSet):
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
     @operation(
-        "Cancel a GPU check that has not begun",
-        description="For operators. What runs goes on to its end.",
+        "Cancel a queued GPU check",
+        description="For operators. A running check cannot be cancelled.",
         request=None,
         responses={200: GpuCheckSerializer},
         errors=[404, 409],
@@ -218,8 +225,10 @@ class GpuCheckViewSet(ReadViewSet):
 
     @operation(
         "Follow a GPU check",
-        description="Server-sent events: the check as it is, then again whenever it has come further. The "
-        "stream ends with the check, or after some minutes: connect again then.",
+        description=(
+            "Server-sent events: the current state of the check, then each change. The stream ends with "
+            "the check, or after some minutes: reconnect to continue."
+        ),
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
         errors=[404, 429],
     )
@@ -255,13 +264,15 @@ class DeviceResetViewSet(ApiViewSet):
     @operation(
         "Reset a GPU",
         idempotent=True,
-        description="For operators. By the vendor's own tool on its node, where nobody holds the GPU, and "
-        "where it is cordoned or its last check advises it. Meanwhile the node's charts and its watch for "
-        "errors pause, and its other checks wait. The answer is a GPU check of the kind `reset`: `verdict` "
-        "is `pass` when it was done, `inconclusive` when it was refused and nothing was touched, `fail` or "
-        "`hung` when only a reboot helps. A check follows at once, and lifts the cordon as any other. Asking "
-        "for what is under way already answers with that. A simulated GPU is not reset, which its `summary` "
-        "says.",
+        description=(
+            "For operators. Resets the GPU with the vendor's tool on its node. The GPU must be "
+            "unallocated, and either cordoned or recommended for a reset by its last check. Charts, error "
+            "monitoring and other checks of the node pause during the reset. Returns a GPU check of the "
+            "kind `reset`. Its `verdict` is `pass` after a reset, `inconclusive` if the reset was refused "
+            "and nothing changed, and `fail` or `hung` if the node needs a reboot. A check follows "
+            "immediately and can lift the cordon. If a reset is already in progress, returns that one. "
+            "Simulated GPUs are not reset; `summary` says so."
+        ),
         request=None,
         responses={202: GpuCheckSerializer},
         retry_after_s=5,
@@ -275,7 +286,7 @@ class DeviceResetViewSet(ApiViewSet):
 
 
 class LinkCheckCreateSerializer(StrictSerializer):
-    with_node = serializers.UUIDField(help_text="Id of the other node; of the same pool.")
+    with_node = serializers.UUIDField(help_text="Id of the other node, which must be in the same pool.")
 
     examples = {"with_node": "6f1c2a52-0f57-4f0e-8d4c-3b1f5a7e9c21"}
 
@@ -291,13 +302,15 @@ class NodeLinkViewSet(ApiViewSet):
     @operation(
         "Check the link to another node",
         idempotent=True,
-        description="For operators, where both nodes have RDMA. One idle whole GPU of each, which has passed "
-        "a check, is held as long as it goes on. They make sums of what both have, by NCCL over RDMA alone, "
-        "each compared bit by bit on both; the figure is `between_nodes_gb_s` among the `measures`. The "
-        "answer is the run on the first node, of the kind `pair`; that on the other is its `partner`. A link "
-        "has two ends: wrong words or a slow link are `degraded`, no connection is `inconclusive`, and "
-        "neither takes a device out. Once both have ended, the verdict of each is the worse of both. Asking "
-        "for what is under way already answers with that.",
+        description=(
+            "For operators. Both nodes need RDMA. The check holds one idle whole GPU of each node that has "
+            "passed a check. It runs NCCL all-reduce operations over RDMA only, compares the results bit "
+            "by bit on both nodes and reports the bandwidth as `between_nodes_gb_s` in `measures`. Returns "
+            "the run on the first node, of the kind `pair`; `partner` is the run on the other node. Wrong "
+            "results or a slow link are `degraded`, no connection is `inconclusive`. Neither takes a "
+            "device out of service. Once both runs have ended, both have the worse verdict. If the same "
+            "check is already in progress, returns that one."
+        ),
         request=LinkCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
         retry_after_s=5,
@@ -319,7 +332,7 @@ class GpuCheckSchema(ApiView):
     scopes = SCOPES
 
     @operation(
-        "The JSON Schema of a GPU check's report",
+        "Read the JSON Schema of GPU check reports",
         responses={(200, "application/schema+json"): OpenApiTypes.OBJECT},
     )
     def get(self, request: UserRequest) -> HttpResponse:
@@ -335,21 +348,28 @@ def _hours(help_text: str) -> serializers.IntegerField:
 class PoolChecksSerializer(StrictSerializer):
     """Settings for automatic checks of a pool's devices. 0 hours means never."""
 
-    check_every_hours = _hours("After how many hours a device that is free is checked again; 0 for never.")
+    check_every_hours = _hours("Interval between checks of a free device, in hours; 0 for never.")
     check_level = serializers.ChoiceField(
         CheckLevel.choices, required=False, help_text="Level of the scheduled checks."
     )
     hand_out_max_age_hours = _hours(
-        "A device whose last pass is older, in hours, is checked before it is handed out; 0 for never.",
+        (
+            "Maximum age, in hours, of the last passed check before a device is allocated. An older one "
+            "triggers a check; 0 for never."
+        ),
     )
     check_required = serializers.BooleanField(
-        required=False, help_text="Keep a device back when its check could not be run at all."
+        required=False, help_text="Whether to keep a device out of service if its check could not run."
     )
-    scrub_required = serializers.BooleanField(required=False, help_text="The same for scrubs.")
+    scrub_required = serializers.BooleanField(
+        required=False, help_text="Whether to keep a device out of service if its scrub could not run."
+    )
     mig_repartition = serializers.BooleanField(
         required=False,
-        help_text="Destroy idle MIG instances and create others where a start needs them. "
-        "Does nothing where the pool's driver cannot: its capabilities lack `repartition`.",
+        help_text=(
+            "Whether to destroy idle MIG instances and create others that a start needs. Requires the "
+            "capability `repartition` of the pool's driver."
+        ),
     )
 
     examples = {"check_every_hours": 24}
@@ -362,14 +382,16 @@ class PoolChecks(ApiView):
     operation_ids = {"get": "getPoolChecks", "put": "setPoolChecks"}
     scopes = SCOPES
 
-    @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])
+    @operation("Read a pool's check settings", responses={200: PoolChecksSerializer}, errors=[404])
     def get(self, request: UserRequest, slug: str) -> Response:
         return _checks(pool_by_slug(slug))
 
     @operation(
-        "Set when a pool's devices are checked",
-        description="For operators. Replaces all of them. What is left out gets its default: 168 hours, "
-        "`standard`, 24 hours, check and scrub required, no repartition.",
+        "Set a pool's check settings",
+        description=(
+            "For operators. Replaces all settings. Omitted fields get their defaults: 168 hours, "
+            "`standard`, 24 hours, check and scrub required, no repartition."
+        ),
         request=PoolChecksSerializer,
         responses={200: PoolChecksSerializer},
         parameters=[IF_MATCH],

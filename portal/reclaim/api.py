@@ -34,18 +34,21 @@ class KeepSerializer(StrictSerializer):
 class SignalSerializer(serializers.Serializer[Any]):
     """A measured value; null if not measured, which counts as active."""
 
-    kind = serializers.ChoiceField([kind.value for kind in SignalKind], help_text="What is measured.")
+    kind = serializers.ChoiceField([kind.value for kind in SignalKind], help_text="Kind of signal.")
     value = serializers.FloatField(
         allow_null=True,
-        help_text="`gpu`: percent, `cpu`: cores, `traffic`: bytes a second by the gateway, else how many.",
+        help_text=(
+            "Measured value. `gpu` is in percent, `cpu` in cores, `traffic` in bytes per second through "
+            "the gateway; others are counts."
+        ),
     )
     threshold = serializers.FloatField(help_text="Lowest value that counts as activity.")
     active = serializers.BooleanField(help_text="Whether it counts as activity.")
 
 
 CAUSES = (
-    "`lifetime`, `longest`, `gpu_idle`, `idle`, `schedule`, `budget`; `release` and `release_gpu_idle` take "
-    "back its accelerators only."
+    "Cause of the step: `lifetime`, `longest`, `gpu_idle`, `idle`, `schedule` or `budget`. `release` "
+    "and `release_gpu_idle` only release its accelerators."
 )
 
 
@@ -72,18 +75,23 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
     """A value that applies to a workspace, and its source."""
 
     name = serializers.CharField(
-        help_text="`idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
+        help_text=(
+            "Name of the rule: `idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, "
+            "`stop_when_spent` or `week`."
+        )
     )
     value = serializers.JSONField(allow_null=True, help_text="Value of the rule; null for none.")
-    set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
+    set_by = serializers.CharField(
+        help_text="Source of the value: `settings`, or the target of a policy, such as `flavor:a100-full`."
+    )
 
 
 class DiscontentSerializer(serializers.Serializer[Any]):
     """Why a workspace gets less than it should at its placement."""
 
-    contentment = serializers.IntegerField(help_text="What it gets of what it should get, in percent.")
-    reason = serializers.CharField(help_text="The code of why.")
-    message = serializers.CharField(help_text="Why, in a sentence.")
+    contentment = serializers.IntegerField(help_text="Performance in percent of what it should get.")
+    reason = serializers.CharField(help_text="Code of the reason.")
+    message = serializers.CharField(help_text="Reason, as a sentence.")
     since = serializers.DateTimeField(help_text="Start of the period.")
 
 
@@ -91,17 +99,17 @@ class WorkProgressSerializer(serializers.Serializer[Any]):
     """The pace of the work by a metric of the job."""
 
     name = serializers.CharField()
-    rate = serializers.FloatField(help_text="How much was done a second within the last ten minutes.")
+    rate = serializers.FloatField(help_text="Average rate per second over the last 10 minutes.")
     best = serializers.FloatField(
-        allow_null=True, help_text="The highest rate at its present place within a week."
+        allow_null=True, help_text="Highest rate at the current placement within 7 days."
     )
     best_elsewhere = serializers.FloatField(
         allow_null=True,
-        help_text="The highest rate at another place, with the same amounts of everything; null: none.",
+        help_text="Highest rate at another placement with the same resources; null for none.",
     )
-    best_node = serializers.CharField(help_text="The node of that place; empty where there is none.")
+    best_node = serializers.CharField(help_text="Name of the node of that placement; empty for none.")
     percent = serializers.IntegerField(
-        allow_null=True, help_text="The rate in percent of the best elsewhere; below 80 it is slow."
+        allow_null=True, help_text="Rate in percent of `best_elsewhere`. Below 80 counts as slow."
     )
 
 
@@ -109,33 +117,40 @@ class ActivitySerializer(serializers.Serializer[Any]):
     """The activity of a running workspace, and possible causes of a reclaim."""
 
     observed_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last observation.")
-    idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
-    gpu_idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing on its GPUs.")
+    idle_s = serializers.FloatField(allow_null=True, help_text="Idle time in seconds; null if unknown.")
+    gpu_idle_s = serializers.FloatField(
+        allow_null=True, help_text="Idle time of its GPUs in seconds; null if unknown."
+    )
     idle_limit_s = serializers.IntegerField(
-        allow_null=True, help_text="After which a step is due; null: never."
+        allow_null=True, help_text="Idle time in seconds after which a step is due; null for never."
     )
     kept_until = serializers.DateTimeField(
         allow_null=True, help_text="End of the protection from reclaim; null for none."
     )
-    stops_at = serializers.DateTimeField(allow_null=True, help_text="Where a step has been announced: when.")
+    stops_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the announced step; null for none."
+    )
     step = serializers.ChoiceField(
         ["release", "stop"],
         allow_null=True,
-        help_text="Which: `release` restarts its app without accelerators.",
+        help_text="The announced step. `release` restarts the app without accelerators.",
     )
     cause = serializers.CharField(allow_null=True, help_text=CAUSES)
     starts_at = serializers.DateTimeField(
-        allow_null=True, help_text="When it is started again, where a schedule has stopped it; null: not."
+        allow_null=True, help_text="Time of the scheduled start after a scheduled stop; null for none."
     )
     signals = SignalSerializer(many=True, help_text="Measured signals with their thresholds.")
     held = HeldSerializer(many=True, help_text="Possible causes of a reclaim, with their thresholds.")
-    history = ChangeSerializer(many=True, help_text="Of the last two days.")
+    history = ChangeSerializer(many=True, help_text="Activity of the last 2 days.")
     policy = ReclaimRuleSerializer(
         many=True, help_text="The limits that apply, and where each value comes from."
     )
-    progress = WorkProgressSerializer(many=True, help_text="Empty where the job tells nothing.")
+    progress = WorkProgressSerializer(
+        many=True, help_text="Progress of the job; empty if the job reports none."
+    )
     discontent = DiscontentSerializer(
-        allow_null=True, help_text="Null where it is content with its place, or nothing is known."
+        allow_null=True,
+        help_text="Why its placement gives it less than it should get; null if it does not, or if unknown.",
     )
 
 
@@ -147,8 +162,8 @@ class Activity(ApiView):
     scopes = {"*": Scope.WORKSPACES_READ}
 
     @operation(
-        "Read what a workspace does",
-        description="Each signal with its threshold, for how long it was seen idle, and what was announced.",
+        "Read the activity of a workspace",
+        description="Returns each signal with its threshold, the idle time and any announced stop.",
         responses={200: ActivitySerializer},
         parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],
         errors=[404],
@@ -168,8 +183,8 @@ class Keep(ApiView):
     @operation(
         "Keep a workspace",
         description=(
-            "Holds no idleness against a running workspace for so long: for jobs that neither compute nor "
-            "run in a terminal or kernel. Its end stays. Saying it again is success."
+            "Protects a running workspace from idle limits for this time. Use it for jobs that neither "
+            "compute nor run in a terminal or kernel. Does not change `ends_at`. Idempotent."
         ),
         request=KeepSerializer,
         responses={200: ActivitySerializer},

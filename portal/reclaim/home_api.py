@@ -31,17 +31,19 @@ from portal.workspaces.models import HomePlace
 
 
 class HomeArchivedSerializer(serializers.Serializer[Any]):
-    """The archive that holds a home, or is being made of it."""
+    """The archive of a home, complete or in progress."""
 
     id = serializers.UUIDField()
-    state = serializers.CharField(help_text="As that of archives of home folders.")
+    state = serializers.CharField(help_text="State, with the same values as for archives of home folders.")
     away_at = serializers.DateTimeField(
-        allow_null=True, help_text="Since when it is all that there is of the home; null: not yet."
+        allow_null=True, help_text="Time since when only the archive exists; null if the home still exists."
     )
-    size_bytes = serializers.IntegerField(help_text="What it takes on the disk.")
-    home_bytes = serializers.IntegerField(help_text="What the files in it hold.")
-    bytes_done = serializers.IntegerField(help_text="How far what is under way is, before compression.")
-    stream_bytes = serializers.IntegerField(help_text="Of how many, where that is known; else 0.")
+    size_bytes = serializers.IntegerField(help_text="Size of the archive on disk, in bytes.")
+    home_bytes = serializers.IntegerField(help_text="Total size of the files in it, in bytes.")
+    bytes_done = serializers.IntegerField(
+        help_text="Progress of the current operation, in bytes before compression."
+    )
+    stream_bytes = serializers.IntegerField(help_text="Total bytes before compression; 0 if unknown.")
 
 
 class Homes(serializers.ListSerializer[Any]):
@@ -62,17 +64,23 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node.name")
     unused_s = serializers.SerializerMethodField(
-        help_text="For how long it was seen not to be used; of one that is archived, for how long it is."
+        help_text="Unused time in seconds or, for an archived home, time since it was archived."
     )
     limit_s = serializers.SerializerMethodField(
-        help_text="After how long it is archived; of one that is archived, may be deleted. Null: never."
+        help_text=(
+            "Seconds after which the home is archived or, if archived, can be deleted; null for never."
+        )
     )
-    due_at = serializers.SerializerMethodField(help_text="When that is at the earliest.")
-    warned = serializers.SerializerMethodField(help_text="Whether its user has been notified.")
+    due_at = serializers.SerializerMethodField(
+        help_text="Earliest time at which that happens; null for never."
+    )
+    warned = serializers.SerializerMethodField(help_text="Whether the owner has been notified.")
     deletable = serializers.SerializerMethodField(
-        help_text="Whether an administrator may delete it for good now."
+        help_text="Whether an administrator can delete it permanently now."
     )
-    archive = serializers.SerializerMethodField(help_text="The archive that it is in; null: it lies there.")
+    archive = serializers.SerializerMethodField(
+        help_text="Archive of the home; null if the home is not archived."
+    )
 
     class Meta:
         model = HomePlace
@@ -84,8 +92,10 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
         read_only_fields = fields
         extra_kwargs = {
             "used_at": {
-                "help_text": "When its user last started something in the pool, or was at its files; null: "
-                "not since that is kept."
+                "help_text": (
+                    "Last time that the owner started a workspace in the pool or accessed the files; null "
+                    "if not recorded."
+                )
             }
         }
 
@@ -126,13 +136,13 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
 
 
 class HomeDeleteSerializer(StrictSerializer):
-    confirm = serializers.CharField(max_length=300, help_text="The home: short name of the team, “/”, user.")
+    confirm = serializers.CharField(max_length=300, help_text="Home to delete, as `team/user`.")
     note = serializers.CharField(
         max_length=MAX_REASON,
         required=False,
         allow_blank=True,
         default="",
-        help_text="For the audit log and its user.",
+        help_text="Note for the audit log and the owner.",
     )
 
     examples = {"confirm": "vision/anna"}
@@ -141,16 +151,21 @@ class HomeDeleteSerializer(StrictSerializer):
 class HomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
+    owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
     archived = filters.BooleanFilter(
-        field_name="away", lookup_expr="isnull", exclude=True, label="Whether it is in an archive alone."
+        field_name="away",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Whether the home exists only as an archive.",
     )
 
 
 @documented(
     list="List home folders",
     retrieve="Read a home folder",
-    of="Your own where machines keep homes apart, and all for operators and auditors.",
+    of=(
+        "Lists your own homes in pools where each machine has its own homes. Operators and auditors see all."
+    ),
 )
 class HomeViewSet(ReadViewSet):
     tag = "reclaim"
@@ -176,8 +191,10 @@ class HomeViewSet(ReadViewSet):
 
     @operation(
         "Keep a home folder",
-        description="It counts as used now: an announcement is taken back, and what archives it is given up. "
-        "Of one that is archived it keeps the archive. For its user and operators; twice is success.",
+        description=(
+            "For the owner and operators. Counts as use of the home: cancels an announced or running "
+            "archival. If the home is already archived, protects the archive from deletion. Idempotent."
+        ),
         request=None,
         responses={200: HomeSerializer},
         errors=[404, 409],
@@ -203,8 +220,10 @@ class HomeViewSet(ReadViewSet):
 
     @operation(
         "Delete an archived home folder",
-        description="For administrators, once its archive is old enough by policy and the notice to its user "
-        "is over (`deletable`). Permanent.",
+        description=(
+            "For administrators. Requires `deletable`: the archive has reached the age set by policy, and "
+            "the user's notice period has ended. Permanent."
+        ),
         request=HomeDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415],

@@ -30,18 +30,18 @@ from portal.reclaim.policy_serializers import (
     ReclaimPreviewSerializer,
 )
 
-NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Number of the version, from 1.")
 VERSIONS_SHOWN = 50
 
 
 class PolicyFilter(filters.FilterSet):
-    scope = filters.CharFilter(label="`site`, `pool`, `template`, `flavor` or `team`.")
-    team = filters.CharFilter(field_name="team__slug", label="The one of this team.")
+    scope = filters.CharFilter(label="Only policies for `site`, `pool`, `template`, `flavor` or `team`.")
+    team = filters.CharFilter(field_name="team__slug", label="Only the policy of this team, by slug.")
 
 
 @documented(
     list="List reclaim policies",
-    of="When workspaces of site, pools, templates, flavors and your teams are stopped.",
+    of="Lists policies of the site, pools, templates, flavors and your teams.",
     retrieve="Read a reclaim policy",
 )
 class PolicyViewSet(TaggedViewSet, ReadViewSet):
@@ -78,8 +78,10 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Create a reclaim policy",
         idempotent=True,
-        description="For operators; a team's, which only tightens, for its owners too. What runs is held to "
-        "it with the next pass, and gets its whole notice.",
+        description=(
+            "For operators. Owners can create a policy for their team, which can only be stricter. It also "
+            "applies to running workspaces, with full notice."
+        ),
         request=ReclaimPolicyCreateSerializer,
         responses={201: ReclaimPolicySerializer},
         errors=[400, 409, 415],
@@ -91,7 +93,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Change a reclaim policy",
-        description="Only the fields that are given.",
+        description="Omitted fields stay unchanged.",
         request=ReclaimPolicyValuesSerializer(partial=True),
         responses={200: ReclaimPolicySerializer},
         parameters=[IF_MATCH],
@@ -110,7 +112,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a reclaim policy",
-        description="The next wider one holds then, and the site's settings last.",
+        description="The next broader policy then applies, or else the settings of the site.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],
@@ -123,7 +125,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "List the versions of a reclaim policy",
-        description="The newest first, at most 50.",
+        description="Newest first, up to 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
     )
@@ -141,7 +143,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Restore a version of a reclaim policy",
         idempotent=True,
-        description="Creates a new change with the values of that version.",
+        description="Creates a new version with the values of the earlier one.",
         request=None,
         responses={200: ReclaimPolicySerializer},
         parameters=[NUMBER, IF_MATCH],
@@ -158,10 +160,12 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Preview a reclaim policy",
-        description="What it would have done in the last 30 days: times without work that were recorded, "
-        "walked by the function that decides of what runs. Nothing is saved. With the fields of one that "
-        "there is already, these are changed and the others are as they are. Words by which a workspace was "
-        "kept count as they were said; extensions are not replayed, nor are GPU-hours that were spent.",
+        description=(
+            "Simulates the policy over the last 30 days of recorded idle times, with the same code that "
+            "stops running workspaces. Saves nothing. If the target already has a policy, omitted fields "
+            "keep its values. Keeps of workspaces are taken into account; extensions and spent GPU-hours "
+            "are not."
+        ),
         request=ReclaimPolicyCreateSerializer,
         responses={200: ReclaimPreviewSerializer},
         errors=[400, 415],

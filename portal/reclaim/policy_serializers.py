@@ -12,7 +12,7 @@ from portal.reclaim import policy_documents as documents
 from portal.reclaim.engine.week import DAYS
 from portal.reclaim.models import MAX_DAYS, MAX_MINUTES, MAX_NOTICE_MINUTES, ReclaimPolicy
 
-TARGET = "`site`, or kind and short name: `pool:…`, `template:…`, `flavor:…`, `team:…`."
+TARGET = "Target of the policy: `site`, or kind and slug, as `pool:…`, `template:…`, `flavor:…` or `team:…`."
 
 
 def _limit(most: int, help_text: str) -> serializers.IntegerField:
@@ -24,26 +24,46 @@ def _limit(most: int, help_text: str) -> serializers.IntegerField:
 class ReclaimPolicyValuesSerializer(StrictSerializer):
     """The values of a policy. Null inherits; a limit of 0 disables."""
 
-    idle_minutes = _limit(MAX_MINUTES, "Without work, for workspaces without accelerators.")
-    idle_gpu_minutes = _limit(MAX_MINUTES, "Without work, for workspaces with accelerators.")
-    gpu_unused_minutes = _limit(MAX_MINUTES, "With all GPUs at 0 %, whatever else goes on.")
+    idle_minutes = _limit(
+        MAX_MINUTES, ("Idle limit in minutes for workspaces without accelerators; 0 for never.")
+    )
+    idle_gpu_minutes = _limit(
+        MAX_MINUTES, ("Idle limit in minutes for workspaces with accelerators; 0 for never.")
+    )
+    gpu_unused_minutes = _limit(
+        MAX_MINUTES, ("Limit in minutes with all GPUs at 0 %, whatever else runs; 0 for never.")
+    )
     release_gpu_minutes = _limit(
         MAX_MINUTES,
-        "Without work, after which accelerators are released and the app restarts without them, instead of "
-        "being stopped.",
+        (
+            "Idle limit in minutes after which accelerators are released and the app restarts without "
+            "them, instead of a stop; 0 for never."
+        ),
     )
-    longest_hours = _limit(MAX_LIFETIME_H, "The longest life, extensions included.")
-    notice_minutes = _limit(MAX_NOTICE_MINUTES, "The least notice before any stop; not for teams.")
+    longest_hours = _limit(
+        MAX_LIFETIME_H, ("Maximum lifetime in hours, extensions included; 0 for no limit.")
+    )
+    notice_minutes = _limit(
+        MAX_NOTICE_MINUTES, ("Minimum notice before a stop, in minutes. Not for policies of teams.")
+    )
     archive_days = _limit(
-        MAX_DAYS, "Without use, after which home folders are archived and emptied; of site, pools and teams."
+        MAX_DAYS,
+        (
+            "Unused days after which home folders are archived and emptied; 0 for never. For policies of "
+            "site, pools and teams."
+        ),
     )
     delete_days = _limit(
-        MAX_DAYS, "In an archive, after which an administrator may delete a home folder; of site and pools."
+        MAX_DAYS,
+        (
+            "Days in an archive after which administrators can delete a home folder; 0 for never. For "
+            "policies of site and pools."
+        ),
     )
     stop_when_spent = serializers.BooleanField(
         allow_null=True,
         required=False,
-        help_text="Stop what has accelerators once the team's GPU-hours are spent.",
+        help_text="Whether to stop workspaces with accelerators once the team's GPU-hours are spent.",
     )
     zone = serializers.CharField(
         max_length=64, allow_blank=True, required=False, help_text="Time zone, as `Europe/Berlin`."
@@ -63,21 +83,28 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
         format="%H:%M",
         help_text="End of the working hours, as `18:00`; null for no schedule.",
     )
-    after_hours_minutes = _limit(MAX_MINUTES, "Without work outside the hours of work; a shorter limit only.")
+    after_hours_minutes = _limit(
+        MAX_MINUTES, ("Idle limit in minutes outside working hours. Applies only if it is shorter.")
+    )
     stop_at = serializers.TimeField(
-        allow_null=True, required=False, format="%H:%M", help_text="Stops what is not used at this hour."
+        allow_null=True,
+        required=False,
+        format="%H:%M",
+        help_text="Time of day at which unused workspaces stop; null for none.",
     )
     start_at = serializers.TimeField(
         allow_null=True,
         required=False,
         format="%H:%M",
-        help_text="Starts at this hour what `stop_at` has stopped, on `days` but not on holidays.",
+        help_text=(
+            "Time of day at which workspaces stopped by `stop_at` start again, on `days` except holidays."
+        ),
     )
     holidays = serializers.ListField(
         child=serializers.DateField(),
         max_length=documents.MAX_HOLIDAYS,
         required=False,
-        help_text="Days on which nobody works.",
+        help_text="Holidays, such as `2026-12-25`.",
     )
 
     examples = {
@@ -119,10 +146,14 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
         help_text="End of the working hours, as `18:00`; null for no schedule.",
     )
     stop_at = serializers.TimeField(
-        allow_null=True, format="%H:%M", help_text="Stops what is not used at this hour; null: never."
+        allow_null=True,
+        format="%H:%M",
+        help_text="Time of day at which unused workspaces stop; null for none.",
     )
     start_at = serializers.TimeField(
-        allow_null=True, format="%H:%M", help_text="Starts then what `stop_at` has stopped; null: never."
+        allow_null=True,
+        format="%H:%M",
+        help_text="Time of day at which workspaces stopped by `stop_at` start again; null for none.",
     )
     days = serializers.ListField(child=serializers.ChoiceField(DAYS), help_text="Working days, as `mon`.")
     holidays = serializers.ListField(
@@ -144,28 +175,36 @@ class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
     workspace = serializers.UUIDField(help_text="Id of the workspace.")
     name = serializers.CharField()
     team = serializers.CharField(help_text="Short name of its team.")
-    at = serializers.DateTimeField(help_text="When it would have been stopped.")
-    cause = serializers.CharField(help_text="`longest`, `gpu_idle`, `release_gpu_idle`.")
+    at = serializers.DateTimeField(help_text="Time at which it would have been stopped.")
+    cause = serializers.CharField(help_text="Cause: `longest`, `gpu_idle` or `release_gpu_idle`.")
 
 
 class ReclaimPreviewSerializer(serializers.Serializer[Any]):
-    """What a policy would have stopped, beyond actual stops."""
+    """Workspaces that a policy would have stopped, beyond actual stops."""
 
     since = serializers.DateTimeField(
-        help_text="From when on was replayed: 30 days, or as far as records go."
+        help_text="Start of the simulated period: 30 days ago, or the start of the records."
     )
     recorded_since = serializers.DateTimeField(
         allow_null=True, help_text="Start of the records of times without work; null: no records yet."
     )
-    starts = serializers.IntegerField(help_text="How many starts of workspaces were replayed.")
-    cut = serializers.BooleanField(help_text="There were more: the newest 20,000 were replayed.")
+    starts = serializers.IntegerField(help_text="Number of workspace starts in the simulation.")
+    cut = serializers.BooleanField(
+        help_text="Whether there were more starts than the newest 20,000, which were simulated."
+    )
     workspaces = serializers.IntegerField(help_text="Number of workspaces that would have been stopped.")
     stops = serializers.IntegerField(help_text="Number of workspaces that would have been stopped.")
-    releases = serializers.IntegerField(help_text="How many of these stops only release GPUs.")
-    gpu_hours = serializers.FloatField(help_text="For how long that would have freed GPUs.")
-    interrupted = serializers.IntegerField(help_text="How many of these were not idle at that moment.")
-    interruptions = ReclaimInterruptionSerializer(many=True, help_text="The first 20.")
-    homes = serializers.IntegerField(help_text="How many home folders it is for, of those not archived.")
+    releases = serializers.IntegerField(help_text="Number of these stops that only release GPUs.")
+    gpu_hours = serializers.FloatField(help_text="GPU-hours that would have been freed.")
+    interrupted = serializers.IntegerField(
+        help_text="Number of these workspaces that were not idle at that moment."
+    )
+    interruptions = ReclaimInterruptionSerializer(
+        many=True, help_text="Workspaces that would have been stopped while in use; up to 20."
+    )
+    homes = serializers.IntegerField(
+        help_text="Number of home folders to which the policy applies, except archived ones."
+    )
     homes_due = serializers.IntegerField(
-        help_text="How many of these would be announced at once to be archived."
+        help_text="Number of these that would get notice of archival immediately."
     )

@@ -26,20 +26,28 @@ from portal.reports.models import Dimension
 class GpuUseAmountsSerializer(serializers.Serializer[Any]):
     """GPU-hours. Time without measurements is neither used nor idle."""
 
-    capacity = serializers.FloatField(help_text="Of all devices; 0 if no devices are counted.")
-    allocated = serializers.FloatField(help_text="Held by workspaces.")
-    used = serializers.FloatField(help_text="Of these, utilisation added up: an hour at 50 % is half of one.")
-    idle = serializers.FloatField(help_text="Of these, measured and not used.")
-    not_measured = serializers.FloatField(help_text="Of these, not measured.")
-    reclaimed = serializers.FloatField(help_text="Freed by stops of Berth's, until the next start or a day.")
-    waited = serializers.FloatField(help_text="Asked for and waited for.")
+    capacity = serializers.FloatField(help_text="GPU-hours of all devices; 0 if no devices are counted.")
+    allocated = serializers.FloatField(help_text="GPU-hours allocated to workspaces.")
+    used = serializers.FloatField(
+        help_text="Sum of the utilisation in GPU-hours: 1 hour at 50 % counts as 0.5."
+    )
+    idle = serializers.FloatField(help_text="GPU-hours that were measured as idle.")
+    not_measured = serializers.FloatField(help_text="GPU-hours without measurements.")
+    reclaimed = serializers.FloatField(
+        help_text="GPU-hours freed by automatic stops, until the next start, for up to 1 day."
+    )
+    waited = serializers.FloatField(help_text="GPU-hours requested by queued workspaces while they waited.")
     dark = serializers.FloatField(
-        allow_null=True, help_text="The share without work, 0 to 1, of what was measured; null: nothing was."
+        allow_null=True,
+        help_text="Idle share of the measured time, from 0 to 1; null without measurements.",
     )
     not_measured_share = serializers.FloatField(
-        allow_null=True, help_text="The share, 0 to 1, about which `dark` says nothing."
+        allow_null=True,
+        help_text="Share of the time without measurements, from 0 to 1. `dark` does not include it.",
     )
-    cost = serializers.FloatField(help_text="What was held, at the prices of flavors, in `currency`.")
+    cost = serializers.FloatField(
+        help_text="Cost of the allocated resources at the prices of flavors, in `currency`."
+    )
 
 
 class GpuUseLineSerializer(serializers.Serializer[Any]):
@@ -56,7 +64,9 @@ class GpuUseDaySerializer(serializers.Serializer[Any]):
     """A day (UTC)."""
 
     day = serializers.DateField(help_text="The day, as `2026-03-01`.")
-    amounts = GpuUseAmountsSerializer(allow_null=True, help_text="null: it has not been added up.")
+    amounts = GpuUseAmountsSerializer(
+        allow_null=True, help_text="Totals of the day; null if not calculated yet."
+    )
 
 
 class GpuUseSerializer(serializers.Serializer[Any]):
@@ -64,18 +74,16 @@ class GpuUseSerializer(serializers.Serializer[Any]):
 
     since = serializers.DateField(help_text="First day.")
     until = serializers.DateField(help_text="Last day (included).")
-    team = serializers.CharField(
-        allow_null=True, help_text="Short name of the team that was asked for; null for all."
-    )
+    team = serializers.CharField(allow_null=True, help_text="Slug of the requested team; null for all.")
     by = serializers.ChoiceField(
-        choices=[(dimension, dimension) for dimension in gpu_use.BY], help_text="What each line is about."
+        choices=[(dimension, dimension) for dimension in gpu_use.BY], help_text="Grouping of the lines."
     )
-    currency = serializers.CharField(help_text="Of costs, as `EUR`.")
+    currency = serializers.CharField(help_text="Currency of the costs, such as `EUR`.")
     total = GpuUseAmountsSerializer(help_text="Total of all rows.")
-    before = GpuUseAmountsSerializer(help_text="As many days before these.")
+    before = GpuUseAmountsSerializer(help_text="Totals of the preceding period of the same length.")
     days = GpuUseDaySerializer(many=True, help_text="One row for each day.")
-    lines = GpuUseLineSerializer(many=True, help_text="Those that held most first.")
-    cut = serializers.BooleanField(help_text="There are more than these 1,000.")
+    lines = GpuUseLineSerializer(many=True, help_text="Lines, largest use first.")
+    cut = serializers.BooleanField(help_text="Whether there are more than the 1,000 lines returned.")
 
 
 def amounts_json(amounts: Amounts) -> dict[str, Any]:
@@ -120,20 +128,20 @@ class GpuUse(ApiView):
 
     @operation(
         "Report GPU use",
-        description="Of the site for operators and auditors; of a team for its owners too. Based on totals "
-        "by day. Those of today and yesterday are updated once an hour.",
+        description=(
+            "For operators and auditors; for a team, also for its owners. Based on daily totals. Those of "
+            "today and yesterday are updated every hour."
+        ),
         parameters=[
-            OpenApiParameter(
-                "since", OpenApiTypes.DATE, description="First day; 30 days where it is left out."
-            ),
-            OpenApiParameter("until", OpenApiTypes.DATE, description="Last day; today where it is left out."),
-            OpenApiParameter("team", str, description="Of this team alone."),
+            OpenApiParameter("since", OpenApiTypes.DATE, description="First day. Default: 30 days ago."),
+            OpenApiParameter("until", OpenApiTypes.DATE, description="Last day. Default: today."),
+            OpenApiParameter("team", str, description="Only this team, by slug."),
             OpenApiParameter(
                 "by",
                 str,
                 enum=list(gpu_use.BY),
                 default=Dimension.TEAM.value,
-                description="What each line of a day is about.",
+                description="Grouping of the lines.",
             ),
         ],
         responses={200: GpuUseSerializer},

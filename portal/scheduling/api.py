@@ -36,10 +36,10 @@ from portal.workspaces.software import chosen, deprecation_of, named
 
 
 class QueueEntrySerializer(serializers.Serializer[Any]):
-    """A pending workspace. Fields that identify it are null if you may not see it."""
+    """A queued workspace. Fields that identify it are null if you cannot see it."""
 
     position = serializers.IntegerField(
-        allow_null=True, help_text="From 1; null where it waits for approval."
+        allow_null=True, help_text="Position in the queue, from 1; null if it waits for approval."
     )
     workspace = serializers.UUIDField(allow_null=True, help_text="Id of the workspace.")
     name = serializers.CharField(allow_null=True)
@@ -47,15 +47,20 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     own = serializers.BooleanField(help_text="Whether it is yours.")
     team = serializers.CharField()
     flavor = serializers.CharField(
-        allow_null=True, help_text="Null where it is for other teams alone, and not yours to see."
+        allow_null=True,
+        help_text="Slug of the flavor; null if the flavor is only for other teams and you cannot see it.",
     )
     simulated = serializers.BooleanField()
     outcome = serializers.CharField(
-        allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
+        allow_blank=True, help_text="`queued` or `needs_approval`; empty if not decided yet."
     )
-    message = serializers.CharField(help_text="What it waits for.")
-    resource = serializers.CharField(allow_blank=True, help_text="The resource that is short.")
-    rule = serializers.CharField(allow_blank=True, help_text="The rule in the way.")
+    message = serializers.CharField(help_text="Reason for the wait, as a sentence.")
+    resource = serializers.CharField(
+        allow_blank=True, help_text="Resource that it waits for; empty for none."
+    )
+    rule = serializers.CharField(
+        allow_blank=True, help_text="Rule that it waits for; empty if it waits for capacity."
+    )
     requested_at = serializers.DateTimeField(help_text="When it was requested.")
     eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start; null if unknown.")
     eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
@@ -65,13 +70,13 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
 class QueueFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     resource = filters.CharFilter(
-        field_name="queue_entry__blocker__resource", label="The resource that is short."
+        field_name="queue_entry__blocker__resource", label="Only workspaces that wait for this resource."
     )
 
 
 @documented(
     list="List the queue",
-    of="Oldest first, over all pools; `position` is the order in which it is looked at.",
+    of="Oldest first, over all pools. `position` is the scheduling order.",
 )
 class QueueViewSet(ListViewSet):
     tag = "queue"

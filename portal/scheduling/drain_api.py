@@ -18,11 +18,13 @@ from portal.scheduling import drains
 class DrainSerializer(serializers.Serializer[Any]):
     """The result of a drain. Repeat the request, or list the workspaces, to see the progress."""
 
-    name = serializers.CharField(help_text="What is drained.")
-    asked = serializers.IntegerField(help_text="How many were asked to leave by this call.")
-    left = serializers.IntegerField(help_text="How many are there yet, these among them.")
-    until = serializers.DateTimeField(allow_null=True, help_text="When the last of them has to go.")
-    done = serializers.BooleanField(help_text="Whether nothing runs there any more.")
+    name = serializers.CharField(help_text="Name of the drained node or device.")
+    asked = serializers.IntegerField(help_text="Number of workspaces newly asked to leave by this request.")
+    left = serializers.IntegerField(help_text="Number of workspaces left, including these.")
+    until = serializers.DateTimeField(
+        allow_null=True, help_text="Latest time at which the last of them stops."
+    )
+    done = serializers.BooleanField(help_text="Whether the drain is complete.")
 
 
 DRAIN_SAYS = (

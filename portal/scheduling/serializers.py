@@ -27,9 +27,9 @@ class NodeReasonSerializer(serializers.Serializer[Any]):
     """Why one node cannot take the request."""
 
     node = serializers.CharField(help_text="Name of the node.")
-    reason = serializers.CharField(help_text="A sentence for people.")
+    reason = serializers.CharField(help_text="Reason, as a sentence.")
     code = serializers.ChoiceField(
-        [(item.value, item.name) for item in PlacementCode], help_text="The same as a code."
+        [(item.value, item.name) for item in PlacementCode], help_text="Code of the reason."
     )
 
 
@@ -37,23 +37,27 @@ class HolderSerializer(serializers.Serializer[Any]):
     """A team that uses some of the resource."""
 
     team = serializers.CharField(help_text="Slug of the team.")
-    amount = serializers.IntegerField(help_text="How much it holds, in the resource's base unit.")
-    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
-    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
-    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
+    amount = serializers.IntegerField(help_text="Amount that the team uses, in the resource's base unit.")
+    until = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which some of it is expected to become free; null if unknown."
+    )
+    idle = serializers.IntegerField(help_text="Amount that is known to be idle.")
+    idle_s = serializers.IntegerField(
+        allow_null=True, help_text="Minimum idle time of that amount, in seconds."
+    )
 
 
 class BlockerSerializer(serializers.Serializer[Any]):
     """The blocking rule. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
 
-    rule = serializers.ChoiceField([item.value for item in Rule], help_text="Which rule, as a code.")
+    rule = serializers.ChoiceField([item.value for item in Rule], help_text="Code of the rule.")
     resource = serializers.CharField(
-        allow_blank=True, help_text="The resource it is about, as `gpu:h100`; empty where it is about none."
+        allow_blank=True, help_text="Resource, such as `gpu:h100`; empty for none."
     )
-    wanted = serializers.IntegerField(help_text="How much the request needs.")
-    free = serializers.IntegerField(help_text="How much the rule leaves now.")
-    limit = serializers.IntegerField(help_text="How much the rule allows in all.")
-    holders = HolderSerializer(many=True, help_text="Who holds what is wanted.")
+    wanted = serializers.IntegerField(help_text="Amount that the request needs.")
+    free = serializers.IntegerField(help_text="Amount that the rule leaves now.")
+    limit = serializers.IntegerField(help_text="Total amount that the rule allows.")
+    holders = HolderSerializer(many=True, help_text="Teams that use the requested resource.")
 
 
 @extend_schema_field({"$ref": "#/components/schemas/StartRequest"})
@@ -66,13 +70,13 @@ class AskSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField(help_text="Short name of the team.")
     kind = serializers.ChoiceField(
-        ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
+        ["quota", "member_cap", "ledger"], help_text="Limit to raise: `kind` of the request."
     )
-    resource = serializers.CharField(help_text="The resource, as `gpu:h100`.")
-    amount = serializers.IntegerField(help_text="How much more, in the resource's base unit.")
-    note = serializers.CharField(help_text="What it is for. Replace it with your own reason.")
+    resource = serializers.CharField(help_text="Resource, such as `gpu:h100`.")
+    amount = serializers.IntegerField(help_text="Additional amount, in the resource's base unit.")
+    note = serializers.CharField(help_text="Purpose. Replace it with your own reason.")
     start = StartField(
-        required=False, help_text="The workspace to start after the approval; absent without a new one."
+        required=False, help_text="Workspace to start after the approval; absent if there is none."
     )
 
 
@@ -80,18 +84,18 @@ class VerdictSerializer(serializers.Serializer[Any]):
     """The outcome of the request if made now, and why."""
 
     outcome = serializers.ChoiceField(
-        [item.value for item in admission.Outcome], help_text="What would happen to the request."
+        [item.value for item in admission.Outcome], help_text="Outcome of the request."
     )
     message = serializers.CharField()
     next_action = serializers.CharField()
-    reason = ReasonSerializer(help_text="What `message` says, for programs.")
+    reason = ReasonSerializer(help_text="Machine-readable form of `message`.")
     pool = serializers.CharField(allow_null=True)
     nodes = serializers.ListField(
-        child=serializers.CharField(), help_text="Nodes that it would be placed on."
+        child=serializers.CharField(), help_text="Names of the nodes that the workspace would be placed on."
     )
-    reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
-    position = serializers.IntegerField(allow_null=True, help_text="Place in the queue, from 1.")
-    eta = serializers.DateTimeField(allow_null=True, help_text="When it is expected to start.")
+    reasons = NodeReasonSerializer(many=True, help_text="Reason why it does not fit, for each node.")
+    position = serializers.IntegerField(allow_null=True, help_text="Position in the queue, from 1.")
+    eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start.")
     eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
     blocker = BlockerSerializer(
         allow_null=True, help_text="The rule that requires an approval; null for none."
@@ -101,10 +105,10 @@ class VerdictSerializer(serializers.Serializer[Any]):
         help_text="Body for `POST quota-requests` that would allow it; null if none would.",
     )
     makes_room = serializers.IntegerField(
-        help_text="How many running workspaces would be asked to make room for it."
+        help_text="Number of running workspaces that would be preempted for it."
     )
     alternatives = serializers.ListField(
-        child=serializers.CharField(), help_text="Flavors that would start now, the nearest first."
+        child=serializers.CharField(), help_text="Flavors that would start now, closest match first."
     )
 
 
@@ -112,9 +116,9 @@ class AdmissionPreviewSerializer(VerdictSerializer):
     """The verdict, with warnings about the selection."""
 
     without_gpu = serializers.BooleanField(
-        help_text="Whether the verdict is on a start without accelerators, as `start_without_gpu` wishes for."
+        help_text="Whether the verdict is for a start without accelerators, because of `start_without_gpu`."
     )
-    warnings = WarningSerializer(many=True, help_text="Deprecated ones, and what takes their place.")
+    warnings = WarningSerializer(many=True, help_text="Deprecated selections, and their replacements.")
 
 
 def reasons_data(reasons: Sequence[NodeReason]) -> list[dict[str, str]]:

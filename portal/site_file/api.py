@@ -29,7 +29,9 @@ class SiteFileSerializer(StrictSerializer):
     yaml = serializers.CharField(
         max_length=2_000_000, trim_whitespace=False, help_text="The site file as YAML."
     )
-    prune = serializers.BooleanField(default=False, help_text="Delete what a section does not name.")
+    prune = serializers.BooleanField(
+        default=False, help_text="Whether to delete entries that a section does not list."
+    )
 
     examples = {"yaml": "berth: 1\nteams:\n  vision:\n    name: Vision\n"}
 
@@ -41,15 +43,15 @@ class StepSerializer(serializers.Serializer[Step]):
     name = serializers.CharField()
     act = serializers.ChoiceField(
         [act.value for act in Act],
-        help_text="What is done to the entry; `by_hand` if only a person can do it.",
+        help_text="Action on the entry; `by_hand` if only a person can do it.",
     )
-    words = serializers.ListField(child=serializers.CharField(), help_text="What changes, field by field.")
+    words = serializers.ListField(child=serializers.CharField(), help_text="Changes, field by field.")
 
 
 class PlanSerializer(serializers.Serializer[Any]):
     """The planned or applied changes."""
 
-    same = serializers.BooleanField(help_text="Whether the site is as the file says.")
+    same = serializers.BooleanField(help_text="Whether the site already matches the file.")
     steps = StepSerializer(many=True, help_text="Planned changes, in order.")
 
 
@@ -64,7 +66,7 @@ class Site(ApiView):
 
     @operation(
         "Export the site",
-        description="For administrators and auditors. Secrets, users and workspaces are not in it.",
+        description="For administrators and auditors. Secrets, users and workspaces are not included.",
         responses={200: SiteSerializer},
     )
     def get(self, request: UserRequest) -> Response:
@@ -97,7 +99,7 @@ class SiteApply(ApiView):
 
     @operation(
         "Apply a site file",
-        description="For administrators: all of it, or nothing where a line is refused.",
+        description="For administrators. Applies all changes, or none if one is refused.",
         request=SiteFileSerializer,
         responses={200: PlanSerializer},
         errors=[400, 413, 415],

@@ -64,30 +64,37 @@ RETRY_AFTER_S = 2
 TAIL = OpenApiParameter(
     "tail",
     {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
-    description="How many lines.",
+    description="Number of lines.",
 )
 
 
 class WorkspaceFilter(filters.FilterSet):
     state = filters.MultipleChoiceFilter(
-        choices=State.choices, label="One or more states. Without it, all but `terminated`."
+        choices=State.choices, label="Only workspaces in these states. Default: all except `terminated`."
     )
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    template = filters.CharFilter(field_name="template__slug", label="Short name of the template.")
+    template = filters.CharFilter(field_name="template__slug", label="Slug of the template.")
     flavor = filters.CharFilter(field_name="flavor__slug", label="Slug of the flavor.")
-    owner = filters.CharFilter(field_name="owner__username", label="Name of its user.")
-    name = filters.CharFilter(label="Exactly this name.")
+    owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
+    name = filters.CharFilter(label="Only the one with this name.")
     created_after = MomentFilter(
-        field_name="created_at", lookup_expr="gte", label="Created then or later (ISO 8601)."
+        field_name="created_at",
+        lookup_expr="gte",
+        label="Only workspaces created at or after this time (ISO 8601).",
     )
     created_before = MomentFilter(
-        field_name="created_at", lookup_expr="lt", label="Created before then (ISO 8601)."
+        field_name="created_at",
+        lookup_expr="lt",
+        label="Only workspaces created before this time (ISO 8601).",
     )
 
 
 @documented(
     list="List workspaces",
-    of="Your own, those of teams that you own, and all for an operator; newest first without `sort`.",
+    of=(
+        "Lists your own workspaces and those of teams that you own. Operators see all. Newest first, "
+        "unless `sort` is set."
+    ),
 )
 class WorkspaceViewSet(ListViewSet):
     observed = frozenset(
@@ -193,8 +200,8 @@ class WorkspaceViewSet(ListViewSet):
 
     @operation(
         "Read a workspace",
-        description="With `If-None-Match` and the last answer's `ETag`: 304 while nothing has changed.",
-        responses={200: WorkspaceSerializer, 304: OpenApiResponse(description="Nothing has changed.")},
+        description="With the `ETag` of the last response in `If-None-Match`, returns 304 if unchanged.",
+        responses={200: WorkspaceSerializer, 304: OpenApiResponse(description="Not modified.")},
         parameters=[
             OpenApiParameter(
                 "If-None-Match",
@@ -232,7 +239,10 @@ class WorkspaceViewSet(ListViewSet):
 
     @operation(
         "Delete a workspace",
-        description=("The user's home folder is kept. 202 while it ends, 204 when it has ended. Idempotent."),
+        description=(
+            "Keeps the home folder of the user. Returns 202 while the workspace ends, and 204 once it has "
+            "ended. Idempotent."
+        ),
         responses={202: WorkspaceSerializer, 204: None},
         parameters=[IF_MATCH],
         retry_after_s=RETRY_AFTER_S,
@@ -289,9 +299,10 @@ class WorkspaceViewSet(ListViewSet):
     @operation(
         "Release a workspace's GPUs",
         description=(
-            "It goes on without accelerators: what runs is stopped and starts again without them, so kernels "
-            "lose their variables and files stay. What waits asks for less; what is stopped starts without "
-            "them. They are free once nothing of it is left on them. Releasing twice is success."
+            "The workspace continues without accelerators. A running one restarts without them: "
+            "kernels lose their variables, files stay. A queued one no longer requests them, and a "
+            "stopped one starts without them. They are free once the workspace no longer uses them. "
+            "Idempotent."
         ),
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
@@ -303,10 +314,11 @@ class WorkspaceViewSet(ListViewSet):
         return self._accepted_after(gpus.release)
 
     @operation(
-        "Attach a workspace's GPUs again",
+        "Attach the GPUs of a workspace",
         description=(
-            "Takes back what `release-gpu` did: what runs is stopped now and waits in the queue as a start, "
-            "its expected time in `queue`; release it again to go on without. Attaching twice is success."
+            "Reverts `release-gpu`. A running workspace stops now and is queued for a start with its "
+            "GPUs; `queue` has the estimated start. To continue without GPUs, release them again. "
+            "Idempotent."
         ),
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
@@ -320,10 +332,10 @@ class WorkspaceViewSet(ListViewSet):
     @operation(
         "Resize a workspace",
         description=(
-            "Gives it another flavor: what runs is stopped now and waits in the queue as a start, so kernels "
-            "lose their variables and files stay; what waits asks for the new one; what is stopped takes it "
-            "the next time. What would be refused is refused before anything stops. One whose GPUs are "
-            "released stays so. The flavor that it has already is success."
+            "Changes the flavor. A running workspace stops now and is queued for a start: kernels lose "
+            "their variables, files stay. A queued one requests the new flavor, and a stopped one uses "
+            "it at the next start. An invalid request is denied before anything stops. Released GPUs "
+            "stay released. Idempotent."
         ),
         request=ResizeSerializer,
         responses={202: WorkspaceSerializer},
@@ -353,7 +365,7 @@ class WorkspaceViewSet(ListViewSet):
 
     @operation(
         "Read a workspace's log",
-        description="The last lines that its program wrote. `Accept: text/plain` answers with the bare text.",
+        description="Returns the last lines of output. With `Accept: text/plain`, returns plain text.",
         responses={(200, "application/json"): LogSerializer, (200, "text/plain"): OpenApiTypes.STR},
         parameters=[TAIL],
         errors=[400, 404, 503],
@@ -386,7 +398,7 @@ class WorkspaceViewSet(ListViewSet):
                 "Last-Event-ID",
                 int,
                 OpenApiParameter.HEADER,
-                description="Go on after this message; without it, with the last lines.",
+                description="Start after this message id. Default: start with the last lines.",
             ),
         ],
         errors=[400, 404, 429],

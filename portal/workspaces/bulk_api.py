@@ -23,8 +23,8 @@ from portal.workspaces.serializers import WorkspaceSerializer
 
 MAX_AT_ONCE = 100
 NOTE = (
-    f"At most {MAX_AT_ONCE}, in the order in which they are named; one that is refused keeps no other "
-    "from it. The answer has a result for each: its `status` is what it would have been answered alone."
+    f"Takes up to {MAX_AT_ONCE} workspaces, in the given order. A failure does not affect the others. "
+    "Returns a result for each. Its `status` is the HTTP status that a single request would get."
 )
 
 
@@ -44,7 +44,7 @@ class WorkspacesSerializer(StrictSerializer):
         child=IdField(),
         min_length=1,
         max_length=MAX_AT_ONCE,
-        help_text="Their ids. One that is named twice counts once.",
+        help_text="Ids of the workspaces. Duplicates are ignored.",
     )
 
     examples = {"workspaces": ["0b3e5c1e-2f7b-4c39-9d2e-0d6b6a9a5f10"]}
@@ -53,18 +53,20 @@ class WorkspacesSerializer(StrictSerializer):
 class BulkResultSerializer(serializers.Serializer[Any]):
     """The result for one workspace: its new state, or why the request failed."""
 
-    id = serializers.UUIDField(help_text="Of the workspace, as it was named.")
-    status = serializers.IntegerField(help_text="What it would have been answered alone, as 202 or 404.")
-    workspace = WorkspaceSerializer(
-        allow_null=True, help_text="As it is now; null where it was refused or nothing is left of it."
+    id = serializers.UUIDField(help_text="Id of the workspace, as in the request.")
+    status = serializers.IntegerField(
+        help_text="HTTP status that a single request would get, such as 202 or 404."
     )
-    problem = ProblemSerializer(allow_null=True, help_text="Why it was refused; null where it was not.")
+    workspace = WorkspaceSerializer(
+        allow_null=True, help_text="Current workspace; null if the request failed or the workspace is gone."
+    )
+    problem = ProblemSerializer(allow_null=True, help_text="Why the request failed; null on success.")
 
 
 class BulkSerializer(serializers.Serializer[Any]):
     """A result for each workspace, in the order of the request."""
 
-    results = BulkResultSerializer(many=True, help_text="One for each.")
+    results = BulkResultSerializer(many=True, help_text="Results, one for each workspace.")
 
 
 class BulkView(ApiView):
@@ -108,7 +110,7 @@ class StopView(BulkView):
 
     @operation(
         "Stop many workspaces",
-        description=f"Their files stay. {NOTE}",
+        description=f"Files are kept. {NOTE}",
         request=WorkspacesSerializer,
         responses={202: BulkSerializer},
         errors=[400, 415],
@@ -124,7 +126,7 @@ class DeleteView(BulkView):
 
     @operation(
         "Delete many workspaces",
-        description=f"Home folders stay. {NOTE}",
+        description=f"Home folders are kept. {NOTE}",
         request=WorkspacesSerializer,
         responses={202: BulkSerializer},
         errors=[400, 415],

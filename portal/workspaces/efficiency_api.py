@@ -22,22 +22,24 @@ class EfficiencyHintSerializer(serializers.Serializer[Any]):
 
     message = serializers.CharField()
     next_action = serializers.CharField()
-    reason = ReasonSerializer(help_text="What `message` says, for programs.")
+    reason = ReasonSerializer(help_text="Machine-readable form of `message`.")
 
 
 class EfficiencySerializer(serializers.Serializer[Any]):
     """GPU efficiency of a workspace since its start, over at most 7 days."""
 
-    since = serializers.DateTimeField(allow_null=True, help_text="null: it has no whole GPU now.")
+    since = serializers.DateTimeField(
+        allow_null=True, help_text="Start of the period; null if the workspace has no whole GPU now."
+    )
     until = serializers.DateTimeField(
         allow_null=True, help_text="End of the period; null if the workspace has no whole GPU now."
     )
     used = serializers.FloatField(
         allow_null=True,
-        help_text="The share, 0 to 1, of measured GPU time; null: too little was measured.",
+        help_text="Used share of the measured GPU time, from 0 to 1; null if too little was measured.",
     )
-    measured = serializers.FloatField(help_text="The share, 0 to 1, of the time that was measured.")
-    hint = EfficiencyHintSerializer(allow_null=True, help_text="null: nothing stands out, or is known.")
+    measured = serializers.FloatField(help_text="Measured share of the time, from 0 to 1.")
+    hint = EfficiencyHintSerializer(allow_null=True, help_text="Suggested change; null for none.")
 
 
 class WorkspaceEfficiency(ApiView):
@@ -48,10 +50,10 @@ class WorkspaceEfficiency(ApiView):
     scopes = {"*": Scope.WORKSPACES_READ}
 
     @operation(
-        "Read how much of its GPUs a workspace uses",
+        "Read the GPU efficiency of a workspace",
         description=(
-            "Of whole GPUs, from samples: shares and MIG instances tell nothing of their own. One hint at "
-            "most, where enough was measured."
+            "Based on samples of whole GPUs. Shares and MIG instances have no samples of their own. "
+            "Includes up to 1 hint if there are enough samples."
         ),
         responses={200: EfficiencySerializer},
         parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],

@@ -58,7 +58,7 @@ LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID",
     int,
     OpenApiParameter.HEADER,
-    description="Go on after this event; without it, from the first.",
+    description="Start after this event id. Default: from the first event.",
 )
 
 
@@ -77,7 +77,7 @@ class EventViewSet(ListViewSet):
 
     @operation(
         "List a workspace's events",
-        description="Oldest first. `Accept: text/event-stream` answers like `events/stream`.",
+        description="Oldest first. With `Accept: text/event-stream`, responds like `events/stream`.",
         responses={(200, "application/json"): EventSerializer(many=True)},
         errors=[400, 404],
     )
@@ -89,10 +89,10 @@ class EventViewSet(ListViewSet):
     @operation(
         "Follow a workspace's events",
         description=(
-            "Server-sent events: those so far, then each as it happens. The id of a message is the event's, "
-            "its data the event as in the list. Comments keep the connection open. After some minutes the "
-            "stream ends: connect again with `Last-Event-ID`. It ends for good, with 204 when asked again, "
-            "once the workspace is deleted."
+            "Server-sent events: past events, then new ones. The message id is the event id, and the "
+            "data as in the list. Comments keep the connection open. The stream ends after some "
+            "minutes: reconnect with `Last-Event-ID`. Once the workspace is deleted, the stream ends "
+            "and a new request gets 204."
         ),
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
         parameters=[LAST_EVENT_ID],

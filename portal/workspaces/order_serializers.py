@@ -25,21 +25,24 @@ class GitSerializer(StrictSerializer):
     url = serializers.CharField(
         max_length=500,
         allow_blank=True,
-        help_text="`https://host/path`, `ssh://git@host/path` or `git@host:path`; empty: none at all.",
+        help_text=(
+            "URL of the repository: `https://host/path`, `ssh://git@host/path` or `git@host:path`; empty "
+            "for none."
+        ),
     )
     ref = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=200,
         default="",
-        help_text="A branch, tag or commit; without it, the repository's own branch.",
+        help_text="Branch, tag or commit. Default: the default branch of the repository.",
     )
     secret = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=64,
         default="",
-        help_text="Name of the secret that opens it: a token for HTTPS, a private key for SSH.",
+        help_text="Name of the secret with the credentials: a token for HTTPS, a private key for SSH.",
     )
 
 
@@ -62,7 +65,9 @@ class WorkspaceShapeSerializer(StrictSerializer):
 
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
-    expected_hours = _expected_hours("Expected duration. Optional. Shorter workspaces may start sooner.")
+    expected_hours = _expected_hours(
+        "Expected duration in hours. Optional. Shorter workspaces may start sooner."
+    )
     environment = serializers.CharField(
         required=False,
         allow_blank=True,
@@ -79,8 +84,9 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
         required=False,
         default=False,
         help_text=(
-            "Start it without its accelerators if it would wait with them and can start at once without. "
-            "`attach-gpu` adds them later. The owner gets one notice when they are free."
+            "Whether to start without accelerators if the workspace would otherwise wait, and can "
+            "start immediately without them. `attach-gpu` adds them later. The owner gets one notice "
+            "when they are free."
         ),
     )
 
@@ -92,22 +98,22 @@ class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
         required=False,
         allow_blank=True,
         max_length=60,
-        help_text="Lower-case letters, digits and hyphens. Without it, one is chosen.",
+        help_text="Name: lower-case letters, digits and hyphens. Default: a generated name.",
     )
     lifetime_hours = HoursField(
         source="lifetime_s",
         required=False,
         min_value=1 / 60,
         max_value=MAX_LIFETIME_H,
-        help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
+        help_text="Lifetime in hours, within the limits of flavor and site. Default: their default.",
     )
     checkpointed = serializers.BooleanField(
         required=False,
         allow_null=True,
         default=None,
         help_text=(
-            "Whether its work goes on from a checkpoint if it has to make room and comes back. "
-            "Without it, what the template and flavor say is taken."
+            "Whether its work continues from a checkpoint after a preemption. Default: the setting of "
+            "template and flavor."
         ),
     )
     secrets = serializers.ListField(
@@ -115,26 +121,35 @@ class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
         required=False,
         max_length=50,
         default=list,
-        help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
+        help_text=(
+            "Names of additional secrets, of yours or the team. Secrets with `everywhere` and secrets of "
+            "the template are always included."
+        ),
     )
     git = GitSerializer(
         required=False,
         allow_null=True,
         default=None,
-        help_text="A repository to clone; without it, its template's.",
+        help_text="Repository to clone. Default: the repository of the template.",
     )
 
 
 class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializer):
     """A request for a workspace. References are short names."""
 
-    priority = _priority(default=0, help_text="Above 0 for owners of the team and operators only.")
+    priority = _priority(
+        default=0,
+        help_text=(
+            "Priority in the queue: higher values go first. Only owners of the team and operators can set it "
+            "above 0."
+        ),
+    )
     keep_after_job = serializers.BooleanField(
         required=False,
         default=False,
         help_text=(
-            "Whether it stays when the CI job that creates it has ended. By default the portal deletes it "
-            "once the job's token has expired. Without effect for other tokens and for sessions."
+            "Whether to keep it after the CI job that creates it has ended. By default, the portal "
+            "deletes it once the job's token has expired. No effect for other tokens and sessions."
         ),
     )
 
@@ -145,12 +160,20 @@ class WorkspaceChangeSerializer(StrictSerializer):
     name = serializers.CharField(
         required=False,
         max_length=60,
-        help_text="Lower-case letters, digits and hyphens. While it waits, is stopped or has failed.",
+        help_text=(
+            "Name: lower-case letters, digits and hyphens. Can be changed while the workspace is queued, "
+            "stopped or failed."
+        ),
     )
     expected_hours = _expected_hours(
-        "How long it will be needed, from its start on. What runs to an end is extended instead."
+        "Expected duration in hours, from the start. To move the end of a running workspace, extend it."
     )
-    priority = _priority(help_text="Higher ones go first. Above 0 for owners of the team and operators only.")
+    priority = _priority(
+        help_text=(
+            "Priority in the queue: higher values go first. Only owners of the team and operators can set it "
+            "above 0."
+        )
+    )
 
 
 class ExtendSerializer(StrictSerializer):

@@ -24,18 +24,20 @@ class OwnPackageSerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     version = serializers.CharField(help_text="Installed version.")
-    instead_of = serializers.CharField(help_text="The environment's version, where it has another one.")
+    instead_of = serializers.CharField(help_text="Version in the environment, if different; empty for none.")
 
 
 class OwnPackagesSerializer(serializers.Serializer[Any]):
     """Packages that the owner has installed on top of the workspace's environment."""
 
-    environment = serializers.CharField(allow_null=True, help_text="Null: what its node has by itself.")
-    python = serializers.CharField(help_text="As `3.12`; empty where it is not known.")
+    environment = serializers.CharField(
+        allow_null=True, help_text="Slug of the software environment; null for the software of the node."
+    )
+    python = serializers.CharField(help_text="Python version, such as `3.12`; empty if unknown.")
     packages = OwnPackageSerializer(many=True, help_text="The packages, by name.")
-    requirements = serializers.CharField(help_text="A list that makes the same: what `save` takes.")
+    requirements = serializers.CharField(help_text="Requirements list of the same packages, for `save`.")
     shared_with = serializers.ListField(
-        child=serializers.CharField(), help_text="Names of your workspaces that have the same packages."
+        child=serializers.CharField(), help_text="Names of your workspaces that share these packages."
     )
     reset_at_next_start = serializers.BooleanField(
         help_text="Whether the next start removes the user's own packages."
@@ -54,10 +56,15 @@ class SaveSerializer(StrictSerializer):
     """An environment made of the user's packages."""
 
     name = serializers.CharField(max_length=80)
-    slug = serializers.CharField(max_length=40, required=False, help_text="Made of the name without it.")
+    slug = serializers.CharField(
+        max_length=40, required=False, help_text="Slug. Default: derived from the name."
+    )
     description = serializers.CharField(max_length=200, default="", allow_blank=True)
     everybody = serializers.BooleanField(
-        default=False, help_text="For everybody, which operators may; else for the workspace's team."
+        default=False,
+        help_text=(
+            "Whether the environment is for everyone (operators only). Default: for the workspace's team."
+        ),
     )
 
 
@@ -67,9 +74,11 @@ class PackagesView(ApiView):
     scopes = SCOPES
 
     @operation(
-        "List your packages of a workspace",
-        description="What you have installed on top of its environment; asked of its node, whether it runs "
-        "or not. For the workspace's user alone.",
+        "List your packages in a workspace",
+        description=(
+            "For the owner of the workspace. Lists packages that you installed on top of its environment, "
+            "as reported by its node, even if it is stopped."
+        ),
         responses={200: OwnPackagesSerializer},
         errors=[404, 409, 503],
     )
@@ -95,7 +104,7 @@ class PackagesResetView(ApiView):
 
     @operation(
         "Remove your packages at the next start",
-        description="Of all your workspaces that share them. `cancel` takes it back until that start.",
+        description="Applies to all your workspaces that share them. `cancel` reverts it until that start.",
         responses={202: ResetSerializer},
         errors=[404, 409],
     )
@@ -113,7 +122,7 @@ class PackagesResetCancelView(ApiView):
 
     @operation(
         "Cancel the removal of your packages",
-        description="Until the start that would remove them. Idempotent.",
+        description="Possible until the start that would remove them. Idempotent.",
         request=None,
         responses={200: ResetSerializer},
         errors=[404, 409],
@@ -131,8 +140,10 @@ class PackagesSaveView(ApiView):
 
     @operation(
         "Save your packages as an environment",
-        description="Makes a software environment of what the workspace's has and what you have installed, "
-        "in these versions, and asks for its build. For those who may make environments.",
+        description=(
+            "For users who can create environments. Creates an environment with the packages of the "
+            "workspace's environment and your own, in their current versions, and queues its build."
+        ),
         request=SaveSerializer,
         responses={201: EnvironmentSerializer},
         parameters=[idempotency.PARAMETER],

@@ -45,7 +45,7 @@ class CheckoutSerializer(RowRepresentation, serializers.Serializer[CheckoutRow])
     ref = serializers.CharField(
         allow_blank=True, help_text="Branch, tag or commit; empty for the default branch."
     )
-    folder = serializers.CharField(help_text="Its folder in the home.")
+    folder = serializers.CharField(help_text="Folder of the repository in the home.")
     state = serializers.ChoiceField(
         ["waiting", "cloning", "cloned", "kept", "installing", "installed", "failed"]
     )
@@ -53,7 +53,7 @@ class CheckoutSerializer(RowRepresentation, serializers.Serializer[CheckoutRow])
         allow_blank=True, help_text="Commit that is checked out; empty before that."
     )
     percent = serializers.IntegerField(allow_null=True, help_text="Progress in percent; null if unknown.")
-    code = serializers.CharField(allow_blank=True, help_text="Why it failed, or empty.")
+    code = serializers.CharField(allow_blank=True, help_text="Code of the failure; empty for none.")
     message = serializers.CharField(allow_blank=True)
     next_action = serializers.CharField(allow_blank=True)
     at = serializers.DateTimeField(
@@ -69,7 +69,7 @@ class Trouble(NamedTuple):
 
 
 class ErrorSerializer(RowRepresentation, serializers.Serializer[Trouble]):
-    """Why it waits or failed."""
+    """Reason why the workspace waits or failed."""
 
     code = serializers.CharField(help_text="Reason code (`ReasonCode`).")
     message = serializers.CharField()
@@ -94,7 +94,8 @@ class HeldDeviceSerializer(RowRepresentation, serializers.Serializer[Any]):
     model = serializers.CharField(source="device.model")
     memory_mib = serializers.IntegerField(source="device.memory_mib")
     share_milli = serializers.IntegerField(
-        source="milli", help_text="Thousandths of it that the workspace holds; 1000 is the whole one."
+        source="milli",
+        help_text="Share allocated to the workspace, in thousandths. 1000 is the whole accelerator.",
     )
 
 
@@ -102,7 +103,7 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
     """Position and reason of a queued workspace."""
 
     outcome = serializers.CharField(
-        allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
+        allow_blank=True, help_text="`queued` or `needs_approval`; empty if not decided yet."
     )
     position = serializers.IntegerField(
         allow_null=True, help_text="Position in the queue, from 1; null if it does not wait."
@@ -115,7 +116,7 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
         allow_blank=True, help_text="Rule that it waits for; empty if it waits for capacity."
     )
     resource = serializers.CharField(
-        allow_blank=True, help_text="Which resource it waits for; empty where none is named."
+        allow_blank=True, help_text="Resource that it waits for; empty for none."
     )
 
     def get_eta_basis(self, entry: QueueEntry) -> str:
@@ -143,15 +144,17 @@ class GpuOveruseSerializer(RowRepresentation, serializers.Serializer[ShareRow]):
     device = serializers.CharField(help_text="UUID of the GPU.")
     code = serializers.ChoiceField(
         [code.value for code in ShareCode if code is not ShareCode.BACK],
-        help_text="What its node has seen last, or done.",
+        help_text="Code of the last observation or action of its node.",
     )
     message = serializers.CharField()
-    used_mib = serializers.IntegerField(help_text="What its processes hold there; 0 where it is unknown.")
-    part_mib = serializers.IntegerField(help_text="What it may hold.")
-    since = serializers.DateTimeField(help_text="When it began.")
+    used_mib = serializers.IntegerField(
+        help_text="Memory used by its processes on the GPU, in MiB; 0 if unknown."
+    )
+    part_mib = serializers.IntegerField(help_text="Memory of its share, in MiB.")
+    since = serializers.DateTimeField(help_text="Start of the overuse.")
     ends_at = serializers.DateTimeField(
         allow_null=True,
-        help_text="From when on a process of it may be ended; null where that has begun, or none will be.",
+        help_text="Time from which its processes can be ended; null if this has begun or will not happen.",
     )
 
 
@@ -166,7 +169,7 @@ class StoppedSerializer(RowRepresentation, serializers.Serializer[StopCause]):
     set_by = serializers.CharField(
         allow_blank=True, help_text="Where the rule is set, such as `team:vision`, `settings` or `request`."
     )
-    at = serializers.DateTimeField(help_text="When it was stopped.")
+    at = serializers.DateTimeField(help_text="Time of the stop.")
 
 
 class OutOfMemorySerializer(RowRepresentation, serializers.Serializer[LostProgram]):
@@ -174,28 +177,28 @@ class OutOfMemorySerializer(RowRepresentation, serializers.Serializer[LostProgra
 
     code = serializers.ChoiceField(
         [each.value for each in MemoryCode],
-        help_text="Which memory was used up: the workspace's, or that of its node.",
+        help_text="Code for the exhausted memory: of the workspace or of its node.",
     )
     message = serializers.CharField()
     at = serializers.DateTimeField(help_text="When its node reported the last one.")
     process = serializers.CharField(
         allow_blank=True, help_text="Name of the last program; empty if it is unknown."
     )
-    count = serializers.IntegerField(help_text="How many programs were ended since the start.")
-    limit_mib = serializers.IntegerField(help_text="Memory that the workspace has.")
+    count = serializers.IntegerField(help_text="Number of programs ended since the start.")
+    limit_mib = serializers.IntegerField(help_text="Memory limit of the workspace, in MiB.")
 
 
 class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the owner's browser, or with the owner's bearer token."""
 
-    state = serializers.ChoiceField(
-        State.choices, help_text="Where it is in its life, from `pending` to `terminated`."
-    )
+    state = serializers.ChoiceField(State.choices, help_text="Current state, from `pending` to `terminated`.")
     desired_state = serializers.ChoiceField(
         DesiredState.choices, help_text="State that the owner has requested."
     )
     reason = serializers.ChoiceField(
-        TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
+        TerminationReason.choices,
+        source="termination_reason",
+        help_text="Why it ended; empty if it has not.",
     )
     stopped = StoppedSerializer(
         allow_null=True, read_only=True, help_text="Why the portal stopped it; null if a person did."
@@ -205,50 +208,52 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     template = serializers.CharField(source="template.slug")
     flavor = serializers.CharField(source="flavor.slug")
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
-    url = serializers.SerializerMethodField(help_text="The workspace's own origin and its first page.")
-    portal_url = serializers.SerializerMethodField(help_text="Its page in the portal.")
+    url = serializers.SerializerMethodField(
+        help_text="URL of the first page of the app, on the workspace's own origin."
+    )
+    portal_url = serializers.SerializerMethodField(help_text="URL of its page in the portal.")
     simulated = serializers.BooleanField(help_text="Whether it is simulated.")
     error = ErrorSerializer(
         allow_null=True, read_only=True, help_text="Why it waits or failed; null if nothing is wrong."
     )
     resources = ResourcesSerializer(help_text="Resources on each node.")
     gpu_released = serializers.BooleanField(
-        help_text="Whether it goes on without the accelerators of its flavor; `attach-gpu` takes them again."
+        help_text="Whether its GPUs are released. `attach-gpu` attaches them again."
     )
-    nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
-    devices = HeldDeviceSerializer(
-        many=True, read_only=True, help_text="Accelerators that are allocated to it."
-    )
+    nodes = serializers.SerializerMethodField(help_text="Names of its nodes.")
+    devices = HeldDeviceSerializer(many=True, read_only=True, help_text="Accelerators allocated to it.")
     gpu_overuse = GpuOveruseSerializer(
         many=True,
         read_only=True,
-        help_text="Shared GPUs of which it uses more memory than its share, by its node's last report.",
+        help_text="Shared GPUs on which it uses more memory than its share, by its node's last report.",
     )
     out_of_memory = OutOfMemorySerializer(
         allow_null=True,
         read_only=True,
-        help_text="Programs of this start that were ended for lack of memory, or null.",
+        help_text="Programs of this start that were ended for lack of memory; null for none.",
     )
     stages = serializers.SerializerMethodField(help_text="Steps of the start, in order.")
     queue = QueueSerializer(
-        allow_null=True, read_only=True, help_text="How it stands while it waits, or null."
+        allow_null=True, read_only=True, help_text="Queue position and reason; null if it is not queued."
     )
     preempting = PreemptingSerializer(
-        allow_null=True, read_only=True, help_text="That it has to make room, or null."
+        allow_null=True, read_only=True, help_text="Announced preemption; null for none."
     )
-    expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
+    expected_hours = serializers.SerializerMethodField(help_text="Expected duration in hours.")
     lifetime_hours = serializers.SerializerMethodField(
-        help_text="How long it may run from ready on, extensions aside; null: it has no end."
+        help_text="Lifetime in hours from ready, without extensions; null for no limit."
     )
     ends_at = serializers.DateTimeField(
         source="runs_until",
         allow_null=True,
-        help_text="When it stops by itself; null while it does not run, or without end.",
+        help_text="Scheduled stop; null if it is not running or has no limit.",
     )
     bound = serializers.BooleanField(
-        help_text="Whether the portal deletes it when the CI job that created it has ended."
+        help_text="Whether the portal deletes it once the CI job that created it has ended."
     )
-    activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
+    activity = serializers.DictField(
+        source="status.activity", help_text="Activity last reported by its agent."
+    )
     heartbeat_at = serializers.DateTimeField(
         source="status.heartbeat_at",
         allow_null=True,
@@ -258,22 +263,22 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         source="environment_version.environment.slug",
         allow_null=True,
         default=None,
-        help_text="Slug of its software environment; null: the software of the node.",
+        help_text="Slug of its software environment; null for the software of the node.",
     )
     environment_version = serializers.IntegerField(
         source="environment_version.number",
         allow_null=True,
         default=None,
-        help_text="The number of that environment's version.",
+        help_text="Number of the environment's version; null without an environment.",
     )
     secrets = serializers.ListField(
-        child=serializers.CharField(), help_text="Names of the secrets that it was asked for with."
+        child=serializers.CharField(), help_text="Names of the secrets that it was requested with."
     )
-    git = serializers.SerializerMethodField(help_text="The repository that it clones, or null.")
+    git = serializers.SerializerMethodField(help_text="Repository that it clones; null for none.")
     checkouts = CheckoutSerializer(
         many=True,
         read_only=True,
-        help_text="What became of its repository, and of dotfiles, at the last start.",
+        help_text="State of its repository and the dotfiles at the last start.",
     )
 
     class Meta:
@@ -409,7 +414,7 @@ def _page_path() -> tuple[str, str]:
 class EventSerializer(serializers.ModelSerializer[Event]):
     """One entry of the audit log. The message follows the actor's name."""
 
-    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of the actor.")
     message = serializers.CharField(source="sentence")
     data = serializers.DictField(help_text="Details of the event by name. Names are only added.")  # type: ignore[assignment]
 

@@ -58,11 +58,11 @@ SCOPES = {"GET": Scope.ENVIRONMENTS_READ, "*": Scope.ENVIRONMENTS_WRITE}
 
 
 class EnvironmentFilter(filters.FilterSet):
-    search = filters.CharFilter(method="by_words", label="Words in name, slug or description.")
-    team = filters.CharFilter(field_name="team__slug", label="Slug of its team.")
-    kind = filters.ChoiceFilter(choices=Kind.choices, label="Where it comes from.")
-    enabled = filters.BooleanFilter(label="Whether it can be chosen.")
-    deprecated = filters.BooleanFilter(label="Whether another one shall be chosen.")
+    search = filters.CharFilter(method="by_words", label="Words to search for in name, slug and description.")
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team that owns the environment.")
+    kind = filters.ChoiceFilter(choices=Kind.choices, label="Source of the environment.")
+    enabled = filters.BooleanFilter(label="Whether the environment can be selected.")
+    deprecated = filters.BooleanFilter(label="Whether the environment is deprecated.")
 
     def by_words(self, queryset: QuerySet[Environment], _name: str, value: str) -> QuerySet[Environment]:
         return selectors.search(queryset, value)
@@ -70,7 +70,7 @@ class EnvironmentFilter(filters.FilterSet):
 
 @documented(
     list="List software environments",
-    of="Everybody's, and those of teams that you are in; all for operators and auditors.",
+    of="Lists environments for everyone and those of your teams. Operators and auditors see all.",
 )
 class EnvironmentViewSet(ReadViewSet):
     observed = frozenset({"current"})
@@ -109,8 +109,10 @@ class EnvironmentViewSet(ReadViewSet):
     @operation(
         "Create a software environment",
         idempotent=True,
-        description="For a team by its owners, for everybody by operators. Its first version is built at "
-        "once, unless `build` is false.",
+        description=(
+            "Owners create environments for their team, operators for everyone. The first version is built "
+            "immediately unless `build` is false."
+        ),
         request=EnvironmentCreateSerializer,
         responses={201: EnvironmentSerializer},
         retry_after_s=10,
@@ -126,7 +128,7 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Change a software environment",
-        description="Omitted fields stay unchanged. Builds change its content.",
+        description="Omitted fields stay unchanged. To change the packages, create a build.",
         request=EnvironmentChangeSerializer,
         responses={200: EnvironmentSerializer},
         parameters=[IF_MATCH],
@@ -154,8 +156,10 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Preview a new version",
-        description="For who manages it. Compares what is asked for with the present version, and says who "
-        "uses it. Nothing is kept.",
+        description=(
+            "For managers of the environment. Compares the source with the current version and lists what "
+            "uses the environment. Saves nothing."
+        ),
         request=SourcePreviewRequestSerializer,
         responses={200: SourcePreviewSerializer},
         errors=[400, 404, 409, 415],
@@ -188,7 +192,7 @@ class _OfEnvironment(ReadViewSet):
 
 
 class VersionFilter(filters.FilterSet):
-    state = filters.ChoiceFilter(choices=VersionState.choices, label="How far it is.")
+    state = filters.ChoiceFilter(choices=VersionState.choices, label="Only those in this state.")
 
 
 @documented(list="List the versions of a software environment", of="Newest first.", errors=[404])
@@ -211,7 +215,7 @@ class VersionViewSet(_OfEnvironment):
 
     @operation(
         "Read a version of a software environment",
-        description="With its source, its lock and its packages.",
+        description="Includes source, lock file and packages.",
         responses={200: VersionDetailSerializer},
         errors=[404],
     )
@@ -240,14 +244,14 @@ class VersionViewSet(_OfEnvironment):
 
 
 class BuildFilter(filters.FilterSet):
-    state = filters.ChoiceFilter(choices=BuildState.choices, label="How far it is.")
+    state = filters.ChoiceFilter(choices=BuildState.choices, label="Only those in this state.")
     version = filters.NumberFilter(field_name="version__number", label="Number of the version.")
     node = filters.CharFilter(field_name="node__name", label="Name of the node.")
 
 
 @documented(
     list="List the builds of a software environment",
-    of="Newest first: each attempt to have a version on a node.",
+    of="Newest first. A build is an attempt to build a version on a node.",
     retrieve="Read a build of a software environment",
     errors=[404],
 )
@@ -275,9 +279,11 @@ class BuildViewSet(_OfEnvironment):
     @operation(
         "Build a software environment",
         idempotent=True,
-        description="With `source` as another version. Without it the newest version, or, where that is "
-        "ready, another one of the same source. What is being built already is answered with. Builds of the "
-        "version are below it once a node is there.",
+        description=(
+            "With `source`, builds a new version. Without it, builds the newest version, or a new version "
+            "of the same source if that one is ready. If the version is already being built, returns that "
+            "version. Its builds appear once a node is available."
+        ),
         request=BuildCreateSerializer,
         responses={202: VersionSerializer},
         retry_after_s=10,
@@ -311,7 +317,7 @@ class BuildViewSet(_OfEnvironment):
 
     @operation(
         "Read the log of a build",
-        description="The last of what was written, up to 1 MiB.",
+        description="The end of the log, up to 1 MiB.",
         responses={(200, "text/plain"): OpenApiTypes.STR},
         errors=[404],
     )
@@ -321,8 +327,10 @@ class BuildViewSet(_OfEnvironment):
 
     @operation(
         "Follow a build",
-        description="Server-sent events: the build with `log`, which is what has been written since the last "
-        "message. The stream ends with the build, or after some minutes: connect again with `Last-Event-ID`.",
+        description=(
+            "Server-sent events: the build, with the new output in `log`. The stream ends with the build, "
+            "or after some minutes: reconnect with `Last-Event-ID`."
+        ),
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
         errors=[400, 404, 429],
     )

@@ -55,14 +55,14 @@ class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVe
     source_kind = serializers.ChoiceField(SourceKind.choices, help_text="Format of `source`.")
     state = serializers.ChoiceField(VersionState.choices)
     programs = serializers.ListField(
-        child=serializers.CharField(), help_text="What it brings that templates start."
+        child=serializers.CharField(), help_text="Programs in it that templates can start."
     )
-    cuda = serializers.CharField(help_text="The CUDA that its packages bring, as `12.4`; empty for none.")
-    digest = serializers.CharField(help_text="Stands for its content; empty until it is ready.")
-    failure = serializers.SerializerMethodField(help_text="Why it is not ready; null where nothing failed.")
-    message = serializers.SerializerMethodField(help_text="The same in words.")
+    cuda = serializers.CharField(help_text="CUDA version of its packages, such as `12.4`; empty for none.")
+    digest = serializers.CharField(help_text="Digest of its content; empty until it is ready.")
+    failure = serializers.SerializerMethodField(help_text="Why its build failed; null if it did not.")
+    message = serializers.SerializerMethodField(help_text="Reason, as a sentence.")
     next_action = serializers.SerializerMethodField(
-        help_text="What to do about it, or what happens by itself; empty where nothing failed."
+        help_text="What to do, or what the portal does automatically; empty if nothing failed."
     )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
@@ -90,7 +90,9 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
     """A software environment. `team` is null if it is for everybody; `current` is for new workspaces."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    kind = serializers.ChoiceField(Kind.choices, help_text="`node`: what each node has by itself.")
+    kind = serializers.ChoiceField(
+        Kind.choices, help_text="Source of the environment. `node` is the software installed on each node."
+    )
     successor = serializers.CharField(
         source="successor.slug",
         allow_null=True,
@@ -114,17 +116,17 @@ class _Source(StrictSerializer):
     source_kind = serializers.ChoiceField(
         SourceKind.choices,
         default=SourceKind.PACKAGES,
-        help_text="A lock without hashes is taken as a requirements file.",
+        help_text="Format of `source`. A lock file without hashes is treated as a requirements file.",
     )
     source = serializers.CharField(  # type: ignore[assignment]
         max_length=MAX_LOCK,
         trim_whitespace=False,
-        help_text="One package on each line, or the file itself: names and versions of the package index.",
+        help_text="Packages from the package index, one per line, or the content of the file.",
     )
     python = serializers.ChoiceField(
         [(python, python) for python in PYTHONS],
         required=False,
-        help_text="Without it, the one that runs the portal.",
+        help_text="Python version. Default: the version that runs the portal.",
     )
 
     examples = {"source": "torch\npandas>=2"}
@@ -132,15 +134,22 @@ class _Source(StrictSerializer):
 
 class EnvironmentCreateSerializer(_Source):
     name = serializers.CharField(max_length=80)
-    slug = serializers.CharField(max_length=40, required=False, help_text="Made of the name without it.")
+    slug = serializers.CharField(
+        max_length=40, required=False, help_text="Slug. Default: derived from the name."
+    )
     description = serializers.CharField(max_length=200, default="", allow_blank=True)
     team = serializers.CharField(
-        max_length=40, default=None, allow_null=True, help_text="Null for everybody's, which operators make."
+        max_length=40,
+        default=None,
+        allow_null=True,
+        help_text="Slug of the team; null for everyone (operators only).",
     )
     notebook = serializers.BooleanField(
-        default=True, help_text="Add JupyterLab and marimo to packages and requirements."
+        default=True, help_text="Whether to add JupyterLab and marimo to the packages."
     )
-    build = serializers.BooleanField(default=True, help_text="False: only when somebody asks for it.")
+    build = serializers.BooleanField(
+        default=True, help_text="Whether to build it immediately. False waits for a build request."
+    )
 
 
 class EnvironmentChangeSerializer(StrictSerializer):
@@ -148,27 +157,33 @@ class EnvironmentChangeSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=80, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
-    enabled = serializers.BooleanField(required=False, help_text="False: nobody can choose it any more.")
+    enabled = serializers.BooleanField(
+        required=False, help_text="Whether it can be selected for new workspaces."
+    )
     deprecated = serializers.BooleanField(
         required=False, help_text="Whether new workspaces should use another one."
     )
-    notebook = serializers.BooleanField(required=False, help_text="Counts from the next version on.")
+    notebook = serializers.BooleanField(
+        required=False, help_text="Whether to add JupyterLab and marimo, from the next version on."
+    )
     successor = serializers.CharField(
-        max_length=40, required=False, allow_null=True, help_text="Slug; null for none."
+        max_length=40, required=False, allow_null=True, help_text="Slug of the replacement; null for none."
     )
 
 
 class BuildCreateSerializer(StrictSerializer):
-    """Without `source`, builds the newest version. If that is ready, resolves it again as the next one."""
+    """Without `source`, builds the newest version or, if it is ready, a new one of the same source."""
 
     source_kind = serializers.ChoiceField(
         SourceKind.choices, default=SourceKind.PACKAGES, help_text="Format of `source`."
     )
     source = serializers.CharField(  # type: ignore[assignment]
-        max_length=MAX_LOCK, trim_whitespace=False, required=False, help_text="Makes another version."
+        max_length=MAX_LOCK, trim_whitespace=False, required=False, help_text="Source of a new version."
     )
     python = serializers.ChoiceField(
-        [(python, python) for python in PYTHONS], required=False, help_text="With `source`; else as it is."
+        [(python, python) for python in PYTHONS],
+        required=False,
+        help_text="Python version. Only with `source`. Default: unchanged.",
     )
 
     examples = {"source": "torch\npandas>=2"}
@@ -191,17 +206,17 @@ class ReachSerializer(serializers.Serializer[Any]):
 class SourcePreviewSerializer(serializers.Serializer[Any]):
     """The changes by another version. Nothing is stored."""
 
-    against = serializers.IntegerField(
-        help_text="The number of the version that it is compared with; 0: none."
-    )
+    against = serializers.IntegerField(help_text="Number of the version it is compared with; 0 for none.")
     exact = serializers.BooleanField(
-        help_text="Whether `changes` are all; else what packages bring may change, too."
+        help_text="Whether `changes` are complete. If false, dependencies can change, too."
     )
     changes = serializers.ListField(
         child=serializers.CharField(), help_text="Packages that would be added, removed or changed."
     )
     reach = ReachSerializer(help_text="Current use.")
-    when = serializers.ListField(child=serializers.CharField(), help_text="When it would reach whom.")
+    when = serializers.ListField(
+        child=serializers.CharField(), help_text="When the new version would take effect, and for whom."
+    )
 
 
 class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuild]):
@@ -214,17 +229,19 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     pool = serializers.CharField(source="node.pool.slug")
     state = serializers.ChoiceField(BuildState.choices)
     stage = serializers.ChoiceField(
-        Stage.choices, allow_blank=True, help_text="Current step of the build; null if it is not running."
+        Stage.choices, allow_blank=True, help_text="Current step of the build; empty if it is not running."
     )
-    done = serializers.IntegerField(help_text="Packages in this stage, of `total`.")
-    percent = serializers.SerializerMethodField(help_text="How far the whole is; null once it has ended.")
+    done = serializers.IntegerField(help_text="Packages completed in this stage, out of `total`.")
+    percent = serializers.SerializerMethodField(
+        help_text="Overall progress in percent; null once the build has ended."
+    )
     requester = serializers.CharField(
         source="requester.username", default=None, allow_null=True, help_text="Username of the requester."
     )
-    failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
-    message = serializers.SerializerMethodField(help_text="The same in words.")
+    failure = serializers.SerializerMethodField(help_text="Why the build failed; null if it did not.")
+    message = serializers.SerializerMethodField(help_text="Reason, as a sentence.")
     next_action = serializers.SerializerMethodField(
-        help_text="What to do about it, or what happens by itself; empty where nothing failed."
+        help_text="What to do, or what the portal does automatically; empty if nothing failed."
     )
 
     class Meta:

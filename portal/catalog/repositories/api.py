@@ -28,7 +28,7 @@ class DotfilesSerializer(serializers.Serializer[Any]):
         allow_blank=True, help_text="Name of the secret with the credentials; empty for none."
     )
     changed_at = serializers.DateTimeField(
-        allow_null=True, default=None, help_text="When it was last changed."
+        allow_null=True, default=None, help_text="Time of the last change."
     )
 
 
@@ -36,21 +36,24 @@ class DotfilesWriteSerializer(StrictSerializer):
     url = serializers.CharField(
         max_length=rules.MAX_URL,
         allow_blank=True,
-        help_text="`https://host/path`, `ssh://git@host/path` or `git@host:path`; empty: none.",
+        help_text=(
+            "URL of the repository: `https://host/path`, `ssh://git@host/path` or `git@host:path`; empty "
+            "for none."
+        ),
     )
     ref = serializers.CharField(
         max_length=rules.MAX_REF,
         allow_blank=True,
         required=False,
         default="",
-        help_text="A branch, tag or commit; without it, the repository's own branch.",
+        help_text="Branch, tag or commit. Default: the default branch of the repository.",
     )
     secret = serializers.CharField(
         max_length=64,
         allow_blank=True,
         required=False,
         default="",
-        help_text="Name of your secret that opens it: a token for HTTPS, a private key for SSH.",
+        help_text="Name of your secret with the credentials: a token for HTTPS, a private key for SSH.",
     )
 
 
@@ -68,7 +71,10 @@ class Dotfiles(ApiView):
 
     @operation(
         "Set your dotfiles",
-        description="Cloned to `~/.dotfiles` at a start where that is not there. An empty `url`: none.",
+        description=(
+            "Workspaces clone the repository to `~/.dotfiles` at start if that folder does not exist. An "
+            "empty `url` disables it."
+        ),
         request=DotfilesWriteSerializer,
         responses={200: DotfilesSerializer},
         parameters=[IF_MATCH],

@@ -29,14 +29,14 @@ class NotificationSerializer(serializers.ModelSerializer[Notification]):
 class ReadSerializer(serializers.Serializer[Any]):
     """Number of notices marked as read."""
 
-    read = serializers.IntegerField(help_text="How many were unread before.")
+    read = serializers.IntegerField(help_text="Number of notices that were unread before.")
 
 
 class NotificationFilter(filters.FilterSet):
     unread = filters.BooleanFilter(
-        field_name="read_at", lookup_expr="isnull", label="Only those not read, or only those read."
+        field_name="read_at", lookup_expr="isnull", label="Only unread notices, or only read ones."
     )
-    kind = filters.CharFilter(label="Exactly this kind.", max_length=60)
+    kind = filters.CharFilter(label="Only this kind.", max_length=60)
 
 
 @documented(list="List your notices")

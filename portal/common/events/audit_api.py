@@ -33,13 +33,13 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
     """A receiver of the audit log and its progress."""
 
     name = serializers.CharField(help_text="`syslog` or `webhook`.")
-    target = serializers.CharField(help_text="Where to, without what may be secret.")
-    last_id = serializers.IntegerField(help_text="The number of the last entry that got through.")
-    waiting = serializers.IntegerField(help_text="How many entries have not.")
+    target = serializers.CharField(help_text="Address of the receiver, without secret parts.")
+    last_id = serializers.IntegerField(help_text="Id of the last delivered entry.")
+    waiting = serializers.IntegerField(help_text="Number of entries not delivered yet.")
     sent_at = serializers.DateTimeField(
         allow_null=True, help_text="When the receiver last accepted an entry; null before the first."
     )
-    last_error = serializers.CharField(allow_blank=True, help_text="A code; empty when all is well.")
+    last_error = serializers.CharField(allow_blank=True, help_text="Code of the last error; empty for none.")
     failed_at = serializers.DateTimeField(
         allow_null=True, help_text="When the receiver last refused an entry; null if never."
     )
@@ -54,7 +54,7 @@ class AuditStreams(ApiView):
 
     @operation(
         "Read the progress of audit log forwarding",
-        description="For administrators. Empty where no receiver is set.",
+        description="For administrators. The list is empty if no receiver is configured.",
         responses={200: AuditStreamSerializer(many=True)},
     )
     def get(self, request: UserRequest) -> Response:

@@ -19,14 +19,17 @@ class AuditFilter(filters.FilterSet):
         label="An action such as `user.deactivated`, or all of a subject such as `user.`.",
         max_length=60,
     )
-    since = MomentFilter(field_name="at", lookup_expr="gte", label="At or after this time.")
-    until = MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="Only entries at or after this time.")
+    until = MomentFilter(field_name="at", lookup_expr="lt", label="Only entries before this time.")
     object = filters.CharFilter(
         method="of_object",
-        label="Subject: a team, a user, or the id of a workspace, device, node or request.",
+        label=(
+            "Only entries about this subject: a team, a user, or the id of a workspace, device, node or "
+            "request."
+        ),
         max_length=255,
     )
-    request_id = filters.CharFilter(label="Id of the request that caused it.", max_length=64)
+    request_id = filters.CharFilter(label="Id of the HTTP request that caused the entry.", max_length=64)
 
     def of_action(self, queryset: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
         return queryset.filter(kind__startswith=value) if value.endswith(".") else queryset.filter(kind=value)

@@ -33,7 +33,7 @@ from portal.people.accounts.policies import require_operator
 
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 VERSIONS_SHOWN = 50
-NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Number of the version, from 1.")
 
 
 def note_of(request: UserRequest) -> str:
@@ -71,7 +71,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Create a pool",
         idempotent=True,
-        description="For operators. Its inventory is asked for at once.",
+        description="For operators. Requests the inventory of the pool immediately.",
         request=PoolCreateSerializer,
         responses={201: PoolSerializer},
         errors=[400, 409, 415],
@@ -83,7 +83,10 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Change a pool",
-        description="For operators; only the fields that are given. With `retiring` it takes nothing new.",
+        description=(
+            "For operators. Omitted fields stay unchanged. With `retiring`, the pool accepts no new "
+            "workspaces."
+        ),
         request=PoolChangeSerializer(partial=True),
         responses={200: PoolSerializer},
         parameters=[IF_MATCH],
@@ -98,7 +101,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a pool",
-        description="For operators. Refused unless it is retiring and nothing is placed there.",
+        description="For operators. Denied unless the pool is retiring and empty.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
@@ -109,7 +112,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "List the versions of a pool",
-        description="For operators, as they hold its configuration; the newest first, at most 50.",
+        description="For operators, because versions contain the configuration. Newest first, up to 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
     )
@@ -126,7 +129,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Restore a version of a pool",
         idempotent=True,
-        description="For operators. Creates a new change with the values of that version.",
+        description="For operators. Creates a new version with the values of the earlier one.",
         request=None,
         responses={200: PoolSerializer},
         parameters=[NUMBER, IF_MATCH],
@@ -141,9 +144,9 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 
 class NodeFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    name = filters.CharFilter(label="Exactly this name.")
-    online = filters.BooleanFilter(label="Whether the last inventory saw it.")
-    cordoned = filters.BooleanFilter(label="Whether an operator has taken it out of placement.")
+    name = filters.CharFilter(label="Only the one with this name.")
+    online = filters.BooleanFilter(label="Whether the node is online.")
+    cordoned = filters.BooleanFilter(label="Whether the node is cordoned.")
 
 
 @documented(list="List nodes", retrieve="Read a node")
@@ -189,7 +192,7 @@ class NodeViewSet(ReadViewSet):
 
     @operation(
         "Return a node to service",
-        description="For operators. A drain in progress is cancelled for workspaces that still run.",
+        description="For operators. Cancels a drain in progress for workspaces that still run.",
         request=CordonSerializer,
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
@@ -202,14 +205,14 @@ class NodeViewSet(ReadViewSet):
 class DeviceFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="node__pool__slug", label="Slug of the pool.")
     node = filters.CharFilter(field_name="node__name", label="Name of the node.")
-    model = filters.CharFilter(label="Exactly this model.")
-    present = filters.BooleanFilter(label="Whether the last inventory saw it.")
-    healthy = filters.BooleanFilter(label="Whether it is fit for work.")
+    model = filters.CharFilter(label="Only this model.")
+    present = filters.BooleanFilter(label="Whether the last inventory reported the device.")
+    healthy = filters.BooleanFilter(label="Whether the device is healthy.")
     cordoned = filters.BooleanFilter(label="Whether it is cordoned.")
     checking = filters.BooleanFilter(label="Whether a check or scrub is running.")
     state = filters.ChoiceFilter(
         choices=[(state.value, LOOKS[state].word) for state in DeviceState],
-        label="In this state, as the device's own `state` says.",
+        label="Only devices in this `state`.",
     )
 
 
@@ -251,7 +254,7 @@ class DeviceViewSet(ReadViewSet):
     @operation(
         "Return a device to service",
         description=(
-            "For operators, for any cause of the cordon. A drain in progress is cancelled for "
+            "For operators. Lifts the cordon, whatever its cause. Cancels a drain in progress for "
             "workspaces that still run."
         ),
         request=CordonSerializer,

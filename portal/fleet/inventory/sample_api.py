@@ -28,13 +28,19 @@ class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
     Null means not measured. Points without measurements are omitted.
     """
 
-    start = serializers.DateTimeField(help_text="When it begins.")
-    measured_s = serializers.IntegerField(help_text="Seconds in which the device was looked at.")
-    gpu_pct = serializers.FloatField(allow_null=True, help_text="Mean GPU use, percent.")
+    start = serializers.DateTimeField(help_text="Start of the minute or hour.")
+    measured_s = serializers.IntegerField(help_text="Number of seconds with measurements.")
+    gpu_pct = serializers.FloatField(allow_null=True, help_text="Average GPU utilization in percent.")
     gpu_max_pct = serializers.IntegerField(allow_null=True, help_text="Maximum GPU utilization in percent.")
-    gpu_p95_pct = serializers.IntegerField(allow_null=True, help_text="95th percentile of the seconds.")
-    gpu_s = serializers.IntegerField(allow_null=True, help_text="Seconds that tell the GPU's use.")
-    gpu_used_s = serializers.IntegerField(allow_null=True, help_text="Seconds above 0 %.")
+    gpu_p95_pct = serializers.IntegerField(
+        allow_null=True, help_text="95th percentile of GPU utilization over the seconds, in percent."
+    )
+    gpu_s = serializers.IntegerField(
+        allow_null=True, help_text="Number of seconds with a measured GPU utilization."
+    )
+    gpu_used_s = serializers.IntegerField(
+        allow_null=True, help_text="Number of seconds with GPU utilization above 0 %."
+    )
     memory_mib = serializers.IntegerField(allow_null=True, help_text="Average memory in use, in MiB.")
     memory_max_mib = serializers.IntegerField(allow_null=True, help_text="Maximum memory in use, in MiB.")
     power_mw = serializers.IntegerField(allow_null=True, help_text="Average power in milliwatts.")
@@ -53,11 +59,15 @@ class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
         allow_null=True, help_text="PCIe receive rate in KiB per second."
     )
     throttle_s = serializers.IntegerField(
-        allow_null=True, help_text="Seconds that tell whether clocks were held down."
+        allow_null=True, help_text="Number of seconds with a measured throttle state."
     )
-    thermal_s = serializers.IntegerField(allow_null=True, help_text="Seconds held down by heat.")
-    power_s = serializers.IntegerField(allow_null=True, help_text="Seconds held down by power limits.")
-    slowed_s = serializers.IntegerField(allow_null=True, help_text="Seconds held down for other reasons.")
+    thermal_s = serializers.IntegerField(allow_null=True, help_text="Number of seconds throttled by heat.")
+    power_s = serializers.IntegerField(
+        allow_null=True, help_text="Number of seconds throttled by power limits."
+    )
+    slowed_s = serializers.IntegerField(
+        allow_null=True, help_text="Number of seconds throttled for other reasons."
+    )
 
 
 class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
@@ -73,7 +83,7 @@ class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
     end = serializers.DateTimeField(help_text="End of the period.")
     step_s = serializers.IntegerField(help_text="Interval of each point, in seconds.")
     idle_s = serializers.IntegerField(
-        help_text="For how long the GPU has done nothing until now; what was not measured counts as work."
+        help_text="Current idle time of the GPU in seconds. Unmeasured time counts as use."
     )
     points = SamplePointSerializer(many=True, help_text="Measurements, oldest first.")
 
@@ -81,7 +91,7 @@ class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
 SPAN = OpenApiParameter(
     "span",
     str,
-    description="`hour`: the last hour by the minute. `month`: the last 30 days by the hour.",
+    description="`hour`: the last hour, by minute. `month`: the last 30 days, by hour.",
     enum=list(series.SPANS),
     default=series.HOUR,
 )

@@ -27,13 +27,17 @@ from provisioning.types import LimitedResource
 class CountSerializer(serializers.Serializer[Any]):
     """Amounts of one resource. MIG instances are counted instead of the GPU that they partition."""
 
-    resource = serializers.CharField(help_text="`gpu:h100`, `gpu`, `mig:1g.10gb`, `cpu_milli`, …")
-    total = serializers.IntegerField(
-        help_text="In base units: thousandths of a device or core, MiB. Whatever its state."
+    resource = serializers.CharField(
+        help_text="Resource, such as `gpu:h100`, `gpu`, `mig:1g.10gb` or `cpu_milli`."
     )
-    in_service = serializers.IntegerField(help_text="Neither failed nor cordoned nor offline.")
-    allocated = serializers.IntegerField(help_text="Held by workspaces.")
-    free = serializers.IntegerField(help_text="In service, under no check, held by nobody.")
+    total = serializers.IntegerField(
+        help_text="Total amount in any state, in base units: thousandths of a device or core, or MiB."
+    )
+    in_service = serializers.IntegerField(help_text="Amount in service: not failed, cordoned or offline.")
+    allocated = serializers.IntegerField(help_text="Amount allocated to workspaces.")
+    free = serializers.IntegerField(
+        help_text="Amount in service that is neither allocated nor being checked."
+    )
 
 
 def count_rows(counts: Counts) -> list[dict[str, Any]]:
@@ -57,7 +61,9 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     capabilities = serializers.ListField(child=serializers.CharField(), help_text="Capabilities of the pool.")
     node_count = serializers.IntegerField(help_text="Number of nodes.")
     online_count = serializers.IntegerField(help_text="Number of nodes that are online.")
-    device_count = serializers.IntegerField(help_text="A partitioned GPU counts as its MIG instances.")
+    device_count = serializers.IntegerField(
+        help_text="Number of devices. A partitioned GPU counts as its MIG instances."
+    )
     resources = serializers.SerializerMethodField(
         help_text="Capacity and allocation of its nodes, by resource."
     )
@@ -83,9 +89,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
 
 
 def _config() -> serializers.DictField:
-    return serializers.DictField(
-        required=False, help_text="The driver's own settings, by name. No answer has them."
-    )
+    return serializers.DictField(required=False, help_text="Settings of the driver, by name. Never returned.")
 
 
 class PoolChangeSerializer(StrictSerializer):
@@ -101,11 +105,14 @@ class PoolChangeSerializer(StrictSerializer):
     rebalancing = serializers.ChoiceField(
         RebalancingPolicy.choices,
         required=False,
-        help_text="Whether running work is moved to better places; `site`: as the site's settings say.",
+        help_text="Whether running work moves to better places; `site` uses the site's setting.",
     )
     enabled = serializers.BooleanField(required=False)
     retiring = serializers.BooleanField(
-        required=False, help_text="Nothing new is placed there; what runs goes on."
+        required=False,
+        help_text=(
+            "Whether the pool is being emptied: it accepts no new workspaces, and running ones continue."
+        ),
     )
 
     examples = {"config": {"sandbox": "gvisor"}}
@@ -116,7 +123,7 @@ class PoolCreateSerializer(StrictSerializer):
 
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80)
-    driver = serializers.CharField(max_length=40, help_text="`local` or `simulated`.")
+    driver = serializers.CharField(max_length=40, help_text="Driver of the pool: `local` or `simulated`.")
     config = _config()
 
     examples = {"config": {"sandbox": "gvisor"}, "driver": "local"}
@@ -136,26 +143,32 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     used_milli = serializers.SerializerMethodField(help_text="Allocated share of the device, in thousandths.")
     state = serializers.ChoiceField([state.value for state in DeviceState])
     partitioned = serializers.BooleanField(
-        help_text="It is partitioned into MIG instances: these are allocated and counted, it is not."
+        help_text=(
+            "Whether it is partitioned into MIG instances. Then its instances are allocated and counted "
+            "instead of the GPU."
+        )
     )
     cordon_cause = serializers.ChoiceField(
-        CordonCause.choices, allow_blank=True, help_text="Who took it out of placement."
+        CordonCause.choices, allow_blank=True, help_text="Cause of the cordon."
     )
-    recovery = serializers.CharField(help_text="What brings it back; empty where nothing has to be done.")
+    recovery = serializers.CharField(help_text="What returns it to service; empty if nothing has to be done.")
     warning = serializers.CharField(
-        help_text="What a check holds against it that does not keep it from work."
+        help_text="Warning of the last check that does not take it out of service; empty for none."
     )
     checking = serializers.BooleanField(
-        help_text="A check or a scrub is on it, or a check measures the link to it: nothing is placed on it."
+        help_text="Whether a check or scrub uses it or its links. No work is placed on it meanwhile."
     )
     kept_back = serializers.BooleanField(
-        help_text=("A share was released. New shares start after all others end and the memory is scrubbed.")
+        help_text=(
+            "Whether a share was released. New shares start after all others have ended and the memory is "
+            "scrubbed."
+        )
     )
     passed_at = serializers.DateTimeField(allow_null=True, help_text="When it last passed a check.")
-    mig_start = serializers.IntegerField(help_text="First memory slice; -1: unknown.")
-    numa = serializers.IntegerField(help_text="NUMA node; -1: unknown.")
-    island = serializers.CharField(help_text="NVLink island on its node; empty: none.")
-    facts = serializers.JSONField(help_text="What else inventory knows; by name.")
+    mig_start = serializers.IntegerField(help_text="First memory slice; -1 if unknown.")
+    numa = serializers.IntegerField(help_text="NUMA node; -1 if unknown.")
+    island = serializers.CharField(help_text="NVLink island on its node; empty for none.")
+    facts = serializers.JSONField(help_text="Other facts from the inventory, by name.")
 
     class Meta:
         model = Device
@@ -175,11 +188,11 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
 class MissingGpuSerializer(serializers.Serializer[MissingGpu]):
     """A GPU that the node should have but its driver does not report."""
 
-    pci_bus_id = serializers.CharField(help_text="Where it is, or was: `0000:3b:00.0`.")
-    uuid = serializers.CharField(help_text="Empty where it was never seen before.")
-    model = serializers.CharField(help_text="Empty where it was never seen before.")
-    on_pci = serializers.BooleanField(help_text="The node has it on PCI all the same.")
-    next_action = serializers.CharField(help_text="What to do first, in a sentence.")
+    pci_bus_id = serializers.CharField(help_text="Current or last PCI address, such as `0000:3b:00.0`.")
+    uuid = serializers.CharField(help_text="UUID of the GPU; empty if it was never seen.")
+    model = serializers.CharField(help_text="Model of the GPU; empty if it was never seen.")
+    on_pci = serializers.BooleanField(help_text="Whether the node still lists it on PCI.")
+    next_action = serializers.CharField(help_text="First thing to do, as a sentence.")
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
@@ -193,29 +206,35 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     )
     limited = serializers.ListField(
         child=serializers.ChoiceField([resource.value for resource in LimitedResource]),
-        help_text="What a workspace there is held to.",
+        help_text="Resource limits that apply to workspaces on it.",
     )
     used_cpu_milli = serializers.SerializerMethodField(help_text="Allocated CPU, in thousandths of a core.")
     used_memory_mib = serializers.SerializerMethodField(help_text="Allocated memory in MiB.")
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
     missing_gpus = serializers.SerializerMethodField(
-        help_text="GPUs that it ought to have, by its PCI and by what it had before, and does not show."
+        help_text=(
+            "GPUs that the node should have, by its PCI devices and earlier inventories, but does not report."
+        )
     )
     resources = serializers.SerializerMethodField(help_text="Capacity and allocation by resource.")
-    accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: unknown.")
+    accelerator_state = serializers.CharField(
+        help_text="State of its accelerators, such as `ok`, `no_driver` or `gpu_lost`; empty if unknown."
+    )
     provides = serializers.ListField(
-        child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
+        child=serializers.CharField(),
+        help_text="Features that requests can require, such as `rdma` or `memory_tier:cxl`.",
     )
     labels = serializers.DictField(
         child=serializers.CharField(), help_text="Labels that the operator has set."
     )
     facts = serializers.JSONField(
         help_text=(
-            "What else inventory knows: processor, NUMA nodes, RDMA, … `pressure` has for `cpu`, `memory` "
-            "and `io` the percent of the last minute in which something on the machine waited for it; "
-            "null where the kernel does not tell. `headroom` has what is left there, in percent over "
-            "`watched_s` seconds: `cpu_idle`, `cpu_waited` (something waited for CPU), `runnable` processes "
-            "for its `cores`, `memory_left` at most, `memory_stalled` (all waited for memory)."
+            "Other facts from the inventory, such as processor, NUMA nodes and RDMA. `pressure` has, "
+            "for `cpu`, `memory` and `io`, the percentage of the last minute in which a process waited "
+            "for it; null if the kernel does not report it. `headroom` has the free capacity over "
+            "`watched_s` seconds, in percent: `cpu_idle`, `cpu_waited` (a process waited for CPU), "
+            "`memory_left` (maximum) and `memory_stalled` (all processes waited for memory), and the "
+            "number of `runnable` processes for its `cores`."
         )
     )
 

@@ -44,8 +44,8 @@ from portal.people.accounts.policies import require_see_all
 
 class MachineFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    name = filters.CharFilter(label="Exactly this name.")
-    state = filters.ChoiceFilter(choices=MachineState.choices, label="What it may.")
+    name = filters.CharFilter(label="Only the one with this name.")
+    state = filters.ChoiceFilter(choices=MachineState.choices, label="Only machines in this state.")
 
 
 @documented(
@@ -93,8 +93,10 @@ class MachineViewSet(ReadViewSet):
 
     @operation(
         "Delete a machine",
-        description="For operators. What is left of one that has left or is revoked; its name is free again. "
-        "Refused while workspaces are placed there or homes lie only there: `losses` says what is lost.",
+        description=(
+            "For operators. Deletes a machine that has left or is revoked. Its name can then be reused. "
+            "Denied while the machine has workspaces or the only copy of a home; `losses` lists them."
+        ),
         responses={204: None},
         errors=[404, 409, 503],
     )
@@ -105,7 +107,7 @@ class MachineViewSet(ReadViewSet):
 
 @documented(
     list="List a pool's join tokens",
-    of="Those with which a machine can still join, without their secrets.",
+    of="Lists valid join tokens, without their secrets.",
     errors=[404],
 )
 class JoinTokenViewSet(ListViewSet):
@@ -124,8 +126,9 @@ class JoinTokenViewSet(ListViewSet):
     @operation(
         "Create a join token",
         idempotent=True,
-        description="For operators. The answer holds the token, this once: one machine joins with it, within "
-        "an hour.",
+        description=(
+            "For operators. The token is shown only once. One machine can join with it within 1 hour."
+        ),
         responses={201: NewJoinTokenSerializer},
         located=False,
         errors=[404, 409, 503],
@@ -140,7 +143,7 @@ class JoinTokenViewSet(ListViewSet):
 
     @operation(
         "Revoke a join token",
-        description="For operators. No machine joins with it any more.",
+        description="For operators. The token can no longer be used.",
         request=None,
         responses={204: None},
         errors=[404],
@@ -153,11 +156,11 @@ class JoinTokenViewSet(ListViewSet):
 
 
 class MissingSerializer(serializers.Serializer[Reason]):
-    """A problem that keeps workspaces from starting in a pool."""
+    """A problem that prevents workspaces from starting in a pool."""
 
     message = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()
-    reason = serializers.SerializerMethodField(help_text="Why not, as a code and in words.")
+    reason = serializers.SerializerMethodField(help_text="Problem, as a code and in words.")
 
     def get_message(self, reason: Reason) -> str:
         return message_of(reason)
@@ -176,9 +179,11 @@ class PoolMissing(ApiView):
     scopes = SCOPES
 
     @operation(
-        "List what a pool lacks",
-        description="For operators and auditors: what keeps workspaces from starting there, the gravest "
-        "first; empty where nothing does.",
+        "List problems of a pool",
+        description=(
+            "For operators and auditors. Lists problems that prevent workspaces from starting in the pool, "
+            "most severe first."
+        ),
         responses={200: MissingSerializer(many=True)},
         errors=[404],
     )

@@ -18,11 +18,15 @@ class MachineSerializer(serializers.ModelSerializer[Machine]):
     """A machine that has joined a pool."""
 
     pool = serializers.CharField(source="pool.slug")
-    node = serializers.UUIDField(source="node_id", allow_null=True, help_text="Its node.")
-    condition = serializers.SerializerMethodField(help_text="What matters most about it now.")
-    notes = serializers.SerializerMethodField(help_text="What there is to say about it, in sentences.")
-    gateway = serializers.SerializerMethodField(help_text="`host:port` by which its workspaces are entered.")
-    placed = serializers.IntegerField(help_text="How many workspaces are placed there.")
+    node = serializers.UUIDField(
+        source="node_id", allow_null=True, help_text="Name of the node of the machine."
+    )
+    condition = serializers.SerializerMethodField(help_text="Most important current condition.")
+    notes = serializers.SerializerMethodField(help_text="Notes about the machine, as sentences.")
+    gateway = serializers.SerializerMethodField(
+        help_text="Gateway address of its workspaces, as `host:port`."
+    )
+    placed = serializers.IntegerField(help_text="Number of workspaces placed on the machine.")
 
     class Meta:
         model = Machine
@@ -33,7 +37,7 @@ class MachineSerializer(serializers.ModelSerializer[Machine]):
         ]
         read_only_fields = fields
         extra_kwargs = {
-            "clock_off_s": {"help_text": "How far its clock is ahead of the portal's."},
+            "clock_off_s": {"help_text": "Clock offset in seconds; positive if ahead of the portal."},
             "cloned_at": {"help_text": "When a second machine with its identity was last seen."},
         }
 
@@ -50,7 +54,11 @@ class MachineSerializer(serializers.ModelSerializer[Machine]):
 
 class MachineNoteSerializer(StrictSerializer):
     note = serializers.CharField(
-        max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
+        max_length=MAX_REASON,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Note for the audit log.",
     )
 
 
@@ -70,5 +78,5 @@ class NewJoinTokenSerializer(serializers.Serializer[Any]):
 
     id = serializers.UUIDField(source="token.pk")
     token = serializers.CharField(source="text", help_text="The token. Shown only once.")
-    command = serializers.CharField(help_text="What is run on the machine that is to join.")
+    command = serializers.CharField(help_text="Command to run on the machine that joins.")
     expires_at = serializers.DateTimeField(source="token.expires_at")

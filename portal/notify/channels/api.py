@@ -44,9 +44,11 @@ class ChannelSerializer(serializers.ModelSerializer[Channel]):
         help_text="Notices to send: subjects for your own channel, event types for a team's.",
     )
     failing_since = serializers.DateTimeField(
-        allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
+        allow_null=True, help_text="Time of the first of the current consecutive failures; null for none."
     )
-    disabled_at = serializers.DateTimeField(allow_null=True, help_text="When it was switched off.")
+    disabled_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was disabled; null while enabled."
+    )
 
     class Meta:
         model = Channel
@@ -67,15 +69,17 @@ class ChannelSerializer(serializers.ModelSerializer[Channel]):
 class ChannelCreateSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     url = serializers.CharField(
-        max_length=1000, help_text="As apprise writes them, or the address that Slack, Teams … gives."
+        max_length=1000, help_text="Apprise URL, or the webhook URL from Slack, Teams or another service."
     )
     kinds = serializers.ListField(
         child=serializers.CharField(max_length=60),
         allow_empty=False,
         max_length=100,
-        help_text="Subjects of notices for your own, types of events for a team's.",
+        help_text="Notices to send: subjects for your own channel, event types for a team's.",
     )
-    team = serializers.CharField(max_length=40, required=False, help_text="Without it, your own.")
+    team = serializers.CharField(
+        max_length=40, required=False, help_text="Slug of the team. Default: your own channel."
+    )
 
     examples = {"url": "https://hooks.example.org/services/T01/B02", "kinds": ["workspace.failed"]}
 
@@ -107,7 +111,9 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
         source="due_at", allow_null=True, help_text="Time of the next attempt."
     )
     answer = serializers.SerializerMethodField(
-        help_text="Empty for an auditor: services repeat what they were sent."
+        help_text=(
+            "Response to the last attempt. Empty for auditors, because responses can repeat the message."
+        )
     )
 
     class Meta:
@@ -135,7 +141,7 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
 class ChannelFilter(filters.FilterSet):
     team = filters.CharFilter(
         method="everything",
-        label="Those of this team in place of your own.",
+        label="Slug of a team. Lists its channels instead of your own.",
         max_length=40,
     )
 
@@ -145,8 +151,8 @@ class ChannelFilter(filters.FilterSet):
 
 
 @documented(
-    list="List your channels of notices, or those of a team",
-    of="Those of a team for its owners, operators and auditors.",
+    list="List notice channels",
+    of="Lists your own channels, or with `team` those of a team, for its owners, operators and auditors.",
     retrieve="Read a channel",
     errors=[404],
 )
@@ -185,7 +191,9 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Create a channel",
         idempotent=True,
-        description="Your own, or with `team` one of a team's, for its owners and operators.",
+        description=(
+            "Creates a channel of your own, or with `team` one of a team, for its owners and operators."
+        ),
         request=ChannelCreateSerializer,
         responses={201: ChannelSerializer},
         errors=[400, 404, 409, 415],
@@ -217,9 +225,9 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
         return Response(status=204)
 
     @operation(
-        "Send a test to a channel",
+        "Test a channel",
         idempotent=True,
-        description="One attempt, by a worker. The message shows what was answered.",
+        description="Sends a test message once, in the background. The message shows the response.",
         request=None,
         responses={202: MessageSerializer},
         retry_after_s=2,
@@ -233,10 +241,10 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
 
 class MessageFilter(filters.FilterSet):
-    state = filters.ChoiceFilter(choices=MessageState.choices, label="What has become of it.")
+    state = filters.ChoiceFilter(choices=MessageState.choices, label="Only those in this state.")
 
 
-@documented(list="List what was sent to a channel", of="Newest first.", errors=[404])
+@documented(list="List messages of a channel", of="Newest first.", errors=[404])
 class MessageViewSet(ListViewSet):
     tag = "notices"
     operation_ids = {"list": "listNoticeChannelMessages"}

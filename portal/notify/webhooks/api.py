@@ -53,7 +53,7 @@ class EventTypes(ApiView):
     operation_ids = {"get": "listWebhookEventTypes"}
     permission_classes = [IsSignedIn]
 
-    @operation("List the types of events of webhooks", responses={200: EventTypeSerializer(many=True)})
+    @operation("List webhook event types", responses={200: EventTypeSerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         user = request.user
         audience = Audience.ADMINISTRATORS if user.administers else Audience.OPERATORS
@@ -100,8 +100,8 @@ def _with_secret(with_secret: services.WithSecret, *, status: int = 200, **heade
 
 
 @documented(
-    list="List the webhooks of the site",
-    of="For operators and auditors. Those of a team are below it.",
+    list="List webhooks of the site",
+    of="For operators and auditors. `teams/{slug}/webhooks` lists those of a team.",
     retrieve="Read a webhook",
 )
 class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
@@ -126,8 +126,10 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
     @operation(
         "Create a webhook of the site",
         idempotent=True,
-        description="For operators; types about people's accounts for administrators. The answer holds the "
-        "secret that signs, this once.",
+        description=(
+            "For operators. Event types about accounts are for administrators. The signing secret is shown "
+            "only once."
+        ),
         request=WebhookCreateSerializer,
         responses={201: NewWebhookSerializer},
         errors=[400, 409, 415],
@@ -137,7 +139,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Change a webhook",
-        description="Of the site or of a team. What is not given stays.",
+        description="For webhooks of the site or a team. Omitted fields stay unchanged.",
         request=WebhookChangeSerializer,
         responses={200: WebhookSerializer},
         parameters=[IF_MATCH],
@@ -151,7 +153,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
 
     @operation(
         "Delete a webhook",
-        description="With its log.",
+        description="Also deletes its delivery log.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],
@@ -161,9 +163,9 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         return Response(status=204)
 
     @operation(
-        "Send a test to a webhook",
+        "Test a webhook",
         idempotent=True,
-        description="One attempt, by a worker. The delivery shows what was answered.",
+        description="Sends a test event once, in the background. The delivery shows the response.",
         request=None,
         responses={202: DeliverySerializer},
         retry_after_s=2,
@@ -178,7 +180,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
     @operation(
         "Rotate the secret of a webhook",
         idempotent=True,
-        description="The answer holds it, this once. Both sign for a day.",
+        description="The new secret is shown only once. For 1 day, both secrets sign.",
         request=None,
         responses={200: NewWebhookSerializer},
         errors=[404],
@@ -188,7 +190,9 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         return _with_secret(services.rotate_secret(actor=request.user, endpoint=self.managed()))
 
 
-@documented(list="List the webhooks of a team", of="For its owners, operators and auditors.", errors=[404])
+@documented(
+    list="List webhooks of a team", of="For owners of the team, operators and auditors.", errors=[404]
+)
 class TeamWebhookViewSet(_Webhooks, ListViewSet):
     operation_ids = {"list": "listTeamWebhooks", "create": "createTeamWebhook"}
 
@@ -198,7 +202,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
     @operation(
         "Create a webhook of a team",
         idempotent=True,
-        description="For its owners and operators. The answer holds the secret that signs, this once.",
+        description="For owners of the team and operators. The signing secret is shown only once.",
         request=WebhookCreateSerializer,
         responses={201: NewWebhookSerializer},
         errors=[400, 404, 409, 415],
@@ -208,13 +212,13 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
 
 
 class DeliveryFilter(filters.FilterSet):
-    state = filters.ChoiceFilter(choices=DeliveryState.choices, label="What has become of it.")
-    type = filters.CharFilter(label="Exactly this type.", max_length=60)
+    state = filters.ChoiceFilter(choices=DeliveryState.choices, label="Only those in this state.")
+    type = filters.CharFilter(label="Only this event type.", max_length=60)
 
 
 @documented(
     list="List the deliveries of a webhook",
-    of="Newest first, with every attempt. Kept for some days.",
+    of="Newest first, with all attempts. Deliveries are kept for some days.",
     retrieve="Read a delivery",
     errors=[404],
 )
@@ -247,7 +251,7 @@ class DeliveryViewSet(ReadViewSet):
     @operation(
         "Redeliver a delivery",
         idempotent=True,
-        description="Under the same `webhook-id`, by a worker.",
+        description="Sends it again in the background, with the same `webhook-id`.",
         request=None,
         responses={202: DeliverySerializer},
         retry_after_s=2,

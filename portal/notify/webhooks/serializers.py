@@ -23,17 +23,21 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
     """A webhook. `team` is null for a webhook of the site."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    url = serializers.SerializerMethodField(help_text="For an auditor without what stands behind the host.")
+    url = serializers.SerializerMethodField(
+        help_text="URL of the receiver. Auditors see only scheme and host."
+    )
     types = serializers.ListField(child=serializers.CharField(), help_text="Types of the events to send.")
     previous_secret_until = serializers.DateTimeField(
         source="previous_until",
         allow_null=True,
-        help_text="Until then the secret from before the last rotation signs too.",
+        help_text="Time until which the previous secret also signs; null for none.",
     )
     failing_since = serializers.DateTimeField(
-        allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
+        allow_null=True, help_text="Time of the first of the current consecutive failures; null for none."
     )
-    disabled_at = serializers.DateTimeField(allow_null=True, help_text="When it was switched off.")
+    disabled_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was disabled; null while enabled."
+    )
 
     class Meta:
         model = Endpoint
@@ -69,13 +73,16 @@ class NewWebhookSerializer(WebhookSerializer):
 
 
 class WebhookCreateSerializer(StrictSerializer):
-    name = serializers.CharField(max_length=80, help_text="What receives it.")
-    url = serializers.CharField(max_length=1000, help_text="`https://…`, and no internal address.")
+    name = serializers.CharField(max_length=80, help_text="Name of the receiver.")
+    url = serializers.CharField(
+        max_length=1000,
+        help_text="URL of the receiver. Must start with `https://` and have a public address.",
+    )
     types = serializers.ListField(
         child=serializers.CharField(max_length=60),
         allow_empty=False,
         max_length=200,
-        help_text="Types of events; `webhook-event-types` lists them.",
+        help_text="Event types to send, as listed by `webhook-event-types`.",
     )
 
     examples = {"url": "https://ci.example.org/berth", "types": ["workspace.started"]}
@@ -84,7 +91,9 @@ class WebhookCreateSerializer(StrictSerializer):
 class WebhookChangeSerializer(WebhookCreateSerializer):
     """Fields to change. Omitted fields stay unchanged."""
 
-    enabled = serializers.BooleanField(help_text="False switches it off; true forgets its failures.")
+    enabled = serializers.BooleanField(
+        help_text="Whether the webhook is enabled. True also resets its failures."
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "partial": True})
@@ -97,7 +106,9 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
     """
 
     answer = serializers.SerializerMethodField(
-        help_text="Empty for an auditor: receivers repeat what they were sent."
+        help_text=(
+            "First 1 KiB of the response. Empty for auditors, because responses can repeat the payload."
+        )
     )
 
     class Meta:
@@ -112,7 +123,7 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
 class DeliverySerializer(serializers.ModelSerializer[Delivery]):
     """A delivery of an event to a webhook, with all attempts."""
 
-    message_id = serializers.CharField(help_text="The header `webhook-id` of every attempt.")
+    message_id = serializers.CharField(help_text="Header `webhook-id`, the same for every attempt.")
     state = serializers.ChoiceField(DeliveryState.choices)
     next_attempt_at = serializers.DateTimeField(
         source="due_at", allow_null=True, help_text="Time of the next attempt."
@@ -136,13 +147,15 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
 
 
 class EventTypeSerializer(serializers.Serializer[Any]):
-    """An event type that you may receive."""
+    """An event type that you can receive."""
 
     name = serializers.CharField()
     summary = serializers.CharField(help_text="Meaning of the event, in a sentence.")
     audience = serializers.ChoiceField(
         ["team", "operators", "administrators"],
-        help_text="`team`: of a team's webhooks too. The others are of webhooks of the site.",
+        help_text=(
+            "`team` if webhooks of teams can receive it, too. Other types are for webhooks of the site."
+        ),
     )
 
 

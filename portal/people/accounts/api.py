@@ -55,7 +55,7 @@ from portal.people.accounts.serializers import (
 )
 from portal.people.accounts.team_contents import team_contents
 
-NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Number of the version, from 1.")
 
 
 class UsernameConverter:
@@ -73,7 +73,7 @@ class UsernameConverter:
 register_converter(UsernameConverter, "username")
 TEAM_SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
 VERSIONS_SHOWN = 50
-USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="The user's name.")
+USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="Username of the user.")
 
 
 class Me(ApiView):
@@ -87,7 +87,7 @@ class Me(ApiView):
     def query_params(self) -> frozenset[str]:  # type: ignore[override]
         return frozenset({"workspaces", "homes"}) if self.request.method == "DELETE" else frozenset()
 
-    @operation("Who am I", responses={200: MeSerializer})
+    @operation("Read your account", responses={200: MeSerializer})
     def get(self, request: UserRequest) -> Response:
         user = request.user
         token = request.auth if isinstance(request.auth, ApiToken) else None
@@ -106,11 +106,12 @@ class Me(ApiView):
 
     @operation(
         "Delete your account",
-        description="Where the portal lets people do so (`BERTH_ACCOUNT_DELETION`), and administrators "
-        "anywhere. With the session of a browser and a fresh proof only: an API token is refused (403). "
-        "Refused (409) to the last administrator, to the only owner of a team that others are in, and where "
-        "there are workspaces, unless `workspaces=delete`. Home folders stay on their nodes unless "
-        "`homes=delete`.",
+        description=(
+            "Requires `BERTH_ACCOUNT_DELETION` or the role of administrator, and a browser session that "
+            "was confirmed recently. API tokens get 403. Returns 409 for the last administrator, for the "
+            "only owner of a team with other members, and for accounts with workspaces unless "
+            "`workspaces=delete`. Home folders stay on their nodes unless `homes=delete`."
+        ),
         responses={204: None},
         parameters=[deletion_choices.WORKSPACES, deletion_choices.HOMES],
         errors=[400, 409],
@@ -129,7 +130,7 @@ class Me(ApiView):
         return Response(status=204)
 
 
-@documented(list="List the teams that you may see", retrieve="Read a team")
+@documented(list="List teams", retrieve="Read a team")
 class TeamViewSet(ReadViewSet):
     tag = "teams"
     operation_ids = {
@@ -174,7 +175,7 @@ class TeamViewSet(ReadViewSet):
     @operation(
         "Create a team",
         idempotent=True,
-        description="For operators. The first owner is `owner`, or you.",
+        description="For operators. The first owner is `owner`, by default you.",
         request=TeamCreateSerializer,
         responses={201: TeamSerializer},
         errors=[400, 415],
@@ -210,8 +211,9 @@ class TeamViewSet(ReadViewSet):
     @operation(
         "Delete a team",
         description=(
-            "For operators. Only a team that was never used, with its roles, quota, budget and secrets. "
-            "Archive a team with workspaces, even deleted ones, service accounts, templates or environments."
+            "For operators. Deletes a team that was never used, with its roles, quota, budget and "
+            "secrets. A team with workspaces (even deleted ones), service accounts, templates or "
+            "environments can only be archived."
         ),
         responses={204: None},
         parameters=[IF_MATCH],
@@ -222,8 +224,8 @@ class TeamViewSet(ReadViewSet):
         return Response(status=204)
 
     @operation(
-        "Count what a team has",
-        description="Ask before you archive it. For owners of the team, operators and auditors.",
+        "Count the contents of a team",
+        description="For owners of the team, operators and auditors. Check it before you archive a team.",
         responses={200: TeamContentsSerializer},
         errors=[404],
     )
@@ -263,7 +265,7 @@ class TeamViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Read what a team's workspaces may reach",
+        "Read a team's egress policy",
         responses={200: TeamEgressSerializer},
         errors=[404],
     )
@@ -272,9 +274,11 @@ class TeamViewSet(ReadViewSet):
         return _egress(self.get_object())
 
     @operation(
-        "Set what a team's workspaces may reach",
-        description="For operators; owners of the team may close more and open nothing. What runs goes on as "
-        "it was started.",
+        "Set a team's egress policy",
+        description=(
+            "For operators. Owners of the team can only make the policy stricter. Running workspaces are "
+            "not affected."
+        ),
         request=TeamEgressChangeSerializer,
         responses={200: TeamEgressSerializer},
         parameters=[IF_MATCH],
@@ -289,8 +293,8 @@ class TeamViewSet(ReadViewSet):
         return _egress(team_egress.set_egress(actor=request.user, team=team, **body, expected=expected))
 
     @operation(
-        "List the versions of what a team's workspaces may reach",
-        description="For owners of the team, and for who sees all; the newest first, at most 50.",
+        "List the versions of a team's egress policy",
+        description="For owners of the team, operators and auditors. Newest first, up to 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
     )
@@ -306,7 +310,7 @@ class TeamViewSet(ReadViewSet):
         return Response(RevisionSerializer(rows, many=True).data)
 
     @operation(
-        "Restore a version of what a team's workspaces may reach",
+        "Restore a version of a team's egress policy",
         idempotent=True,
         description="For operators, and for owners of the team if it permits nothing new. Creates a new "
         "change with the values of that version.",
@@ -338,7 +342,7 @@ def _user(username: str) -> User:
     return user
 
 
-@documented(list="List a team's members", retrieve="Read a member's place in a team", errors=[404])
+@documented(list="List a team's members", retrieve="Read a membership", errors=[404])
 class MemberViewSet(TaggedViewSet, ReadViewSet):
     tag = "teams"
     operation_ids = {
@@ -385,7 +389,7 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Revoke a membership",
-        description="For owners of the team and operators; members may leave by themselves.",
+        description="For owners of the team and operators. Members can revoke their own membership.",
         request=None,
         responses={204: None},
         parameters=[USERNAME, IF_MATCH],

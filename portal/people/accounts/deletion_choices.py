@@ -9,12 +9,19 @@ from portal.common.errors import InvalidInput
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.codes import AccountCode
 
-WORKSPACES = OpenApiParameter("workspaces", str, enum=["delete"], description="Delete them too.")
+WORKSPACES = OpenApiParameter(
+    "workspaces",
+    str,
+    enum=["delete"],
+    description=(
+        "`delete` also deletes the workspaces. Without it, the request is denied while there are any."
+    ),
+)
 HOMES = OpenApiParameter(
     "homes",
     str,
     enum=["delete"],
-    description="Delete the home folders too, on every node that has one, for good; else they stay there.",
+    description="`delete` also deletes the home folders on all nodes, permanently. By default they stay.",
 )
 _UNKNOWN = {"workspaces": AccountCode.WORKSPACES_CHOICE, "homes": AccountCode.HOMES_CHOICE}
 

@@ -25,6 +25,6 @@ class SessionScheme(OpenApiAuthenticationExtension):
             "type": "apiKey",
             "in": "cookie",
             "name": settings.SESSION_COOKIE_NAME,
-            "description": "The browser's session, `__Host-berth` where the portal is reached by HTTPS; "
-            "writing needs the CSRF token too.",
+            "description": "Session cookie of the browser, named `__Host-berth` over HTTPS. Writes also "
+            "need the CSRF token.",
         }

@@ -50,7 +50,7 @@ class TeamCreateSerializer(StrictSerializer):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
     owner = serializers.CharField(
-        max_length=32, required=False, help_text="User name of the first owner; without it, you."
+        max_length=32, required=False, help_text="Username of the first owner. Default: you."
     )
 
 
@@ -59,18 +59,23 @@ class TeamChangeSerializer(StrictSerializer):
 
 
 class TeamContentsSerializer(serializers.Serializer[TeamContents]):
-    """What the team has. Archiving stops `active` workspaces and keeps everything else."""
+    """Contents of the team. Archiving stops `active` workspaces and keeps everything else."""
 
     workspaces = serializers.IntegerField(help_text="Number of workspaces, except deleted ones.")
-    active = serializers.IntegerField(help_text="How many of them run or wait.")
+    active = serializers.IntegerField(help_text="Number of these workspaces that run or are queued.")
     homes = serializers.IntegerField(help_text="Number of home folders.")
 
 
 class TeamEgressSerializer(serializers.ModelSerializer[Team]):
     """Egress policy of a team's workspaces. The strictest of node, pool, team and template applies."""
 
-    egress = serializers.ChoiceField(TeamEgress.choices, help_text="Empty: what their pool allows.")
-    egress_allow = serializers.CharField(help_text="With `list`: hosts and networks, with commas between.")
+    egress = serializers.ChoiceField(
+        TeamEgress.choices,
+        help_text="Maximum network access of the team's workspaces; empty for the policy of the pool.",
+    )
+    egress_allow = serializers.CharField(
+        help_text="With `list`: allowed hosts and networks, separated by commas."
+    )
 
     class Meta:
         model = Team
@@ -82,13 +87,13 @@ class TeamEgressChangeSerializer(StrictSerializer):
     egress = serializers.ChoiceField(
         [choice for choice in TeamEgress.choices if choice[0]],
         allow_blank=True,
-        help_text="Empty: what their pool allows.",
+        help_text="Maximum network access of the team's workspaces; empty for the policy of the pool.",
     )
     egress_allow = serializers.CharField(
         max_length=team_egress.MAX_ALLOW,
         allow_blank=True,
         default="",
-        help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
+        help_text="With `list`: allowed hosts, such as `*.example.org`, and networks, separated by commas.",
     )
 
     examples = {"egress_allow": "pypi.org\nfiles.pythonhosted.org"}
@@ -101,30 +106,32 @@ class MemberSetSerializer(StrictSerializer):
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret."""
 
-    owner = serializers.CharField(
-        source="owner.username", help_text="Name of the account that it belongs to."
-    )
+    owner = serializers.CharField(source="owner.username", help_text="Username of the owner.")
     kind = serializers.ChoiceField(
-        AccountKind.choices, source="owner.kind", help_text="Whether that is a person."
+        AccountKind.choices,
+        source="owner.kind",
+        help_text="Whether the owner is a person or a service account.",
     )
     team = serializers.CharField(
         source="owner.owning_team.slug",
         allow_null=True,
-        help_text="Of a service account: the team that it belongs to.",
+        help_text="Slug of the team of a service account; null for a person.",
     )
     created_by = serializers.CharField(
         source="created_by.username",
         allow_null=True,
-        help_text="Who made it; null: a token exchange, or nobody now.",
+        help_text="Username of the creator; null for a token exchange or a deleted account.",
     )
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), help_text="What the token may do."
+        child=serializers.ChoiceField(Scope.choices), help_text="Scopes of the token."
     )
     expires_at = serializers.DateTimeField(
-        source="ends_at", allow_null=True, help_text="When it ends by itself."
+        source="ends_at", allow_null=True, help_text="Time at which it expires; null for never."
     )
     replaces = serializers.UUIDField(
-        source="replaces_id", allow_null=True, help_text="The token that it was rotated from."
+        source="replaces_id",
+        allow_null=True,
+        help_text="Id of the token that it replaced by rotation; null for none.",
     )
 
     class Meta:
@@ -170,12 +177,15 @@ class NewTokenSerializer(TokenSerializer):
 
 
 class TokenCreateSerializer(StrictSerializer):
-    name = serializers.CharField(max_length=80, help_text="What the token is for.")
+    name = serializers.CharField(max_length=80, help_text="Name of the token, to recognise it.")
     scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices),
         required=False,
         allow_empty=False,
-        help_text="Without it, those of the token that asks; with a session, everything.",
+        help_text=(
+            "Scopes of the new token. Default: the scopes of the token of this request, or all scopes with "
+            "a session."
+        ),
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
 
@@ -187,7 +197,7 @@ class TokenRotateSerializer(StrictSerializer):
         min_value=0,
         max_value=MAX_OVERLAP_HOURS,
         default=24,
-        help_text="For how long the old token works beside the new one.",
+        help_text="Hours during which the old token stays valid.",
     )
 
     examples = {"overlap_hours": 24}
@@ -209,20 +219,16 @@ class MeSerializer(serializers.Serializer[Any]):
         AccountKind.choices, help_text="Whether you are a person or a service account."
     )
     email = serializers.CharField(allow_blank=True, help_text="Your e-mail address.")
-    is_operator = serializers.BooleanField(
-        help_text="Whether you run the pools. The same as `operator` in `roles`."
-    )
-    is_approver = serializers.BooleanField(
-        help_text="Whether you decide requests. The same as `approver` in `roles`."
-    )
+    is_operator = serializers.BooleanField(help_text="Whether you are an operator, as in `roles`.")
+    is_approver = serializers.BooleanField(help_text="Whether you are an approver, as in `roles`.")
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices), help_text="Your site roles."
     )
     teams = OwnTeamSerializer(many=True, help_text="Your teams, with your role in each.")
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), help_text="What the token of this request may do."
+        child=serializers.ChoiceField(Scope.choices), help_text="Scopes of this request."
     )
-    token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
+    token = TokenSerializer(allow_null=True, help_text="Token of this request; null with a session.")
 
     def to_representation(self, user_data: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -37,21 +37,31 @@ class TokenFilter(filters.FilterSet):
     whose = filters.ChoiceFilter(
         choices=WHOSE,
         method="of_whom",
-        label="`all` that you may see: of service accounts of teams that you own, for operators of "
-        "everybody. Without it your own, unless `owner`, `team` or `kind` is given.",
+        label=(
+            "`all` lists all tokens that you can see: those of service accounts of teams that you own, and "
+            "for operators those of everyone. Default: `mine`, unless `owner`, `team` or `kind` is set."
+        ),
     )
-    owner = filters.CharFilter(field_name="owner__username", label="Whose tokens.")
+    owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
     team = filters.CharFilter(
-        field_name="owner__memberships__team__slug", label="Short name of a team of theirs."
+        field_name="owner__memberships__team__slug", label="Only those of members of this team, by slug."
     )
     kind = filters.ChoiceFilter(
-        choices=AccountKind.choices, method="of_kind", label="Of people or service accounts."
+        choices=AccountKind.choices,
+        method="of_kind",
+        label="Only tokens of people, or only those of service accounts.",
     )
     unused_days = filters.NumberFilter(
-        min_value=0, max_value=MAX_DAYS, method="unused", label="Not used for so many days."
+        min_value=0,
+        max_value=MAX_DAYS,
+        method="unused",
+        label="Only tokens that were not used for this number of days.",
     )
     expires_days = filters.NumberFilter(
-        min_value=0, max_value=MAX_DAYS, method="expiring", label="Ends within so many days, or has ended."
+        min_value=0,
+        max_value=MAX_DAYS,
+        method="expiring",
+        label="Only tokens that expire within this number of days, or have expired.",
     )
 
     def of_whom(self, queryset: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
@@ -61,11 +71,13 @@ class TokenFilter(filters.FilterSet):
     def of_kind(self, queryset: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
         return queryset.filter(owner__owning_team__isnull=value == AccountKind.PERSON)
 
-    @extend_schema_field({**DAYS, "description": "Not used for so many days."})
+    @extend_schema_field({**DAYS, "description": "Only tokens that were not used for this number of days."})
     def unused(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
         return selectors.tokens_unused_since(queryset, _days(-float(value)))
 
-    @extend_schema_field({**DAYS, "description": "Ends within so many days, or has ended."})
+    @extend_schema_field(
+        {**DAYS, "description": "Only tokens that expire within this number of days, or have expired."}
+    )
     def expiring(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
         return queryset.ending_by(_days(float(value)))
 
@@ -77,7 +89,7 @@ def _days(days: float) -> datetime:
 @documented(
     list="List tokens",
     retrieve="Read a token",
-    of="Your own, unless `whose`, `owner`, `team` or `kind` asks for others that you may see.",
+    of="Lists your own tokens. `whose`, `owner`, `team` and `kind` select others that you can see.",
 )
 class TokenViewSet(ReadViewSet):
     tag = "tokens"
@@ -109,7 +121,9 @@ class TokenViewSet(ReadViewSet):
     @operation(
         "Create a token",
         idempotent=True,
-        description="The answer holds the secret, this once. A token cannot make one that may do more.",
+        description=(
+            "The secret is shown only once. A token cannot create a token with more scopes than its own."
+        ),
         request=TokenCreateSerializer,
         responses={201: NewTokenSerializer},
         errors=[400, 415],
@@ -131,8 +145,10 @@ class TokenViewSet(ReadViewSet):
     @operation(
         "Rotate a token",
         idempotent=True,
-        description="The answer holds the secret of a new one, this once, with the same scopes and as long a "
-        "life. The old one works beside it for `overlap_hours`, then ends by itself.",
+        description=(
+            "Returns a new token with the same scopes and lifetime. Its secret is shown only once. The old "
+            "token stays valid for `overlap_hours`, then expires."
+        ),
         request=TokenRotateSerializer,
         responses={201: NewTokenSerializer},
         errors=[400, 404, 409, 415],
@@ -151,8 +167,10 @@ class TokenViewSet(ReadViewSet):
 
     @operation(
         "Revoke a token",
-        description="At once: your own, those of service accounts of your teams, any as an operator. "
-        "Idempotent.",
+        description=(
+            "Takes effect immediately. For the owner, owners of the team of a service account, and "
+            "operators. Idempotent."
+        ),
         responses={204: None},
         errors=[404],
     )

@@ -70,25 +70,34 @@ class Administrates(HasScope):
 
 
 class UserFilter(filters.FilterSet):
-    q = filters.CharFilter(method="search", label="Words in name or address.", max_length=100)
+    q = filters.CharFilter(
+        method="search", label="Words to search for in username and e-mail address.", max_length=100
+    )
     state = filters.ChoiceFilter(
         choices=[choice for choice in AccountState.choices if choice[0] != AccountState.DELETED],
         method="of_status",
-        label="How the account stands.",
+        label="Only accounts in this state.",
     )
     kind = filters.ChoiceFilter(
-        choices=AccountKind.choices, method="of_kind", label="People or service accounts."
+        choices=AccountKind.choices, method="of_kind", label="Only people, or only service accounts."
     )
-    role = filters.ChoiceFilter(choices=SiteRole.choices, method="of_role", label="Who has this role.")
+    role = filters.ChoiceFilter(
+        choices=SiteRole.choices, method="of_role", label="Only users with this role."
+    )
     mfa = filters.BooleanFilter(
-        field_name="mfa_since", lookup_expr="isnull", exclude=True, label="Who has a second factor, or not."
+        field_name="mfa_since",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Whether the user has a second factor.",
     )
     second_factor = filters.ChoiceFilter(
         choices=[(factors.NO_FACTOR, "None"), *SecondFactor.choices],
         method="of_factor",
-        label="Who has set this up for the second step of signing in; `none`: people who have nothing.",
+        label="Only users with this second factor. `none`: people without one.",
     )
-    team = filters.CharFilter(field_name="memberships__team__slug", label="Short name of a team of theirs.")
+    team = filters.CharFilter(
+        field_name="memberships__team__slug", label="Only those of members of this team, by slug."
+    )
 
     def search(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return selectors.search_users(queryset, value)
@@ -153,8 +162,10 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Invite a user",
         idempotent=True,
-        description="The answer holds a link, this once, by which the user sets a password and is signed in. "
-        "Where the portal has a mail server and the user an address, the link is sent there too.",
+        description=(
+            "Returns a link, shown only once, to set a password and sign in. The portal also sends it by "
+            "e-mail if a mail server is configured and the user has an address."
+        ),
         request=UserCreateSerializer,
         responses={201: InvitedUserSerializer},
         errors=[400, 415],
@@ -175,7 +186,9 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Change a user",
-        description="The address, the site roles, the places in teams: each that is given replaces what was.",
+        description=(
+            "Replaces e-mail address, site roles or team memberships. Omitted fields stay unchanged."
+        ),
         request=UserChangeSerializer,
         responses={200: UserSerializer},
         parameters=[IF_MATCH],
@@ -196,9 +209,11 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a user",
-        description="Roles, teams, tokens and address go; the name stays, and nobody else can get it. "
-        "Workspaces keep it from being deleted unless `workspaces=delete`. Home folders stay on their nodes "
-        "unless `homes=delete`: then they are deleted there as soon as no workspace uses them.",
+        description=(
+            "Deletes roles, memberships, tokens and e-mail address. The username cannot be reused. Denied "
+            "while the user has workspaces, unless `workspaces=delete`. Home folders stay on their nodes, "
+            "unless `homes=delete`: then they are deleted once no workspace uses them."
+        ),
         responses={204: None},
         parameters=[deletion_choices.WORKSPACES, deletion_choices.HOMES],
         errors=[400, 404, 409],
@@ -215,9 +230,11 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Deactivate a user",
-        description="Sessions, tokens, tickets, open connections and delegations end within seconds, "
-        "workspaces stop with their files kept, waiting requests are cancelled, and teams that had "
-        "no other owner get one. Twice is success.",
+        description=(
+            "Ends sessions, tokens, tickets, open connections and delegations within seconds. Stops "
+            "workspaces and keeps their files. Cancels pending requests. Teams without another owner get "
+            "one. Idempotent."
+        ),
         request=DeactivateSerializer,
         responses={200: UserSerializer},
         errors=[400, 404, 409, 415],
@@ -230,8 +247,10 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Reactivate a user",
-        description="Gives the account back with its password and its places in teams, and nothing else of "
-        "what ended. Twice is success.",
+        description=(
+            "Restores the account with its password and memberships. Revoked tokens and ended sessions "
+            "stay invalid. Idempotent."
+        ),
         responses={200: UserSerializer},
         errors=[404, 409],
     )
@@ -242,7 +261,9 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Invite a user again",
         idempotent=True,
-        description="Another link for somebody who has not joined yet; those before it are worthless.",
+        description=(
+            "Returns a new link for a user who has not signed in yet. Earlier links become invalid."
+        ),
         responses={200: InvitedUserSerializer},
         errors=[404, 409],
     )
@@ -255,8 +276,10 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Reset a user's password",
         idempotent=True,
-        description="At once; all sessions are revoked with it. The answer holds a link, this once, by which "
-        "the user chooses another one. Tokens stay.",
+        description=(
+            "Takes effect immediately and revokes all sessions. Returns a link, shown only once, to choose "
+            "a new password. Tokens stay valid."
+        ),
         responses={200: LinkSerializer},
         errors=[404, 409],
     )
@@ -282,7 +305,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Revoke a user's sessions",
-        description="Signs the user out everywhere, within seconds.",
+        description="Signs the user out on all devices within seconds.",
         request=RevokeSessionsSerializer,
         responses={200: RevokedSessionsSerializer},
         errors=[400, 404, 415],
@@ -300,7 +323,7 @@ def _places(memberships: list[dict[str, Any]]) -> dict[str, str]:
 
 @documented(
     list="List a user's sign-ins",
-    of="Good and refused ones, and the ends of sessions, newest first. For administrators.",
+    of="For administrators. Lists sign-ins, refused sign-ins and ends of sessions. Newest first.",
     errors=[404],
 )
 class SignInViewSet(ListViewSet):

@@ -24,17 +24,17 @@ class UserSerializer(serializers.ModelSerializer[User]):
     """A user account."""
 
     # Not an EmailField, whose schema requires a valid address: some accounts have none.
-    email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
+    email = serializers.CharField(help_text="E-mail address of the account; empty for none.")
     kind = serializers.ChoiceField(
         AccountKind.choices, help_text="Whether it is a person or a service account."
     )
-    description = serializers.CharField(help_text="What a service account is for.")
+    description = serializers.CharField(help_text="Purpose of a service account; empty for people.")
     state = serializers.ChoiceField(AccountState.choices)
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices), help_text="Site roles of the account."
     )
     teams = serializers.SerializerMethodField(help_text="Teams of the account, with its role in each.")
-    mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
+    mfa = serializers.SerializerMethodField(help_text="Whether the account has a second factor.")
     second_factors = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
     last_sign_in_at = serializers.DateTimeField(
@@ -70,7 +70,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
         serializers.ListField(
             child=serializers.ChoiceField(SecondFactor.choices),
             allow_null=True,
-            help_text="What is set up for the second step; null: a service account, which never signs in.",
+            help_text="Second factors of the account; null for a service account, which cannot sign in.",
         )
     )
     def get_second_factors(self, user: User) -> list[str] | None:
@@ -88,9 +88,7 @@ class InvitedUserSerializer(UserSerializer):
         fields = [*UserSerializer.Meta.fields, "invite_url", "invite_expires_at", "mailed"]
         read_only_fields = fields
 
-    @extend_schema_field(
-        serializers.URLField(help_text="To be handed to the user: there they set a password.")
-    )
+    @extend_schema_field(serializers.URLField(help_text="Link for the user to set a password."))
     def get_invite_url(self, _user: User) -> str:
         return str(self.context["link"].url)
 
@@ -98,7 +96,7 @@ class InvitedUserSerializer(UserSerializer):
     def get_invite_expires_at(self, _user: User) -> Any:
         return serializers.DateTimeField().to_representation(self.context["link"].expires_at)
 
-    @extend_schema_field(serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too."))
+    @extend_schema_field(serializers.BooleanField(help_text="Whether the link was also sent by e-mail."))
     def get_mailed(self, _user: User) -> bool:
         return bool(self.context["link"].mailed)
 
@@ -108,7 +106,7 @@ class LinkSerializer(serializers.Serializer[Any]):
 
     reset_url = serializers.URLField(source="url", help_text="Link to choose a new password. It works once.")
     expires_at = serializers.DateTimeField()
-    mailed = serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too.")
+    mailed = serializers.BooleanField(help_text="Whether the link was also sent by e-mail.")
 
 
 class UserCreateSerializer(StrictSerializer):
@@ -135,27 +133,33 @@ class UserChangeSerializer(StrictSerializer):
         required=False, allow_blank=True, help_text="E-mail address of the account."
     )
     roles = serializers.ListField(
-        child=serializers.ChoiceField(SiteRole.choices), required=False, help_text="All roles from now on."
+        child=serializers.ChoiceField(SiteRole.choices),
+        required=False,
+        help_text="Site roles. Replaces the current ones.",
     )
-    teams = PlaceSerializer(many=True, required=False, help_text="All places from now on.")
+    teams = PlaceSerializer(
+        many=True, required=False, help_text="Team memberships. Replaces the current ones."
+    )
 
     examples = {"teams": [{"team": "vision", "role": "member"}]}
 
 
 class DeactivateSerializer(StrictSerializer):
     note = serializers.CharField(
-        max_length=200, required=False, allow_blank=True, help_text="Why, for the audit log."
+        max_length=200, required=False, allow_blank=True, help_text="Reason, for the audit log."
     )
 
 
 class RevokeSessionsSerializer(StrictSerializer):
-    tokens = serializers.BooleanField(default=False, help_text="Revoke the user's API tokens too.")
+    tokens = serializers.BooleanField(
+        default=False, help_text="Whether to revoke the user's API tokens, too."
+    )
 
 
 class RevokedSessionsSerializer(serializers.Serializer[Any]):
     """Number of sessions that were revoked."""
 
-    revoked = serializers.IntegerField(help_text="How many sessions were listed.")
+    revoked = serializers.IntegerField(help_text="Number of revoked sessions.")
 
 
 class SignInSerializer(serializers.ModelSerializer[Event]):

@@ -31,7 +31,7 @@ from portal.people.identity.serializers import (
 )
 
 PROVIDER = OpenApiParameter("idp", str, OpenApiParameter.PATH, description="The provider's id.")
-USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="The user's name.")
+USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="Username of the user.")
 
 
 class _View(ApiView):
@@ -52,7 +52,7 @@ class Providers(_View):
     operation_ids = {"get": "listSignInProviders"}
 
     @operation(
-        "List the sign-in providers",
+        "List sign-in providers",
         description="For administrators.",
         responses={200: ProviderListSerializer},
     )
@@ -80,7 +80,9 @@ class Preview(_View):
 
     @operation(
         "Preview a sign-in",
-        description="What a sign-in with these claims would do. Signs nobody in and changes nothing.",
+        description=(
+            "Returns the effects of a sign-in with these claims. Signs nobody in and changes nothing."
+        ),
         request=PreviewRequestSerializer,
         responses={200: PreviewSerializer},
         parameters=[PROVIDER],
@@ -97,9 +99,10 @@ class Test(_View):
 
     @operation(
         "Test a directory",
-        description="LDAP only: reads somebody's attributes and groups by the account that searches, and "
-        "says what a sign-in of theirs would do. Signs nobody in and changes nothing; the audit log says who "
-        "asked for whom.",
+        description=(
+            "LDAP only. Reads a user's attributes and groups with the search account, and returns the "
+            "effects of a sign-in. Signs nobody in and changes nothing. The audit log records the request."
+        ),
         request=LookUpRequestSerializer,
         responses={200: LookUpSerializer},
         parameters=[PROVIDER],
@@ -114,7 +117,7 @@ class Test(_View):
 
 
 @documented(
-    list="List the accounts that are linked to a provider", of="By name. For administrators.", errors=[404]
+    list="List the linked accounts of a provider", of="For administrators. Sorted by name.", errors=[404]
 )
 class LinkViewSet(ListViewSet):
     tag = "users"
@@ -158,7 +161,9 @@ class LinkViewSet(ListViewSet):
 
     @operation(
         "Delete the link of an account",
-        description="The user's sessions end, and so do places and roles that the provider's rules gave.",
+        description=(
+            "Ends the user's sessions, and removes memberships and roles from the provider's rules."
+        ),
         responses={204: None},
         parameters=[PROVIDER, USERNAME],
         errors=[404, 409],

@@ -20,12 +20,12 @@ class ProviderSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
     name = serializers.CharField()
     kind = serializers.ChoiceField(["oidc", "saml", "ldap"], help_text="Protocol of the provider.")
-    enabled = serializers.BooleanField(help_text="Whether people sign in by it at present.")
-    address = serializers.CharField(help_text="Issuer, address of the sign-in, or of the directory.")
-    accounts = serializers.IntegerField(help_text="How many accounts are linked to it.")
+    enabled = serializers.BooleanField(help_text="Whether people can sign in with it.")
+    address = serializers.CharField(help_text="Issuer URL, sign-in URL or directory address.")
+    accounts = serializers.IntegerField(help_text="Number of linked accounts.")
     last_sign_in_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last sign-in.")
     missing_teams = serializers.ListField(
-        child=serializers.CharField(), help_text="Teams that its rules name and that are not there."
+        child=serializers.CharField(), help_text="Slugs of teams in its rules that do not exist."
     )
 
 
@@ -36,7 +36,7 @@ class ProviderListSerializer(serializers.Serializer[Any]):
 
 
 class PreviewRequestSerializer(StrictSerializer):
-    claims = serializers.DictField(help_text="What the provider would say of somebody.")
+    claims = serializers.DictField(help_text="Claims as the provider would send them.")
 
     examples = {"claims": {"sub": "248289761001", "preferred_username": "anna", "groups": ["vision"]}}
 
@@ -52,28 +52,30 @@ class PreviewTeamSerializer(serializers.Serializer[Any]):
     """A membership that a sign-in would change."""
 
     team = serializers.CharField()
-    role = serializers.CharField(allow_blank=True, help_text="Afterwards; empty where it ends.")
-    effect = serializers.ChoiceField(EFFECTS, help_text="How the membership would change.")
-    by_rule = serializers.BooleanField(help_text="Whether the rules could take it away again.")
+    role = serializers.CharField(
+        allow_blank=True, help_text="Role after the sign-in; empty if the membership ends."
+    )
+    effect = serializers.ChoiceField(EFFECTS, help_text="Change of the membership.")
+    by_rule = serializers.BooleanField(help_text="Whether the provider's rules can remove the membership.")
 
 
 class PreviewRoleSerializer(serializers.Serializer[Any]):
     """A site role that a sign-in would change."""
 
     role = serializers.CharField(help_text="Site role.")
-    effect = serializers.ChoiceField(EFFECTS, help_text="How the role would change.")
+    effect = serializers.ChoiceField(EFFECTS, help_text="Change of the role.")
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """What a sign-in with these claims would do. Nothing has been changed."""
+    """Effects of a sign-in with these claims. Nothing has been changed."""
 
     action = serializers.ChoiceField(
-        ["refuse", "create", "link", "sign_in"], help_text="What the sign-in would do."
+        ["refuse", "create", "link", "sign_in"], help_text="Action of the sign-in."
     )
     username = serializers.CharField(allow_blank=True)
     refusal = RefusalSerializer(allow_null=True, help_text="Why it would be refused; null if it would not.")
-    linked_by = serializers.CharField(allow_blank=True, help_text="How the account comes to be linked now.")
-    email = serializers.CharField(allow_blank=True, help_text="The verified address.")
+    linked_by = serializers.CharField(allow_blank=True, help_text="How the sign-in would link the account.")
+    email = serializers.CharField(allow_blank=True, help_text="Verified e-mail address, from the provider.")
     unverified_email = serializers.CharField(
         allow_blank=True,
         help_text="E-mail address that the provider has not verified; empty if there is none.",
@@ -84,12 +86,12 @@ class PreviewSerializer(serializers.Serializer[Any]):
     mfa = serializers.BooleanField(help_text="Whether it counts as a sign-in with a second factor.")
     teams = PreviewTeamSerializer(many=True, help_text="Memberships that the sign-in would change.")
     roles = PreviewRoleSerializer(many=True, help_text="Site roles that the sign-in would change.")
-    problems = RefusalSerializer(many=True, help_text="What rules ask for and cannot be.")
+    problems = RefusalSerializer(many=True, help_text="Rules that cannot be applied, with reasons.")
 
 
 class LookUpRequestSerializer(StrictSerializer):
     username = serializers.CharField(
-        max_length=150, help_text="As it would be typed on the sign-in page. No password is needed."
+        max_length=150, help_text="Username as entered on the sign-in page. No password is needed."
     )
 
 
@@ -97,14 +99,14 @@ class LookUpSerializer(serializers.Serializer[Any]):
     """A user's attributes in a directory, and what their sign-in would do. Nothing has been changed."""
 
     claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
-    outcome = PreviewSerializer(help_text="What a sign-in would do.")
+    outcome = PreviewSerializer(help_text="Effects of the sign-in.")
 
 
 class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
     """A link between an account and an identity at the provider."""
 
     username = serializers.CharField(source="user.username")
-    linked_by = serializers.CharField(source="how", help_text="How the account was linked.")
+    linked_by = serializers.CharField(source="how", help_text="Method by which the account was linked.")
 
     class Meta:
         model = IdentityLink
@@ -128,5 +130,5 @@ class IdentityLinkCreateSerializer(StrictSerializer):
         required=False,
         allow_blank=True,
         default="",
-        help_text="The name that the provider will give.",
+        help_text="E-mail address or name that the provider will send at the first sign-in.",
     )

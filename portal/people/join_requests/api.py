@@ -39,9 +39,12 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
     state = serializers.ChoiceField(JoinState.choices)
-    role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
+    role = serializers.CharField(help_text="Granted role; empty if the request was not approved.")
     decided_by = serializers.CharField(
-        source="decided_by.username", allow_null=True, default=None, help_text="Who decided it."
+        source="decided_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the user who decided; null if not decided.",
     )
 
     class Meta:
@@ -55,7 +58,11 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
 
 class JoinAskSerializer(StrictSerializer):
     message = serializers.CharField(
-        required=False, allow_blank=True, default="", max_length=MAX_MESSAGE, help_text="For the owners."
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=MAX_MESSAGE,
+        help_text="Message to the owners of the team.",
     )
 
     examples = {"message": "I train the models of the new project."}
@@ -69,13 +76,13 @@ class JoinApproveSerializer(StrictSerializer):
 
 
 class JoinDenySerializer(StrictSerializer):
-    note = serializers.CharField(max_length=MAX_MESSAGE, help_text="Who asks reads it.")
+    note = serializers.CharField(max_length=MAX_MESSAGE, help_text="Note for the requester.")
 
 
 class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
-    """A team that you may ask to join."""
+    """A team that you can request to join."""
 
-    owners = serializers.SerializerMethodField(help_text="Names of who decides.")
+    owners = serializers.SerializerMethodField(help_text="Usernames of the owners, who decide.")
     request = serializers.SerializerMethodField(help_text="Id of your open request; null without one.")
 
     class Meta:
@@ -92,20 +99,24 @@ class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
 
 class JoinFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    state = filters.ChoiceFilter(choices=JoinState.choices, label="What became of it.")
-    requester = filters.CharFilter(field_name="requester__username", label="Name of who asks.")
+    state = filters.ChoiceFilter(choices=JoinState.choices, label="Only requests in this state.")
+    requester = filters.CharFilter(field_name="requester__username", label="Username of the requester.")
 
 
 class TeamFilter(filters.FilterSet):
-    q = filters.CharFilter(method="search", max_length=100, label="Words in its name or an owner's.")
+    q = filters.CharFilter(
+        method="search",
+        max_length=100,
+        label="Words to search for in the names of the team and its owners.",
+    )
 
     def search(self, teams: QuerySet[Team], name: str, value: str) -> QuerySet[Team]:
         return selectors.search_teams(teams, value)
 
 
 @documented(
-    list="List teams that you may ask to join",
-    of="Those that you are not in; nothing where the portal does not list teams to everybody.",
+    list="List joinable teams",
+    of="Lists teams that you are not a member of. Empty if the site does not list teams to everyone.",
 )
 class JoinableTeamViewSet(ListViewSet):
     tag = "teams"
@@ -122,7 +133,7 @@ class JoinableTeamViewSet(ListViewSet):
 
 @documented(
     list="List requests to join",
-    of="Your own, and those to teams that you own; all for operators. Newest first.",
+    of="Lists your own requests and those to teams that you own. Operators see all. Newest first.",
     retrieve="Read a request to join",
 )
 class JoinRequestViewSet(ReadViewSet):
@@ -149,7 +160,10 @@ class JoinRequestViewSet(ReadViewSet):
 
     @operation(
         "Approve a request to join",
-        description="The requester joins the team. For its owners and operators. 409 says who was faster.",
+        description=(
+            "For owners of the team and operators. The requester becomes a member. Returns 409 if someone "
+            "has already decided."
+        ),
         request=JoinApproveSerializer,
         responses={200: JoinRequestSerializer},
         errors=[400, 404, 409, 415],
@@ -161,7 +175,7 @@ class JoinRequestViewSet(ReadViewSet):
 
     @operation(
         "Deny a request to join",
-        description="For owners of the team and operators, with a note.",
+        description="For owners of the team and operators. Requires a note.",
         request=JoinDenySerializer,
         responses={200: JoinRequestSerializer},
         errors=[400, 404, 409, 415],

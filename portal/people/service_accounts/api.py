@@ -37,7 +37,7 @@ from portal.people.service_accounts.serializers import (
 @documented(
     list="List a team's service accounts",
     retrieve="Read a service account",
-    of="Accounts for programs, which belong to the team and not to a person.",
+    of="Service accounts are for programs. They belong to the team and cannot sign in.",
     errors=[404],
 )
 class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
@@ -75,7 +75,9 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Create a service account",
         idempotent=True,
-        description="For owners of the team and operators. It is a member of this team, and never signs in.",
+        description=(
+            "For owners of the team and operators. The account is a member of the team and cannot sign in."
+        ),
         request=ServiceAccountCreateSerializer,
         responses={201: ServiceAccountSerializer},
         errors=[400, 404, 409, 415],
@@ -88,7 +90,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(account, status=201, Location=location)
 
     @operation(
-        "Change the description of a service account",
+        "Change a service account",
         request=ServiceAccountChangeSerializer,
         responses={200: ServiceAccountSerializer},
         parameters=[IF_MATCH],
@@ -103,8 +105,10 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a service account",
-        description="Its tokens and rules go, home folders and the name stay. Workspaces keep it from being "
-        "deleted unless `workspaces=delete`.",
+        description=(
+            "Deletes its tokens and trust rules. Home folders stay, and the name cannot be reused. Denied "
+            "while it has workspaces, unless `workspaces=delete`."
+        ),
         responses={204: None},
         parameters=[deletion_choices.WORKSPACES],
         errors=[400, 404, 409],
@@ -117,8 +121,10 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Deactivate a service account",
-        description="Its tokens end, its rules let nothing in, its workspaces stop with their files kept. "
-        "Twice is success.",
+        description=(
+            "Revokes its tokens, disables its trust rules and stops its workspaces. Files are kept. "
+            "Idempotent."
+        ),
         request=DeactivateSerializer,
         responses={200: ServiceAccountSerializer},
         errors=[400, 404, 415],
@@ -131,7 +137,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Reactivate a service account",
-        description="It needs new tokens; its rules let in again. Twice is success.",
+        description="Enables its trust rules again. The account needs new tokens. Idempotent.",
         responses={200: ServiceAccountSerializer},
         errors=[404, 409],
     )
@@ -142,7 +148,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
 
 @documented(
     list="List a service account's tokens",
-    of="For owners of its team, operators and auditors. `tokens/{id}` rotates and revokes them.",
+    of="For owners of its team, operators and auditors. Use `tokens/{id}` to rotate or revoke a token.",
     errors=[404],
 )
 class ServiceTokenViewSet(ListViewSet):
@@ -162,8 +168,10 @@ class ServiceTokenViewSet(ListViewSet):
     @operation(
         "Create a token of a service account",
         idempotent=True,
-        description="The answer holds the secret, this once. A token cannot make one that may do more. For "
-        "owners of the team and operators.",
+        description=(
+            "For owners of the team and operators. The secret is shown only once. A token cannot create a "
+            "token with more scopes than its own."
+        ),
         request=TokenCreateSerializer,
         responses={201: NewTokenSerializer},
         errors=[400, 404, 409, 415],

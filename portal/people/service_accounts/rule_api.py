@@ -29,8 +29,10 @@ from portal.people.service_accounts.serializers import (
 @documented(
     list="List a service account's trust rules",
     retrieve="Read a trust rule",
-    of="Which tokens of a pipeline are exchanged for a short one of the account. For owners of its team, "
-    "operators and auditors.",
+    of=(
+        "For owners of its team, operators and auditors. Trust rules define which tokens of a pipeline can "
+        "be exchanged for short-lived tokens of the account."
+    ),
     errors=[404],
 )
 class TrustRuleViewSet(ReadViewSet):
@@ -60,7 +62,10 @@ class TrustRuleViewSet(ReadViewSet):
     @operation(
         "Create a trust rule",
         idempotent=True,
-        description="For owners of the team and operators. A token makes no rule that may more than it.",
+        description=(
+            "For owners of the team and operators. A token cannot create a rule with more scopes than its "
+            "own."
+        ),
         request=TrustRuleCreateSerializer,
         responses={201: TrustRuleSerializer},
         errors=[400, 404, 409, 415],
@@ -74,14 +79,18 @@ class TrustRuleViewSet(ReadViewSet):
         location = reverse("api:trust-rule-detail", args=[slug, username, rule.pk])
         return self.answer(rule, status=201, Location=location)
 
-    @operation("Delete a trust rule", description="At once.", responses={204: None}, errors=[404])
+    @operation(
+        "Delete a trust rule", description="Takes effect immediately.", responses={204: None}, errors=[404]
+    )
     def destroy(self, request: UserRequest, slug: str, username: str, trust_id: UUID) -> Response:
         rules.delete(actor=request.user, rule=self.get_object())
         return Response(status=204)
 
     @operation(
         "Check claims against the rules",
-        description="What each rule would say of a token with these claims, and which condition fails.",
+        description=(
+            "Evaluates each rule for a token with these claims, and returns the conditions that fail."
+        ),
         request=ClaimsSerializer,
         responses={200: RulePreviewSerializer(many=True)},
         errors=[400, 404, 415],

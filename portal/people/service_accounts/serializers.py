@@ -19,7 +19,7 @@ class ServiceAccountSerializer(serializers.ModelSerializer[User]):
 
     team = serializers.CharField(source="owning_team.slug")
     state = serializers.ChoiceField(AccountState.choices)
-    token_count = serializers.IntegerField(help_text="How many of its tokens work now.")
+    token_count = serializers.IntegerField(help_text="Number of valid tokens.")
     last_used_at = serializers.DateTimeField(
         allow_null=True, help_text="When one of its tokens was last used."
     )
@@ -41,7 +41,10 @@ class ConditionSerializer(StrictSerializer):
     match = serializers.ChoiceField(
         [item.value for item in Match],
         default=Match.EXACT.value,
-        help_text="In a `glob`, `*` stands for all but “/”, `**` for all, `?` for one character but “/”.",
+        help_text=(
+            "How to compare the value. In a `glob`, `*` matches any characters except “/”, `**` matches "
+            "any characters, and `?` matches one character except “/”."
+        ),
     )
     value = serializers.CharField(max_length=MAX_VALUE, help_text="Required value of the claim.")
 
@@ -49,9 +52,9 @@ class ConditionSerializer(StrictSerializer):
 class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
     """A rule to exchange tokens of an issuer for short-lived tokens of the account."""
 
-    conditions = ConditionSerializer(many=True, help_text="All have to hold.")
+    conditions = ConditionSerializer(many=True, help_text="Conditions on the claims. All must match.")
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), help_text="What the issued tokens may do."
+        child=serializers.ChoiceField(Scope.choices), help_text="Scopes of the issued tokens."
     )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
@@ -67,15 +70,17 @@ class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
 
 class TrustRuleCreateSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
-    issuer = serializers.CharField(max_length=255, help_text="One of those that the operator has allowed.")
-    audience = serializers.CharField(max_length=255, help_text="What `aud` of the token has to be.")
+    issuer = serializers.CharField(
+        max_length=255, help_text="URL of the issuer. Must be allowed by the operator."
+    )
+    audience = serializers.CharField(max_length=255, help_text="Required `aud` of the token.")
     conditions = ConditionSerializer(
         many=True, help_text="One of them must identify the owner of the pipeline."
     )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices),
         allow_empty=False,
-        help_text="What the issued tokens may do.",
+        help_text="Scopes of the issued tokens.",
     )
     lifetime_s = serializers.IntegerField(
         default=600,
@@ -95,7 +100,7 @@ class TrustRuleCreateSerializer(StrictSerializer):
 
 
 class ClaimsSerializer(StrictSerializer):
-    claims = serializers.DictField(help_text="Those of a token. Neither signature nor time is looked at.")
+    claims = serializers.DictField(help_text="Claims of a token. Signature and times are not checked.")
 
     examples = {"claims": {"sub": "repo:octo/app", "repository": "octo/app"}}
 
@@ -104,10 +109,10 @@ class CheckedConditionSerializer(serializers.Serializer[Any]):
     """A condition of a trust rule, with its result."""
 
     claim = serializers.CharField(help_text="Name of the claim.")
-    match = serializers.CharField(help_text="How the value is compared.")
+    match = serializers.CharField(help_text="Type of comparison.")
     value = serializers.CharField(help_text="Required value of the claim.")
     seen = serializers.CharField(
-        allow_null=True, help_text="What the claim is; null: missing, or no plain value."
+        allow_null=True, help_text="Value of the claim; null if missing or not a simple value."
     )
     holds = serializers.BooleanField(help_text="Whether the claims meet the condition.")
 
@@ -118,19 +123,20 @@ class RulePreviewSerializer(serializers.Serializer[Any]):
     rule = serializers.UUIDField(source="rule.pk", help_text="Id of the rule.")
     name = serializers.CharField(source="rule.name")
     matches = serializers.BooleanField(help_text="Whether all conditions hold.")
-    issuer = serializers.BooleanField(help_text="Whether `iss` is the rule's.")
-    audience = serializers.BooleanField(help_text="Whether `aud` is the rule's.")
+    issuer = serializers.BooleanField(help_text="Whether `iss` matches the rule.")
+    audience = serializers.BooleanField(help_text="Whether `aud` matches the rule.")
     conditions = CheckedConditionSerializer(many=True, help_text="The conditions, with the result of each.")
 
 
 class ServiceAccountCreateSerializer(StrictSerializer):
     name = serializers.CharField(
-        max_length=32, help_text="Its user name will begin with `svc-`, whether this does or not."
+        max_length=32,
+        help_text="Name of the account. The username starts with `svc-`; the prefix is added if missing.",
     )
     description = serializers.CharField(
-        max_length=200, required=False, allow_blank=True, default="", help_text="What it is for."
+        max_length=200, required=False, allow_blank=True, default="", help_text="Purpose."
     )
 
 
 class ServiceAccountChangeSerializer(StrictSerializer):
-    description = serializers.CharField(max_length=200, allow_blank=True, help_text="What it is for.")
+    description = serializers.CharField(max_length=200, allow_blank=True, help_text="Purpose.")

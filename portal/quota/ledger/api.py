@@ -32,29 +32,38 @@ from portal.quota.limits.api.limits import SetsLimits
 from portal.quota.limits.selectors import limits
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
-UNIT = "In weighted milli-GPU-seconds: one GPU-hour is 3600000."
+UNIT = "Amount in weighted milli-GPU-seconds (1 GPU-hour is 3,600,000)."
 
 
 class LedgerSerializer(serializers.Serializer[Any]):
     """A team's current ledger."""
 
     team = serializers.CharField(source="team.slug")
-    period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
+    period = serializers.ChoiceField(Period.choices, help_text="Refill period of the credit.")
     period_ends_at = serializers.DateTimeField(help_text="When the credit is refilled next.")
     quota = serializers.IntegerField(help_text=UNIT)
     credit = serializers.IntegerField(help_text="Credit for this period, in weighted milli-GPU-seconds.")
     spent = serializers.IntegerField(help_text="Credit spent in this period, in weighted milli-GPU-seconds.")
-    balance = serializers.IntegerField(help_text="Below zero by one accounting tick at most.")
-    unbilled = serializers.IntegerField(help_text="What ran on after the budget was gone.")
-    per_hour = serializers.IntegerField(help_text="What is spent in an hour at the present rate.")
-    lasts_until = serializers.DateTimeField(allow_null=True, help_text="At the present rate.")
-    percent = serializers.IntegerField(help_text="How much of the budget is spent.")
+    balance = serializers.IntegerField(
+        help_text=(
+            "Remaining credit, in weighted milli-GPU-seconds. Can fall slightly below 0, by up to one "
+            "accounting interval."
+        )
+    )
+    unbilled = serializers.IntegerField(
+        help_text="Amount used after the credit was spent, in weighted milli-GPU-seconds."
+    )
+    per_hour = serializers.IntegerField(help_text="Current spending per hour, in weighted milli-GPU-seconds.")
+    lasts_until = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which the credit is spent at the current rate; null for never."
+    )
+    percent = serializers.IntegerField(help_text="Spent part of the credit, in percent.")
 
 
 class LedgerChangeSerializer(StrictSerializer):
     quota = serializers.IntegerField(min_value=0, help_text=UNIT)
     period = serializers.ChoiceField(
-        choices=Period.choices, default=Period.MONTH, help_text="How often the credit is refilled."
+        choices=Period.choices, default=Period.MONTH, help_text="Refill period of the credit."
     )
 
     examples = {"quota": 8000}
@@ -69,8 +78,8 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     """A ledger entry of a team."""
 
     team = serializers.CharField(source="account.team.slug")
-    kind = serializers.ChoiceField(EntryKind.choices, help_text="What changed the balance.")
-    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
+    kind = serializers.ChoiceField(EntryKind.choices, help_text="Kind of entry.")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of the actor.")
 
     class Meta:
         model = LedgerEntry
@@ -80,7 +89,7 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
 
 @documented(
     list="List ledgers",
-    of="Those of your teams; all for operators and approvers.",
+    of="Lists those of your teams. Operators and approvers see all.",
     retrieve="Read a team's ledger",
 )
 class LedgerViewSet(TaggedViewSet, ReadViewSet):
@@ -117,7 +126,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Set a team's ledger",
-        description="For operators. A new grant counts from now on; what has been spent stays spent.",
+        description="For operators. The new amount applies from now on. Spent hours stay spent.",
         request=LedgerChangeSerializer,
         responses={200: LedgerSerializer},
         parameters=[IF_MATCH],
@@ -140,7 +149,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a team's ledger",
-        description="For operators: hours are not counted any more.",
+        description="For operators. GPU-hours of the team are no longer limited.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],
@@ -151,9 +160,11 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         return Response(status=204)
 
     @operation(
-        "Credit hours, or take them back",
+        "Credit GPU-hours",
         idempotent=True,
-        description="For operators and approvers. Credit lasts until it is spent.",
+        description=(
+            "For operators and approvers. A negative amount removes credit. Credit does not expire."
+        ),
         request=CreditSerializer,
         responses={200: LedgerSerializer},
         errors=[400, 404, 415],
@@ -177,7 +188,7 @@ class EntryFilter(filters.FilterSet):
 
 @documented(
     list="List ledger entries",
-    of="The newest first. Spending is one entry for each team and hour.",
+    of="Newest first. Spending has one entry per team and hour.",
 )
 class EntryViewSet(ListViewSet):
     tag = "gpu-hours"

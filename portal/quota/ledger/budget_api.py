@@ -32,20 +32,20 @@ class BudgetSerializer(serializers.Serializer[Any]):
     """A team's budget per month (UTC), and its spending in the current one."""
 
     team = serializers.CharField(source="team.slug")
-    month = serializers.DateField(help_text="Its first day.")
+    month = serializers.DateField(help_text="First day of the month.")
     currency = serializers.SerializerMethodField(help_text="Currency code (ISO 4217), as `EUR`.")
-    amount_cents = serializers.IntegerField(help_text="For each month, in hundredths of `currency`.")
+    amount_cents = serializers.IntegerField(help_text="Budget per month, in hundredths of `currency`.")
     spent_cents = serializers.IntegerField(
-        help_text="What was held in the month so far, at the prices of flavors."
+        help_text="Spending in the month so far, at the prices of flavors, in hundredths of `currency`."
     )
-    percent = serializers.IntegerField(help_text="How much of it is spent.")
+    percent = serializers.IntegerField(help_text="Spent part of the budget, in percent.")
     blocks = serializers.BooleanField(
         help_text=(
             "Whether new paid workspaces are blocked once it is spent. Running and queued ones continue."
         )
     )
     summed_at = serializers.DateTimeField(
-        allow_null=True, help_text="When that was added up, which is done once an hour; null: not yet."
+        allow_null=True, help_text="Time of the last hourly update of the spending; null before the first."
     )
 
     def get_currency(self, _row: Any) -> str:
@@ -67,7 +67,7 @@ class BudgetChangeSerializer(StrictSerializer):
 
 @documented(
     list="List budgets",
-    of="Those of your teams; all for operators and approvers.",
+    of="Lists those of your teams. Operators and approvers see all.",
     retrieve="Read a team's budget",
 )
 class BudgetViewSet(TaggedViewSet, ReadViewSet):
@@ -101,7 +101,8 @@ class BudgetViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Set a team's budget",
         description=(
-            "For operators. The amount spent in this month stays. Owners are notified at 80 and 100 %."
+            "For operators. Does not reset the amount spent this month. Owners are notified at 80 % "
+            "and 100 %."
         ),
         request=BudgetChangeSerializer,
         responses={200: BudgetSerializer},

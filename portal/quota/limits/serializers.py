@@ -27,18 +27,35 @@ class Amount(serializers.IntegerField):
 
 def _notes() -> serializers.ListField:
     return serializers.ListField(
-        child=serializers.CharField(), help_text="What the change means for what runs already, in words."
+        child=serializers.CharField(),
+        help_text="Effects of the change on existing workspaces, as sentences.",
     )
 
 
 class QuotaSerializer(serializers.ModelSerializer[Quota]):
     """The quota of a team or cohort for one resource."""
 
-    team = serializers.CharField(source="team.slug", default=None, allow_null=True, help_text="Or null.")
-    cohort = serializers.CharField(source="cohort.slug", default=None, allow_null=True, help_text="Or null.")
-    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
-    borrowing_limit = serializers.IntegerField(allow_null=True, help_text="Null: no limit.")
-    lending_limit = serializers.IntegerField(allow_null=True, help_text="Null: lends all that is unused.")
+    team = serializers.CharField(
+        source="team.slug",
+        default=None,
+        allow_null=True,
+        help_text="Slug of the team; null for a quota of a cohort.",
+    )
+    cohort = serializers.CharField(
+        source="cohort.slug",
+        default=None,
+        allow_null=True,
+        help_text="Slug of the cohort; null for a quota of a team.",
+    )
+    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
+    borrowing_limit = serializers.IntegerField(
+        allow_null=True,
+        help_text="Maximum amount to borrow, in the resource's base unit; null for no limit.",
+    )
+    lending_limit = serializers.IntegerField(
+        allow_null=True,
+        help_text="Maximum amount to lend, in the resource's base unit; null for all that is unused.",
+    )
 
     class Meta:
         model = Quota
@@ -61,22 +78,34 @@ class QuotaWrittenSerializer(QuotaSerializer):
 
 class QuotaChangeSerializer(StrictSerializer):
     quota = Amount(help_text="Guaranteed amount, in the resource's base unit.")
-    borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
-    lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
+    borrowing_limit = Amount(
+        allow_null=True,
+        default=None,
+        help_text="Maximum amount to borrow, in the resource's base unit; null for no limit.",
+    )
+    lending_limit = Amount(
+        allow_null=True,
+        default=None,
+        help_text="Maximum amount to lend, in the resource's base unit; null for all that is unused.",
+    )
 
     examples = {"quota": 8000, "borrowing_limit": 4000, "lending_limit": 4000}
 
 
 class QuotaCreateSerializer(QuotaChangeSerializer):
-    team = serializers.CharField(max_length=40, required=False, help_text="Short name; or a cohort.")
-    cohort = serializers.CharField(max_length=40, required=False, help_text="Short name; or a team.")
+    team = serializers.CharField(
+        max_length=40, required=False, help_text="Slug of the team. Set either `team` or `cohort`."
+    )
+    cohort = serializers.CharField(
+        max_length=40, required=False, help_text="Slug of the cohort. Set either `team` or `cohort`."
+    )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
 
     examples = {"cohort": "research"}
 
 
 class CohortSerializer(serializers.ModelSerializer[Cohort]):
-    """A group of teams or cohorts within which unused quota may be borrowed."""
+    """A group of teams or cohorts that can borrow unused quota from each other."""
 
     parent = serializers.CharField(
         source="parent.slug",
@@ -95,7 +124,11 @@ class CohortSerializer(serializers.ModelSerializer[Cohort]):
 class _Weight(serializers.IntegerField):
     def __init__(self, **options: Any) -> None:
         super().__init__(
-            min_value=1, max_value=MAX_WEIGHT_MILLI, default=1000, help_text="Thousandths.", **options
+            min_value=1,
+            max_value=MAX_WEIGHT_MILLI,
+            default=1000,
+            help_text="Weight in fair sharing, in thousandths.",
+            **options,
         )
 
 
@@ -127,8 +160,10 @@ class ShareSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField()
     cohort = serializers.CharField(allow_null=True, help_text="Slug of the cohort.")
-    weight_milli = serializers.IntegerField(help_text="Thousandths.")
-    reclaim = serializers.BooleanField(help_text="Whether it takes back what others borrowed from it.")
+    weight_milli = serializers.IntegerField(help_text="Weight in fair sharing, in thousandths.")
+    reclaim = serializers.BooleanField(
+        help_text="Whether the team immediately reclaims what others have borrowed from it."
+    )
 
 
 class ShareChangeSerializer(StrictSerializer):
@@ -137,7 +172,8 @@ class ShareChangeSerializer(StrictSerializer):
     )
     weight_milli = _Weight()
     reclaim = serializers.BooleanField(
-        default=True, help_text="Whether it may take back at once what others borrowed from it."
+        default=True,
+        help_text="Whether the team can immediately reclaim what others have borrowed from it.",
     )
 
     examples = {"cohort": "research"}
@@ -146,24 +182,30 @@ class ShareChangeSerializer(StrictSerializer):
 class BarSerializer(serializers.Serializer[Any]):
     """A team's usage of one resource. Amounts in base units; null: no limit."""
 
-    resource = serializers.CharField(help_text="Which resource, as `gpu:h100`; `gpu` for all GPUs.")
+    resource = serializers.CharField(help_text="Resource, such as `gpu:h100`; `gpu` for all GPUs.")
     label = serializers.CharField(help_text="Name of the resource for people.")  # type: ignore[assignment]
-    factor = serializers.SerializerMethodField(help_text="Base units in one of what people count.")
-    unit = serializers.SerializerMethodField(
-        help_text="What people count it in, where the label does not say."
-    )
-    used = serializers.IntegerField(help_text="Held by what runs, starts or stops.")
-    queued = serializers.IntegerField(help_text="Asked for by what waits.")
-    borrowed = serializers.IntegerField(help_text="Of what is used, beyond the quota.")
-    quota = serializers.IntegerField(allow_null=True, help_text="Including grants.")
+    factor = serializers.SerializerMethodField(help_text="Number of base units in one display unit.")
+    unit = serializers.SerializerMethodField(help_text="Display unit; empty if the label has it.")
+    used = serializers.IntegerField(help_text="Amount used by workspaces that run, start or stop.")
+    queued = serializers.IntegerField(help_text="Amount requested by queued workspaces.")
+    borrowed = serializers.IntegerField(help_text="Used amount above the quota.")
+    quota = serializers.IntegerField(allow_null=True, help_text="Quota, including grants; null for no limit.")
     grant = serializers.IntegerField(help_text="Part of the quota that comes from grants, which end.")
-    lendable = serializers.IntegerField(allow_null=True, help_text="What others may borrow of it.")
-    lent = serializers.IntegerField(help_text="Its own that others hold now.")
-    limit = serializers.IntegerField(allow_null=True, help_text="The most that it could ever hold.")
-    available = serializers.IntegerField(allow_null=True, help_text="What quota lets it take now.")
-    over = serializers.IntegerField(help_text="Held beyond the limit.")
-    mine = serializers.IntegerField(help_text="Held by you.")
-    cap = serializers.IntegerField(allow_null=True, help_text="The most that you may hold.")
+    lendable = serializers.IntegerField(
+        allow_null=True, help_text="Amount that other teams can borrow; null for all that is unused."
+    )
+    lent = serializers.IntegerField(help_text="Amount that other teams have borrowed from it.")
+    limit = serializers.IntegerField(
+        allow_null=True, help_text="Maximum amount that the team can use; null for no limit."
+    )
+    available = serializers.IntegerField(
+        allow_null=True, help_text="Amount still available within the limits; null for no limit."
+    )
+    over = serializers.IntegerField(help_text="Used amount above the limit.")
+    mine = serializers.IntegerField(help_text="Amount used by you.")
+    cap = serializers.IntegerField(
+        allow_null=True, help_text="Maximum amount that you can use; null for no limit."
+    )
 
     def get_factor(self, bar: Any) -> int:
         return units_per_whole(bar.resource)
@@ -184,7 +226,7 @@ class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
 
     team = serializers.CharField(source="team.slug")
     username = serializers.CharField(source="user.username", default=None, allow_null=True)
-    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
 
     class Meta:
         model = MemberCap
@@ -206,13 +248,16 @@ class MemberCapWrittenSerializer(MemberCapSerializer):
 
 
 class MemberCapChangeSerializer(StrictSerializer):
-    amount = Amount(help_text="The most that a member may hold, in the resource's base unit.")
+    amount = Amount(help_text="Maximum amount for a member, in the resource's base unit.")
 
 
 class MemberCapCreateSerializer(MemberCapChangeSerializer):
     team = serializers.CharField(max_length=40)
     username = serializers.CharField(
-        max_length=32, allow_null=True, default=None, help_text="Null: each member for whom no other is set."
+        max_length=32,
+        allow_null=True,
+        default=None,
+        help_text="Username of the member; null for every member without a cap of their own.",
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
 
@@ -220,7 +265,7 @@ class MemberCapCreateSerializer(MemberCapChangeSerializer):
 class SiteLimitSerializer(serializers.ModelSerializer[SiteLimit]):
     """The maximum for all teams together."""
 
-    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
 
     class Meta:
         model = SiteLimit
@@ -242,13 +287,13 @@ class SiteLimitWrittenSerializer(SiteLimitSerializer):
 
 
 class SiteLimitChangeSerializer(StrictSerializer):
-    amount = Amount(help_text="The most that the whole site may hold, in the resource's base unit.")
+    amount = Amount(help_text="Maximum amount for the whole site, in the resource's base unit.")
 
 
 class RateSerializer(serializers.ModelSerializer[ResourceRate]):
     """The price of an accelerator in GPU-hours per hour; the default is 1000."""
 
-    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
 
     class Meta:
         model = ResourceRate
@@ -260,6 +305,8 @@ class RateSerializer(serializers.ModelSerializer[ResourceRate]):
 
 
 class RateChangeSerializer(StrictSerializer):
-    rate_milli = serializers.IntegerField(min_value=0, max_value=MAX_RATE_MILLI, help_text="Thousandths.")
+    rate_milli = serializers.IntegerField(
+        min_value=0, max_value=MAX_RATE_MILLI, help_text="Weight in fair sharing, in thousandths."
+    )
 
     examples = {"rate_milli": 1000}

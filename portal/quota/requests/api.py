@@ -71,11 +71,11 @@ class WritesAsApprover(HasScope):
 
 
 class RequestFilter(filters.FilterSet):
-    state = filters.MultipleChoiceFilter(choices=RequestState.choices, label="One or more states.")
-    kind = filters.ChoiceFilter(choices=RequestKind.choices, label="What more is asked for.")
+    state = filters.MultipleChoiceFilter(choices=RequestState.choices, label="Only requests in these states.")
+    kind = filters.ChoiceFilter(choices=RequestKind.choices, label="Only requests of this kind.")
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    requester = filters.CharFilter(field_name="requester__username", label="Name of who asked.")
-    resource = filters.CharFilter(label="Exactly this resource.")
+    requester = filters.CharFilter(field_name="requester__username", label="Username of the requester.")
+    resource = filters.CharFilter(label="Only this resource, such as `gpu:h100`.")
 
 
 def _team(actor: User, slug: str) -> Team:
@@ -109,7 +109,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "List quota requests",
-        description="Those of your teams, and all for who decides or operates; newest first.",
+        description="Lists requests of your teams. Approvers and operators see all. Newest first.",
         responses={200: RequestSerializer(many=True)},
         errors=[400],
     )
@@ -120,9 +120,9 @@ class RequestViewSet(ReadViewSet):
         "Request quota",
         idempotent=True,
         description=(
-            "For a team that you are in. What a rule allows is approved at once. With `start`, creates a "
-            "workspace that waits for the approval and then starts. The `ask` of a problem with the code "
-            "`needs_approval`, or of a preview, is a valid body."
+            "For members of the team. Requests within an auto-approve rule are approved immediately. "
+            "With `start`, creates a workspace that waits for the approval and then starts. The `ask` "
+            "of a preview, or of a problem with the code `needs_approval`, is a valid body."
         ),
         request=AskSerializer,
         responses={201: RequestSerializer},
@@ -152,7 +152,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Read a quota request",
-        description="With evidence for who may decide it.",
+        description="Includes evidence for users who can decide the request.",
         responses={200: RequestDetailSerializer},
         errors=[404],
     )
@@ -167,7 +167,10 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Approve a quota request",
-        description="Whole, or less: a smaller amount, another end. 409 says who was faster.",
+        description=(
+            "For approvers. Optionally approves a smaller amount or another end. Returns 409 if someone "
+            "has already decided."
+        ),
         request=ApproveSerializer,
         responses={200: RequestSerializer},
         errors=[400, 404, 409, 415],
@@ -182,7 +185,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Deny a quota request",
-        description="With a note. A workspace that waits for it is deleted.",
+        description="Requires a note. Deletes the workspace that waits for the request.",
         request=DenySerializer,
         responses={200: RequestSerializer},
         errors=[400, 404, 409, 415],
@@ -196,7 +199,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Cancel a quota request",
-        description="For the requester. A workspace that waits for it is deleted. Idempotent.",
+        description="For the requester. Deletes the workspace that waits for the request. Idempotent.",
         responses={200: RequestSerializer},
         errors=[404, 409],
     )
@@ -209,12 +212,12 @@ class RequestViewSet(ReadViewSet):
 
 class GrantFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    resource = filters.CharFilter(label="Exactly this resource.")
+    resource = filters.CharFilter(label="Only this resource, such as `gpu:h100`.")
     username = filters.CharFilter(
-        field_name="user__username", label="Name of the member whose cap it raises."
+        field_name="user__username", label="Username of the member whose cap the grant raises."
     )
     active = filters.BooleanFilter(
-        method="only_active", label="Only those that count now, or only the others."
+        method="only_active", label="Only grants in effect, or only those that are not."
     )
 
     def only_active(self, grants: GrantQuerySet, name: str, value: bool) -> GrantQuerySet:
@@ -242,7 +245,7 @@ class GrantViewSet(ListViewSet):
 
     @operation(
         "Revoke a grant",
-        description="Running work continues; no new work can start on it. Idempotent.",
+        description="Running workspaces continue. New ones cannot use the grant. Idempotent.",
         request=RevokeSerializer,
         responses={200: GrantSerializer},
         errors=[400, 404, 409, 415],
@@ -257,8 +260,8 @@ class GrantViewSet(ListViewSet):
 
 class RuleFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    resource = filters.CharFilter(label="Exactly this resource.")
-    enabled = filters.BooleanFilter(label="Filter by enabled or disabled.")
+    resource = filters.CharFilter(label="Only this resource, such as `gpu:h100`.")
+    enabled = filters.BooleanFilter(label="Only enabled rules, or only disabled rules.")
 
 
 @documented(list="List auto-approve rules", retrieve="Read an auto-approve rule")
@@ -337,7 +340,7 @@ def _any_team(slug: str) -> Team:
 
 @documented(
     list="List delegations",
-    of="Those you gave or hold; all for approvers and operators.",
+    of="Lists delegations from you or to you. Approvers and operators see all.",
     retrieve="Read a delegation",
 )
 class DelegationViewSet(ReadViewSet):
@@ -377,7 +380,9 @@ class DelegationViewSet(ReadViewSet):
 
     @operation(
         "Revoke a delegation",
-        description="Immediate. For the approver and the delegate. Past decisions stay.",
+        description=(
+            "For the approver and the delegate. Takes effect immediately. Past decisions stay valid."
+        ),
         request=None,
         responses={204: None},
         errors=[404],

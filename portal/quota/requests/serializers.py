@@ -17,8 +17,8 @@ from portal.workspaces.order_serializers import WorkspaceCreateSerializer
 
 AMOUNT_MAX = 2**62
 AMOUNT_HELP = (
-    "In the resource's base unit: milli-GPU, thousandths of a MIG instance, milli-CPU, MiB, workspaces; "
-    "milli-GPU-seconds of `gpu_hours` (one GPU-hour is 3,600,000)."
+    "Amount in the resource's base unit: milli-GPU, thousandths of a MIG instance, milli-CPU, MiB or "
+    "workspaces. For `gpu_hours`: milli-GPU-seconds (1 GPU-hour is 3,600,000)."
 )
 RESOURCE_HELP = (
     "`gpu:h100`, `mig:1g.10gb`, `gpu`, `cpu_milli`, `memory_mib`, `disk_mib`, `workspaces`, `gpu_hours`."
@@ -37,7 +37,7 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
         source="user.username",
         allow_null=True,
         default=None,
-        help_text="Name of the account that it is for; null where it is for all of the team.",
+        help_text="Username of the member; null for a grant to the whole team.",
     )
     request = serializers.UUIDField(
         source="request_id",
@@ -67,14 +67,19 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
     team = serializers.CharField(source="team.slug")
     requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
-    kind = serializers.ChoiceField(RequestKind.choices, help_text="Which limit the request would raise.")
+    kind = serializers.ChoiceField(RequestKind.choices, help_text="Limit that the request would raise.")
     state = serializers.ChoiceField(RequestState.choices)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
     workspace = serializers.UUIDField(
-        source="workspace_id", allow_null=True, help_text="It starts by itself when this is approved."
+        source="workspace_id",
+        allow_null=True,
+        help_text="Id of the workspace that starts after approval; null for none.",
     )
     decided_by = serializers.CharField(
-        source="decided_by.username", allow_null=True, default=None, help_text="Null where a rule decided."
+        source="decided_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the approver; null if not decided, or if a rule decided.",
     )
     rule = serializers.UUIDField(
         source="rule_id",
@@ -120,42 +125,48 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 class BorrowerSerializer(serializers.Serializer[Any]):
     """A team that borrows what is missing."""
 
-    team = serializers.CharField(help_text="Short name of the team that has borrowed it.")
+    team = serializers.CharField(help_text="Slug of the team that has borrowed it.")
     amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
 
 
 class EvidenceSerializer(serializers.Serializer[Evidence]):
     """Evidence for the decision, in the base unit of `counted_in`; null: not measured or no limit."""
 
-    counted_in = serializers.CharField(help_text="The resource that use is counted in.")
-    used = serializers.IntegerField(help_text="Held now: by the team, of a cap by the member.")
-    mean_30_days = serializers.IntegerField(source="mean", help_text="Held on average over 30 days.")
-    hours_30_days = serializers.IntegerField(source="hours", help_text="GPU-hours and the like, in 30 days.")
+    counted_in = serializers.CharField(help_text="Resource in which use is counted.")
+    used = serializers.IntegerField(help_text="Amount used now by the team or, for a cap, by the member.")
+    mean_30_days = serializers.IntegerField(source="mean", help_text="Average amount used over 30 days.")
+    hours_30_days = serializers.IntegerField(
+        source="hours", help_text="Resource-hours used in 30 days, such as GPU-hours."
+    )
     workspaces_30_days = serializers.IntegerField(
         source="workspaces",
         help_text="Number of workspaces in the last 30 days: of the team or, for a cap, of the member.",
     )
     idle_percent = serializers.SerializerMethodField(
-        help_text="Of the accelerators held now that report their use, those that do nothing."
+        help_text="Idle share, in percent, of the allocated accelerators that report their use."
     )
     gpu_use_percent_30_days = serializers.SerializerMethodField(
-        help_text="Of the GPU time that the team held and that was measured, the part in which a GPU worked."
+        help_text="Used share, in percent, of the team's measured GPU time in 30 days."
     )
-    quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
+    quota = serializers.IntegerField(allow_null=True, help_text="Quota of the team, including grants.")
     grant = serializers.IntegerField(help_text="Part of the quota that comes from grants.")
     cohort_left = serializers.IntegerField(
         allow_null=True, help_text="Amount that the cohort can still lend."
     )
-    site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
+    site_size = serializers.IntegerField(
+        source="size", allow_null=True, help_text="Capacity of the site in service now."
+    )
     site_free = serializers.IntegerField(
         source="free", allow_null=True, help_text="Free capacity of the whole site."
     )
-    site_committed = serializers.IntegerField(source="committed", help_text="All quotas and grants.")
+    site_committed = serializers.IntegerField(source="committed", help_text="Sum of all quotas and grants.")
     would_reclaim = BorrowerSerializer(
-        source="borrowers", many=True, help_text="Who borrows what approving might take back."
+        source="borrowers",
+        many=True,
+        help_text="Teams that borrow capacity which the approval might reclaim.",
     )
-    effect = serializers.SerializerMethodField(help_text="What approving would do to others, in words.")
-    balance = serializers.IntegerField(allow_null=True, help_text="What the budget has left.")
+    effect = serializers.SerializerMethodField(help_text="Effect of the approval on others, in words.")
+    balance = serializers.IntegerField(allow_null=True, help_text="Remaining budget.")
 
     @extend_schema_field(serializers.IntegerField(allow_null=True))
     def get_idle_percent(self, evidence: Evidence) -> int | None:
@@ -170,10 +181,10 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
 
 
 class RequestDetailSerializer(RequestSerializer):
-    """A request with its evidence, which is null for readers who may not decide it."""
+    """A request with its evidence, which is null for users who cannot decide it."""
 
     evidence = serializers.SerializerMethodField(
-        help_text="Facts for the decision; null if you may not decide."
+        help_text="Facts for the decision; null if you cannot decide."
     )
 
     class Meta(RequestSerializer.Meta):
@@ -195,14 +206,14 @@ class StartSerializer(WorkspaceCreateSerializer):
 class AskSerializer(StrictSerializer):
     team = serializers.CharField(max_length=40)
     kind = serializers.ChoiceField(
-        RequestKind.choices, default=RequestKind.QUOTA, help_text="Which limit to raise."
+        RequestKind.choices, default=RequestKind.QUOTA, help_text="Limit to raise."
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount = amount_field()
     until = serializers.DateTimeField(
-        required=False, allow_null=True, help_text="When the grant ends by itself; without it, never."
+        required=False, allow_null=True, help_text="End of the grant. Default: no end."
     )
-    note = serializers.CharField(max_length=2000, help_text="What it is for. The approver reads it.")
+    note = serializers.CharField(max_length=2000, help_text="Purpose, for the approver.")
     start = StartSerializer(
         required=False,
         allow_null=True,
@@ -213,13 +224,13 @@ class AskSerializer(StrictSerializer):
 class ApproveSerializer(StrictSerializer):
     amount = amount_field(required=False, allow_null=True)
     until = serializers.DateTimeField(
-        required=False, allow_null=True, help_text="Another end; without it, as asked."
+        required=False, allow_null=True, help_text="End of the grant. Default: as requested."
     )
     note = serializers.CharField(max_length=2000, required=False, allow_blank=True)
 
 
 class DenySerializer(StrictSerializer):
-    note = serializers.CharField(max_length=2000, help_text="For the requester.")
+    note = serializers.CharField(max_length=2000, help_text="Note for the requester.")
 
 
 class RevokeSerializer(StrictSerializer):
@@ -244,12 +255,12 @@ class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):
 
 class RuleCreateSerializer(StrictSerializer):
     team = serializers.CharField(
-        max_length=40, required=False, allow_null=True, help_text="Without it, every team."
+        max_length=40, required=False, allow_null=True, help_text="Slug of the team. Default: every team."
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount_at_most = amount_field()
     hours_at_most = serializers.IntegerField(
-        min_value=1, max_value=8784, help_text="Maximum duration that it approves, in hours."
+        min_value=1, max_value=8784, help_text="Maximum duration of a grant, in hours."
     )
 
 
@@ -259,13 +270,13 @@ class RuleChangeSerializer(StrictSerializer):
         min_value=1,
         max_value=8784,
         required=False,
-        help_text="Maximum duration that it approves, in hours.",
+        help_text="Maximum duration of a grant, in hours.",
     )
     enabled = serializers.BooleanField(required=False)
 
 
 class DelegationSerializer(serializers.ModelSerializer[Delegation]):
-    """A period in which the delegate may decide instead of the approver."""
+    """A period in which the delegate can decide in addition to the approver."""
 
     approver = serializers.CharField(source="approver.username", help_text="Username of the approver.")
     delegate = serializers.CharField(source="delegate.username", help_text="Username of the delegate.")
@@ -277,6 +288,8 @@ class DelegationSerializer(serializers.ModelSerializer[Delegation]):
 
 
 class DelegateSerializer(StrictSerializer):
-    delegate = serializers.CharField(max_length=32, help_text="User name.")
-    starts_at = serializers.DateTimeField(required=False, allow_null=True, help_text="Without it, now.")
+    delegate = serializers.CharField(max_length=32, help_text="Username of the delegate.")
+    starts_at = serializers.DateTimeField(
+        required=False, allow_null=True, help_text="Start of the delegation. Default: now."
+    )
     ends_at = serializers.DateTimeField()

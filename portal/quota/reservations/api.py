@@ -39,7 +39,7 @@ DECIDING = {"*": Scope.QUOTAS_DECIDE}
 
 
 class ReservationSerializer(serializers.ModelSerializer[Reservation]):
-    """Capacity for a team and a period. Title and note are empty if you may not see the team."""
+    """Capacity for a team and a period. Title and note are empty if you cannot see the team."""
 
     team = serializers.CharField(source="team.slug")
     state = serializers.ChoiceField(ReservationState.choices)
@@ -85,19 +85,23 @@ class ReservationCreateSerializer(ReservationWriteSerializer):
 
 
 class DenialSerializer(StrictSerializer):
-    note = serializers.CharField(max_length=2000, help_text="For the requester.")
+    note = serializers.CharField(max_length=2000, help_text="Note for the requester.")
 
 
 class ReservationFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    state = filters.ChoiceFilter(choices=ReservationState.choices, label="Whether it holds.")
-    starts_before = MomentFilter(field_name="starts_at", lookup_expr="lt", label="Begins before.")
-    ends_after = MomentFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
+    state = filters.ChoiceFilter(choices=ReservationState.choices, label="Only reservations in this state.")
+    starts_before = MomentFilter(
+        field_name="starts_at", lookup_expr="lt", label="Only reservations that start before this time."
+    )
+    ends_after = MomentFilter(
+        field_name="ends_at", lookup_expr="gt", label="Only reservations that end after this time."
+    )
 
 
 @documented(
     list="List reservations",
-    of="What is booked, and what your teams ask for; all for operators and approvers.",
+    of="Lists booked reservations and requests of your teams. Operators and approvers see all.",
     retrieve="Read a reservation",
 )
 class ReservationViewSet(ReadViewSet):
@@ -141,13 +145,16 @@ class ReservationViewSet(ReadViewSet):
     @operation(
         "Request a reservation",
         idempotent=True,
-        description="For owners of the team, approvers and operators. Booked at once by a permission only.",
+        description=(
+            "For owners of the team, approvers and operators. Requires approval unless the user has a "
+            "booking permission."
+        ),
         request=ReservationCreateSerializer,
         responses={201: ReservationSerializer},
         errors=[400, 404, 409, 415],
         examples=[
             OpenApiExample(
-                "Four H100 for an afternoon",
+                "4 H100 for an afternoon",
                 {
                     "team": "vision", "title": "Paper", "amounts": {"gpu:h100": 4000},
                     "starts_at": "2030-01-31T12:00:00Z", "ends_at": "2030-01-31T18:00:00Z",
@@ -167,7 +174,10 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Replace a reservation",
-        description="An owner changes what waits for approval, and gives back a part of what is booked.",
+        description=(
+            "Owners of the team can change a request that waits for approval, and reduce a booked "
+            "reservation."
+        ),
         request=ReservationWriteSerializer,
         responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
@@ -182,7 +192,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Cancel a reservation",
-        description="Its capacity is free at once. Idempotent.",
+        description="Frees the capacity immediately. Idempotent.",
         request=None,
         responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
@@ -197,7 +207,9 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Approve a reservation",
-        description="For approvers and operators, but for what they asked for or changed themselves.",
+        description=(
+            "For approvers and operators, except for reservations that they requested or changed themselves."
+        ),
         request=None,
         responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
@@ -212,7 +224,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Deny a reservation",
-        description="For approvers and operators, with a note.",
+        description="For approvers and operators. Requires a note.",
         request=DenialSerializer,
         responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
@@ -232,7 +244,9 @@ class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]
 
     username = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    granted_by = serializers.CharField(source="granted_by.username", help_text="Who granted it.")
+    granted_by = serializers.CharField(
+        source="granted_by.username", help_text="Username of the user who granted it."
+    )
 
     class Meta:
         model = BookingPermission
@@ -241,17 +255,17 @@ class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]
 
 
 class PermitSerializer(StrictSerializer):
-    username = serializers.CharField(max_length=32, help_text="Name of somebody else.")
+    username = serializers.CharField(max_length=32, help_text="Username of the holder, other than yourself.")
     team = serializers.CharField(
         max_length=40,
         required=False,
-        help_text="Short name; without it, every team that the user is not in.",
+        help_text="Slug of the team. Default: every team that the user is not in.",
     )
 
 
 @documented(
     list="List booking permissions",
-    of="Your own; all for who decides or operates.",
+    of="Lists your own permissions. Approvers and operators see all.",
 )
 class BookingPermissionViewSet(ListViewSet):
     tag = "queue"
@@ -273,7 +287,7 @@ class BookingPermissionViewSet(ListViewSet):
     @operation(
         "Create a booking permission",
         description=(
-            "The holder can book without approval. For approvers, but not for themselves. Idempotent."
+            "For approvers, but not for themselves. The holder can book without approval. Idempotent."
         ),
         request=PermitSerializer,
         responses={201: BookingPermissionSerializer},

@@ -22,7 +22,9 @@ from portal.reclaim.rebalancing.presenters import MoveRow, ProposalRow
 class ProposedMoveSerializer(serializers.Serializer[Any]):
     """A move of a running workspace within its pool."""
 
-    workspace = serializers.UUIDField(allow_null=True, help_text="Null where it was deleted since.")
+    workspace = serializers.UUIDField(
+        allow_null=True, help_text="Id of the workspace; null if it has been deleted."
+    )
     name = serializers.CharField(allow_null=True)
     owner = serializers.CharField(allow_null=True)
     team = serializers.CharField(allow_null=True)
@@ -30,12 +32,12 @@ class ProposedMoveSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Whether the workspace can be preempted."
     )
     loses_work = serializers.BooleanField(allow_null=True, help_text="Whether preemption loses work.")
-    from_node = serializers.CharField(help_text="The node that it would leave.")
-    from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
+    from_node = serializers.CharField(help_text="Name of the source node.")
+    from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs of the devices.")
     to_node = serializers.CharField(
-        help_text="The node that it would go to; the same where only its devices change."
+        help_text="Name of the target node; the same node if only the devices change."
     )
-    to_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
+    to_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs of the devices.")
 
 
 class RebalanceProposalSerializer(serializers.Serializer[Any]):
@@ -43,23 +45,29 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
 
     id = serializers.UUIDField()
     state = serializers.ChoiceField(ProposalState.choices)
-    reason = serializers.CharField(help_text="The code of why.")
-    message = serializers.CharField(help_text="Why, in a sentence.")
-    gain = serializers.IntegerField(help_text="In `gain_unit`.")
+    reason = serializers.CharField(help_text="Code of the reason.")
+    message = serializers.CharField(help_text="Reason, as a sentence.")
+    gain = serializers.IntegerField(help_text="Gain, in `gain_unit`.")
     gain_unit = serializers.ChoiceField(
         ["percent", "milli_gpu"],
         help_text="`percent` of what the workspace could get; `milli_gpu` of the request that starts.",
     )
-    lost_gpu_seconds = serializers.IntegerField(help_text="Work that would be done again, at most.")
-    waiting = serializers.UUIDField(
-        allow_null=True, help_text="The workspace that waits and would start; null for none."
+    lost_gpu_seconds = serializers.IntegerField(
+        help_text="Maximum work that would be repeated, in GPU-seconds."
     )
-    interrupts = serializers.CharField(help_text="What it interrupts, in words.")
-    moves = ProposedMoveSerializer(many=True, help_text="Who would go where.")
-    proposed_at = serializers.DateTimeField(help_text="When it was first found.")
-    seen_at = serializers.DateTimeField(help_text="When it was last found to work out.")
-    decided_at = serializers.DateTimeField(allow_null=True, help_text="When it was decided.")
-    decided_by = serializers.CharField(allow_blank=True, help_text="Who decided it.")
+    waiting = serializers.UUIDField(
+        allow_null=True, help_text="Id of the queued workspace that would start; null for none."
+    )
+    interrupts = serializers.CharField(help_text="Interruptions, in words.")
+    moves = ProposedMoveSerializer(many=True, help_text="Proposed moves.")
+    proposed_at = serializers.DateTimeField(help_text="Time of the first proposal.")
+    seen_at = serializers.DateTimeField(help_text="Last time that the proposal was found valid.")
+    decided_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the decision; null if not decided."
+    )
+    decided_by = serializers.CharField(
+        allow_blank=True, help_text="Name of the user who decided; empty if not decided."
+    )
 
 
 def _move(row: MoveRow) -> dict[str, Any]:
@@ -99,14 +107,16 @@ def _data(row: ProposalRow) -> dict[str, Any]:
 
 
 class RebalanceProposalFilter(filters.FilterSet):
-    state = filters.ChoiceFilter(choices=ProposalState.choices, label="What has become of it.")
+    state = filters.ChoiceFilter(choices=ProposalState.choices, label="Only those in this state.")
 
 
 @documented(
     list="List proposals to move running work",
     retrieve="Read a proposal to move running work",
-    of="Made once a minute, with reason, gain and what each interrupts; for operators and auditors, the "
-    "newest first. Those that were decided are kept for 30 days.",
+    of=(
+        "For operators and auditors. Newest first. Proposals are created once a minute, with reason, gain "
+        "and interruptions. Decided proposals are kept for 30 days."
+    ),
 )
 class RebalanceProposalViewSet(ReadViewSet):
     tag = "machines"
@@ -141,7 +151,7 @@ class RebalanceProposalViewSet(ReadViewSet):
         return Response(self.get_serializer(_data(row)).data)
 
     @operation(
-        "Carry out a proposal to move running work",
+        "Apply a proposal to move running work",
         description=(
             "For operators. Users are notified. After the notice their workspaces stop, keep their files and "
             "start again in the proposed places. Moves all of them or none. Denied if the proposal no longer "
@@ -159,8 +169,8 @@ class RebalanceProposalViewSet(ReadViewSet):
     @operation(
         "Dismiss a proposal to move running work",
         description=(
-            "For operators. It is not made again for a day. Of one that was carried out, who has not begun "
-            "to stop stays. Twice is success."
+            "For operators. The same move is not proposed again for 1 day. If the proposal was "
+            "applied, workspaces that have not begun to stop keep running. Idempotent."
         ),
         request=None,
         responses={200: RebalanceProposalSerializer},

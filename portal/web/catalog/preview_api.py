@@ -33,14 +33,21 @@ class PoolFitSerializer(serializers.Serializer[Any]):
 
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")
-    nodes_now = serializers.IntegerField(help_text="Nodes that have room for a part of it now.")
-    nodes_ever = serializers.IntegerField(help_text="Nodes that would have it with nothing else on them.")
+    nodes_now = serializers.IntegerField(help_text="Number of nodes with room for a part of it now.")
+    nodes_ever = serializers.IntegerField(help_text="Number of nodes with room for a part of it when empty.")
     devices_now = serializers.IntegerField(
-        help_text="Devices of these nodes that have room for a part of it now; of a MIG profile instances."
+        help_text=(
+            "Number of devices of these nodes with room for a part of it now. For a MIG profile, number of "
+            "instances."
+        )
     )
-    devices_ever = serializers.IntegerField(help_text="The same with nothing else on them.")
-    starts_now = serializers.IntegerField(help_text="How many could be placed now; 50 is 50 or more.")
-    refusal = serializers.SerializerMethodField(help_text="Why its driver can never run it, or empty.")
+    devices_ever = serializers.IntegerField(
+        help_text="Number of devices with room for a part of it when empty."
+    )
+    starts_now = serializers.IntegerField(
+        help_text="Number of workspaces that could be placed now, up to 50. 50 means 50 or more."
+    )
+    refusal = serializers.SerializerMethodField(help_text="Why the driver can never run it; empty if it can.")
 
     def get_refusal(self, fit: PoolFit) -> str:
         return message_of(fit.refusal) if fit.refusal is not None else ""
@@ -49,7 +56,9 @@ class PoolFitSerializer(serializers.Serializer[Any]):
 class CatalogPreviewRequestSerializer(StrictSerializer):
     """A flavor or a draft of one, and optionally a template or a draft of one."""
 
-    team = serializers.CharField(max_length=40, required=False, help_text="For whom; needs a template, too.")
+    team = serializers.CharField(
+        max_length=40, required=False, help_text="Slug of the team. Requires a template."
+    )
     template = serializers.CharField(max_length=81, required=False)
     flavor = serializers.CharField(max_length=60, required=False)
     template_draft = TemplateCreateSerializer(
@@ -59,19 +68,19 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
-    """Where a flavor fits, its price, and the verdict for a team."""
+    """Fit of a flavor, its price, and the verdict for a team."""
 
     message = serializers.CharField(source="sentence")
     pools = PoolFitSerializer(
         many=True, source="fits.pools", help_text="Whether it fits each pool, with reasons."
     )
-    gpu_hours_per_hour_min = serializers.FloatField(help_text="What an hour takes from the ledger.")
+    gpu_hours_per_hour_min = serializers.FloatField(help_text="Minimum GPU-hours that an hour costs.")
     gpu_hours_per_hour_max = serializers.FloatField(help_text="Maximum GPU-hours that an hour costs.")
     verdict = VerdictSerializer(
         allow_null=True, help_text="Admission verdict for a request now; null without a team."
     )
     network = serializers.CharField(
-        help_text="What it could reach at most, as template and team say; empty where these close nothing."
+        help_text="Maximum network access, by template and team; empty if they do not restrict it."
     )
     warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
@@ -104,7 +113,10 @@ class CatalogPreview(ApiView):
 
     @operation(
         "Preview a template and a flavor",
-        description="Kept ones by their short names, or drafts as for POST, for those who may make them.",
+        description=(
+            "Takes slugs of saved templates and flavors, or drafts with the same fields as in POST. Drafts "
+            "require permission to create them."
+        ),
         request=CatalogPreviewRequestSerializer,
         responses={200: CatalogPreviewSerializer},
         errors=[400, 404, 415],

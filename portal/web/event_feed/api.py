@@ -34,12 +34,13 @@ class FeedEventSerializer(serializers.Serializer[Event]):
     type = serializers.ChoiceField(
         choices=sorted(TYPES), help_text="Type of the event. `webhook-event-types` explains each type."
     )
-    timestamp = serializers.DateTimeField(help_text="When.")
+    timestamp = serializers.DateTimeField(help_text="Time of the event.")
     data = serializers.DictField(  # type: ignore[assignment]
         help_text=(
-            "`entry` (the id), `action` and `actor`, and where it is about one `workspace`, `team`, `pool`, "
-            "`devices`, `node`, `quota_request`, `reservation`, `owner`, `requester` or `user`, with an "
-            "address in REST where it has one; then short values, as `code`, `from` and `to`."
+            "Data of the event: `entry` (its id), `action` and `actor`. If they apply: `workspace`, "
+            "`team`, `pool`, `devices`, `node`, `quota_request`, `reservation`, `owner`, `requester` "
+            "or `user`, with REST URLs where they exist. Also short values such as `code`, `from` and "
+            "`to`."
         )
     )
 
@@ -63,14 +64,14 @@ class FeedFilter(filters.FilterSet):
         max_value=2**63 - 1,
         label=AFTER,
     )
-    since = MomentFilter(field_name="at", lookup_expr="gte", label="At or after this time.")
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="Only entries at or after this time.")
     type = filters.MultipleChoiceFilter(
         choices=[(name, name) for name in sorted(TYPES)],
         method="of_types",
-        label="Only this type; may be repeated.",
+        label="Only events of this type. Can be repeated.",
     )
     team = filters.CharFilter(field_name="team__slug", label="Slug of a team.", max_length=255)
-    workspace = filters.UUIDFilter(field_name="workspace", label="Of this workspace.")
+    workspace = filters.UUIDFilter(field_name="workspace", label="Only events of this workspace, by id.")
 
     def of_types(self, queryset: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
         kinds = [kind for value in values for kind in TYPES[value].kinds]
@@ -79,16 +80,16 @@ class FeedFilter(filters.FilterSet):
 
 NARROWED = [
     OpenApiParameter(
-        "type", str, enum=sorted(TYPES), many=True, description="Only this type; may be repeated."
+        "type", str, enum=sorted(TYPES), many=True, description="Only events of this type. Can be repeated."
     ),
     OpenApiParameter("team", str, description="Slug of a team."),
-    OpenApiParameter("workspace", OpenApiTypes.UUID, description="Of this workspace."),
+    OpenApiParameter("workspace", OpenApiTypes.UUID, description="Only events of this workspace, by id."),
 ]
 FROM_NOW = OpenApiParameter(
     "Last-Event-ID",
     int,
     OpenApiParameter.HEADER,
-    description="Start after this event; 0: the first. Default: new events only.",
+    description="Start after this event id. 0 starts with the first event. Default: new events only.",
 )
 
 
@@ -108,10 +109,10 @@ class FeedViewSet(ListViewSet):
     @operation(
         "List events",
         description=(
-            "Oldest first, or by `sort`. Events of workspaces, quotas, reservations and teams "
-            "that you may see; of nodes, devices and pools for operators and auditors; of "
-            "accounts for administrators and auditors. To continue later, send the last `id` as "
-            "`after`: no event is lost or repeated."
+            "Oldest first, unless `sort` is set. Lists events of workspaces, quotas, reservations and "
+            "teams that you can see. Operators and auditors also see events of nodes, devices and "
+            "pools; administrators and auditors those of accounts. To continue later, send the last "
+            "`id` as `after`: no event is lost or repeated."
         ),
         responses={200: FeedEventSerializer(many=True)},
         errors=[400],

@@ -28,16 +28,16 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     """Something that waits for you. `url` is the path of the page for the decision."""
 
     id = serializers.CharField(
-        source="key.id", help_text="`<what>-<id>`: of a request, device, node, pool or token."
+        source="key.id", help_text="Identifier `<what>-<id>` of a request, device, node, pool or token."
     )
-    kind = serializers.ChoiceField(ItemKind.choices, help_text="What kind of decision or problem it is.")
+    kind = serializers.ChoiceField(ItemKind.choices, help_text="Kind of decision or problem.")
     urgent = serializers.BooleanField(help_text="Whether it is urgent.")
-    since = serializers.DateTimeField(source="key.since", help_text="When it began to wait.")
-    due_at = serializers.DateTimeField(allow_null=True, help_text="When it is over by itself, or begins.")
-    who = serializers.CharField(help_text="Who asks, or what is in trouble.")
+    since = serializers.DateTimeField(source="key.since", help_text="Time since when it waits.")
+    due_at = serializers.DateTimeField(allow_null=True, help_text="Time of expiry or start; null for none.")
+    who = serializers.CharField(help_text="Name of the requester, or of the thing with the problem.")
     title = serializers.CharField(help_text="Title of the item.")
     detail = serializers.CharField(allow_blank=True, help_text="Details, for people.")
-    reason = serializers.CharField(help_text="Why it waits for you.")
+    reason = serializers.CharField(help_text="Reason why it waits for you, as a sentence.")
     url = serializers.CharField(help_text="Path of the page in the portal.")
     simulated = serializers.BooleanField()
 
@@ -46,9 +46,9 @@ class InboxPageSerializer(serializers.Serializer[Any]):
     """A page of the inbox."""
 
     count = serializers.IntegerField(help_text="Number of items of all kinds.")
-    next = serializers.URLField(allow_null=True, help_text="Address of the next page; null on the last one.")
+    next = serializers.URLField(allow_null=True, help_text="URL of the next page; null on the last page.")
     previous = serializers.URLField(
-        allow_null=True, help_text="Address of the page before; null on the first one."
+        allow_null=True, help_text="URL of the previous page; null on the first page."
     )
     results = InboxItemSerializer(many=True, help_text="The rows, in the order of the list.")
 
@@ -63,14 +63,16 @@ class Inbox(ApiView):
 
     @operation(
         "List your inbox",
-        description="Quota requests, reservations, requests to join, capacity in trouble, expiring tokens: "
-        "what is urgent first, then the oldest. What somebody has decided is no longer there.",
+        description=(
+            "Lists open quota requests, reservations, requests to join, capacity problems and expiring "
+            "tokens. Urgent items first, then the oldest. Decided items are not listed."
+        ),
         responses={200: InboxPageSerializer},
         errors=[400],
         parameters=[
-            OpenApiParameter("kind", str, enum=ItemKind.values, description="Only these."),
-            OpenApiParameter("cursor", str, description="Of `next`."),
-            OpenApiParameter("page_size", int, description="At most 200."),
+            OpenApiParameter("kind", str, enum=ItemKind.values, description="Only items of these kinds."),
+            OpenApiParameter("cursor", str, description="Cursor from `next`."),
+            OpenApiParameter("page_size", int, description="Number of items per page, up to 200."),
         ],
     )
     def get(self, request: UserRequest) -> Response:

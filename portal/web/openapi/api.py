@@ -15,7 +15,7 @@ from provisioning.version import VERSION
 class BerthVersionSerializer(serializers.Serializer[Any]):
     """The version of Berth and of its REST API."""
 
-    version = serializers.CharField(help_text="Of Berth, as `1.2.0` (Semantic Versioning).")
+    version = serializers.CharField(help_text="Version of Berth, such as `1.2.0` (Semantic Versioning).")
     api = serializers.CharField(help_text="Version of REST in URLs: `v1`.")
 
 
@@ -25,7 +25,7 @@ class VersionView(ApiView):
     permission_classes = [IsSignedIn]
 
     @operation(
-        "Read which version of Berth answers",
+        "Read the version of Berth",
         description="For every signed-in user, with any token scope.",
         responses={200: BerthVersionSerializer},
     )

@@ -11,8 +11,8 @@ _SLUG_OWNERS: Mapping[str, str] = {
     "cohorts": "cohort",
     "environments": "software environment",
     "flavors": "flavor",
-    "ledgers": "team whose ledger it is",
-    "budgets": "team whose ledger it is",
+    "ledgers": "team",
+    "budgets": "team",
     "pools": "pool",
     "teams": "team",
     "templates": "template",
@@ -21,7 +21,7 @@ _PATH_PARAMETERS: Mapping[str, str] = {
     "idp": "Id of the sign-in provider.",
     "name": "Name of the secret.",
     "number": "Number of the version, from 1.",
-    "resource": "Which resource, as `gpu:h100`.",
+    "resource": "Resource, such as `gpu:h100`.",
 }
 
 
@@ -47,18 +47,18 @@ def describe(document: dict[str, Any]) -> None:
 def _schema_description(schema: str, operations: Mapping[str, str]) -> str:
     """Return the description; empty if the serializer needs a docstring, which a test reports."""
     if schema in operations:
-        return f"What `{operations[schema]}` takes."
+        return f"Request body of `{operations[schema]}`."
     if schema.startswith("Paginated"):
-        return "A page of a list: follow `next` until it is null."
+        return "A page of results. Follow `next` until it is null."
     return "No value." if schema == "NullEnum" else ""
 
 
 def _path_parameter(path: str, name: str) -> str:
     collection = path.partition(f"/{{{name}}}")[0].rpartition("/")[2]
     if name == "slug":
-        return f"Short name of the {_SLUG_OWNERS[collection]}."
+        return f"Slug of the {_SLUG_OWNERS[collection]}."
     if name == "username":
-        return f"Name of the {'service account' if collection == 'service-accounts' else 'account'}."
+        return f"Username of the {'service account' if collection == 'service-accounts' else 'account'}."
     if name.endswith("_id"):
         thing = f"{collection[:-3]}y" if collection.endswith("ies") else collection.removesuffix("s")
         return f"Id of the {thing.replace('-', ' ').replace('gpu', 'GPU')}."

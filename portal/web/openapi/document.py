@@ -12,7 +12,7 @@ from portal.web.openapi.descriptions import describe
 from portal.web.openapi.tags import TAGS
 
 _RETRY_AFTER = {
-    "description": "After how many seconds it may be tried again.",
+    "description": "Seconds to wait before a retry.",
     "schema": {"type": "integer", "minimum": 1},
 }
 _POLICY = {
@@ -20,21 +20,24 @@ _POLICY = {
     "schema": {"type": "string"},
 }
 _AUTHENTICATE = {
-    "description": "How to prove who one is (RFC 9110).",
+    "description": "Supported authentication schemes (RFC 9110).",
     "schema": {"type": "string"},
 }
 PROBLEMS: dict[str, str] = {
-    "400": "The request is not valid; `errors` says where.",
-    "401": "No token, or one that is unknown, expired or revoked.",
-    "403": "The token lacks a scope, or its user may not.",
+    "400": "The request is invalid. `errors` lists the fields.",
+    "401": "The token is missing, unknown, expired or revoked.",
+    "403": "The token lacks a scope, or its user lacks permission.",
     "404": "Not found, or not visible to the caller.",
-    "409": "Not in the present state, or a name is taken, or the idempotency key came with another request.",
-    "412": "It has changed since the answer that had the tag in `If-Match`.",
-    "413": "The body, or what is sent with it, is too large.",
-    "415": "The body is no `application/json`.",
-    "422": "No pool can ever run this; `reasons` says why for each node.",
+    "409": (
+        "The current state does not allow it, the name is already in use, or the idempotency key was used "
+        "for another request."
+    ),
+    "412": "The resource has changed since the `ETag` in `If-Match`.",
+    "413": "The request body or an attached file is too large.",
+    "415": "The body is not `application/json`.",
+    "422": "No pool can ever run this. `reasons` has the reason for each node.",
     "429": "Too many requests, or too many event streams at once.",
-    "503": "A part does not answer just now.",
+    "503": "A component of the portal does not respond. Retry later.",
 }
 """Meaning of each error status."""
 _HEADERS = {
@@ -46,7 +49,7 @@ ANSWERS = {
     "200": "Done. Returns the result.",
     "201": "Created. Returns the new resource.",
     "202": "Accepted. Returns the progress.",
-    "204": "Done; there is nothing to say.",
+    "204": "Done. No response body.",
 }
 
 

@@ -43,7 +43,7 @@ class Schema(AutoSchema):
         sort = OpenApiParameter(
             "sort",
             {"type": "string", "enum": list(sorts), "default": next(iter(sorts))},
-            description="In which order; with `-` the greatest or latest first.",
+            description="Sort order. `-` sorts descending.",
         )
         return [*parameters, sort]
 

@@ -22,33 +22,36 @@ from portal.workspaces.models import Workspace
 SCOPES = {"*": Scope.WORKSPACES_CONNECT}
 """A home is as private as the workspaces that use it."""
 MAX_OFFSET = 10_000_000
-_PATH_WORDS = "Without `/` at its beginning; bytes that are not printable UTF-8, and `%`, as `%XX`."
+_PATH_WORDS = (
+    "Path in the home, without a leading `/`. Bytes that are not printable UTF-8, and `%`, are encoded as "
+    "`%XX`."
+)
 PATH = OpenApiParameter(
     "path",
     {"type": "string", "minLength": 0},
-    description=f"Of the folder; empty for the home. {_PATH_WORDS}",
+    description=f"{_PATH_WORDS} Empty for the home itself.",
 )
-OFFSET = OpenApiParameter("offset", int, description="How many entries to leave out.")
+OFFSET = OpenApiParameter("offset", int, description="Number of entries to skip.")
 
 
 class FileEntrySerializer(serializers.Serializer[Any]):
     """An entry of a folder."""
 
-    name = serializers.CharField(help_text="For people: what is not printable as an escape.")
-    path = serializers.CharField(help_text="By which it is asked for.")
+    name = serializers.CharField(help_text="Name for people, with escapes for unprintable characters.")
+    path = serializers.CharField(help_text="Path to use in requests.")
     kind = serializers.ChoiceField(
         ["file", "folder", "link", "other"],
         help_text="Whether it is a file, a folder, a link or something else.",
     )
     size_bytes = serializers.IntegerField(help_text="Size in bytes.")
-    changed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last changed.")
+    changed_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last change.")
 
 
 class FileListingSerializer(serializers.Serializer[Any]):
     """A page of a folder: folders first, then by name."""
 
     path = serializers.CharField(help_text="Path in the home folder; empty for all of it.")
-    total = serializers.IntegerField(help_text="How many there are in all.")
+    total = serializers.IntegerField(help_text="Total number of entries.")
     offset = serializers.IntegerField(help_text="Number of entries before these.")
     entries = FileEntrySerializer(many=True, help_text="The files and folders.")
 
@@ -65,7 +68,9 @@ class FilePathSerializer(_Path):
 
 class FileRenameSerializer(_Path):
     to = serializers.CharField(
-        max_length=services.MAX_PATH, trim_whitespace=False, help_text="Its new path. Nothing is replaced."
+        max_length=services.MAX_PATH,
+        trim_whitespace=False,
+        help_text="New path. An existing file is not replaced.",
     )
 
     examples = {"to": "data/training.csv"}
@@ -86,20 +91,26 @@ class FileDownloadSerializer(StrictSerializer):
         max_length=services.MAX_PATH, trim_whitespace=False, allow_blank=True, help_text=_PATH_WORDS
     )
     form = serializers.ChoiceField(
-        list(services.FORMS), default="file", help_text="`zip` and `tar` for folders."
+        list(services.FORMS),
+        default="file",
+        help_text="Format of the download. `zip` and `tar` are for folders.",
     )
 
     examples = {"path": "data/train.csv"}
 
 
 class FileUploadSerializer(_Path):
-    replace = serializers.BooleanField(default=False, help_text="Whether a file of this path is replaced.")
+    replace = serializers.BooleanField(
+        default=False, help_text="Whether to replace an existing file at this path."
+    )
 
 
 class FileTransferSerializer(serializers.Serializer[Any]):
     """A single-use URL for a file transfer."""
 
-    url = serializers.CharField(help_text="Good once, for two minutes (GET) or an hour (PUT, with a length).")
+    url = serializers.CharField(
+        help_text="Single-use URL. Valid for 2 minutes (GET) or 1 hour (PUT, with `Content-Length`)."
+    )
 
 
 class FilesView(ApiView):
@@ -111,7 +122,7 @@ class FilesView(ApiView):
 
     @operation(
         "List files",
-        description=f"Of a home, which is its user's alone; at most {services.PAGE} at a time.",
+        description=f"For the owner of the home. Returns up to {services.PAGE} entries at a time.",
         responses={200: FileListingSerializer},
         parameters=[PATH, OFFSET],
         errors=[400, 404, 409, 503],
@@ -189,7 +200,7 @@ class DownloadsView(ApiView):
 
     @operation(
         "Create a download",
-        description="The answer's address gives the file, or the folder as zip or tar, once.",
+        description="Returns a single-use URL of the file, or of the folder as zip or tar.",
         request=FileDownloadSerializer,
         responses={201: FileTransferSerializer},
         errors=[400, 404, 409, 415, 503],
@@ -208,8 +219,10 @@ class UploadsView(ApiView):
 
     @operation(
         "Create an upload",
-        description="The answer's address takes the file by PUT, once, with a `Content-Length`. It gets its "
-        "name when all of it is there.",
+        description=(
+            "Returns a single-use URL for one PUT of the file with a `Content-Length`. The file appears "
+            "under its name once the upload is complete."
+        ),
         request=FileUploadSerializer,
         responses={201: FileTransferSerializer},
         errors=[400, 404, 409, 415, 503],

@@ -32,9 +32,9 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
-    node = serializers.CharField(source="node_name", help_text="The machine on which it lies.")
-    reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
-    message = serializers.SerializerMethodField(help_text="The same in words.")
+    node = serializers.CharField(source="node_name", help_text="Name of the machine that has it.")
+    reason = serializers.SerializerMethodField(help_text="Why it waits or failed; null for none.")
+    message = serializers.SerializerMethodField(help_text="Reason, as a sentence.")
 
     class Meta:
         model = HomeArchive
@@ -44,10 +44,10 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
-            "size_bytes": {"help_text": "What it takes on the disk."},
-            "home_bytes": {"help_text": "What the files in it hold."},
-            "left_out": {"help_text": "Pipes, sockets and devices, which are not in it."},
-            "bytes_done": {"help_text": "How far what is under way is, before compression."},
+            "size_bytes": {"help_text": "Size of the archive on disk, in bytes."},
+            "home_bytes": {"help_text": "Total size of the files in it, in bytes."},
+            "left_out": {"help_text": "Number of pipes, sockets and devices that were skipped."},
+            "bytes_done": {"help_text": "Progress of the current operation, in bytes before compression."},
             "restored_at": {"help_text": "When the home was last restored from it."},
         }
 
@@ -65,7 +65,7 @@ class NewHomeArchiveSerializer(StrictSerializer):
         required=False,
         allow_blank=True,
         default="",
-        help_text="For people; the time where it is left out.",
+        help_text="Name of the archive. Default: the current time.",
     )
 
 
@@ -76,7 +76,7 @@ class ArchivesView(ApiView):
 
     @operation(
         "List archives of a home folder",
-        description="Of the home that the workspace uses, which is its user's alone; the newest first.",
+        description="For the owner of the home that the workspace uses. Newest first.",
         responses={200: HomeArchiveSerializer(many=True)},
         errors=[404, 409],
     )
@@ -86,7 +86,9 @@ class ArchivesView(ApiView):
 
     @operation(
         "Create an archive of a home folder",
-        description="While no workspace uses it. What is started meanwhile waits.",
+        description=(
+            "Requires that no workspace uses the home. New workspaces wait until the archive is complete."
+        ),
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},
         retry_after_s=5,
@@ -132,8 +134,10 @@ class RestoreView(ApiView):
 
     @operation(
         "Restore a home folder from an archive",
-        description="Replaces all that is in it, at once, when the restored one is whole. "
-        "While no workspace uses it.",
+        description=(
+            "Replaces all files in the home at once when the restore is complete. Requires that no "
+            "workspace uses the home."
+        ),
         request=None,
         responses={200: HomeArchiveSerializer},
         errors=[404, 409],
@@ -150,8 +154,8 @@ class CancelView(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Cancel what is under way with an archive",
-        description="One that is half made goes; a home that is being restored is as it was.",
+        "Cancel the creation or restore of an archive",
+        description="Deletes an incomplete archive. A home that is being restored stays unchanged.",
         request=None,
         responses={204: None},
         errors=[404, 409],

@@ -43,10 +43,13 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
         fields = ["id", "owner", "team", "pool", "node", "used_mib", "lost_at", "recreated_at"]
         read_only_fields = fields
         extra_kwargs = {
-            "node": {"help_text": "The name that the removed machine had."},
-            "used_mib": {"help_text": "What it held when it was last measured."},
+            "node": {"help_text": "Name of the removed machine."},
+            "used_mib": {"help_text": "Size at the last measurement, in MiB."},
             "recreated_at": {
-                "help_text": "When a new, empty one was allowed. Until then nothing of the user's starts."
+                "help_text": (
+                    "Time at which a new, empty home was requested; null if not yet. Until then, the "
+                    "owner's workspaces there do not start."
+                )
             },
         }
 
@@ -54,15 +57,17 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
 class LostHomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
+    owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
     open = filters.BooleanFilter(
-        field_name="recreated_at", lookup_expr="isnull", label="Whether it still waits for an answer."
+        field_name="recreated_at",
+        lookup_expr="isnull",
+        label="Whether the home has not been recreated yet.",
     )
 
 
 @documented(
     list="List home folders on removed machines",
-    of="Your own, and all for operators and auditors; the newest loss first.",
+    of="Lists your own lost homes. Operators and auditors see all. Newest first.",
 )
 class LostHomeViewSet(ListViewSet):
     tag = "machines"
@@ -80,8 +85,10 @@ class LostHomeViewSet(ListViewSet):
 
     @operation(
         "Recreate a lost home folder",
-        description="Creates a new, empty one. For its user and operators. What waits for it starts by "
-        "itself. Idempotent.",
+        description=(
+            "For the owner and operators. Creates a new, empty home. Workspaces that wait for it start "
+            "automatically. Idempotent."
+        ),
         request=None,
         responses={200: LostHomeSerializer},
         errors=[404],
@@ -92,31 +99,36 @@ class LostHomeViewSet(ListViewSet):
 
 
 class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
-    """What is lost when a machine is deleted. Its workspaces may still be running there."""
+    """Losses from deleting a machine. Its workspaces may still be running there."""
 
-    machine = serializers.CharField(source="machine.name", help_text="What `confirm` has to be.")
+    machine = serializers.CharField(
+        source="machine.name", help_text="Name of the machine: the value for `confirm`."
+    )
     workspaces = serializers.ListField(
-        child=serializers.CharField(), help_text="`team/user/name`, the first 500 of those that end as lost."
+        child=serializers.CharField(),
+        help_text="Workspaces that end as lost, as `team/user/name`; up to 500.",
     )
     workspace_count = serializers.IntegerField(help_text="Number of workspaces.")
     homes = serializers.ListField(
-        child=serializers.CharField(), help_text="`team/user`, the first 500 that lie only there."
+        child=serializers.CharField(), help_text="Homes that exist only there, as `team/user`; up to 500."
     )
     home_count = serializers.IntegerField(help_text="Number of home folders.")
-    archive_count = serializers.IntegerField(
-        help_text="How many archives of home folders lie there, and are lost with it."
-    )
+    archive_count = serializers.IntegerField(help_text="Number of archives of home folders that are lost.")
     archived = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Those of `homes` of which an archive lies on another machine, too.",
+        help_text="Homes in `homes` that have an archive on another machine.",
     )
-    devices = serializers.IntegerField(help_text="How many leave the inventory.")
+    devices = serializers.IntegerField(help_text="Number of devices that are deleted from the inventory.")
 
 
 class MachineDeleteSerializer(StrictSerializer):
-    confirm = serializers.CharField(max_length=120, help_text="The machine's name.")
+    confirm = serializers.CharField(max_length=120, help_text="Name of the machine, as confirmation.")
     note = serializers.CharField(
-        max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
+        max_length=MAX_REASON,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Note for the audit log.",
     )
 
     examples = {"confirm": "node-2"}
@@ -131,7 +143,7 @@ class MachineLossViewSet(ApiViewSet):
     lookup_value_converter = "uuid"
 
     @operation(
-        "Read what deleting a machine loses",
+        "List the losses from deleting a machine",
         description="For operators and auditors.",
         responses={200: LossesSerializer},
         errors=[404],
@@ -141,10 +153,11 @@ class MachineLossViewSet(ApiViewSet):
         return self.answer(machine_removal.losses_of(request.user, machine_id))
 
     @operation(
-        "Delete a machine and what is lost with it",
-        description="For operators. It has to have left or to be revoked. Workspaces that are placed there "
-        "end as lost. Homes that lie only there are recreated when their users say so. Nothing on its disk "
-        "is deleted.",
+        "Delete a machine with its workspaces and homes",
+        description=(
+            "For operators. The machine must have left or be revoked. Its workspaces end as lost. Users "
+            "can recreate homes that exist only there. Files on the disk of the machine are not deleted."
+        ),
         request=MachineDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],

@@ -41,17 +41,21 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")
     homes = serializers.IntegerField(help_text="Number of home folders.")
-    used_mib = serializers.IntegerField(help_text="The sum of what was last measured of them.")
-    measured = serializers.IntegerField(help_text="Of how many that is.")
-    ready = serializers.IntegerField(help_text="How many can be moved at once.")
-    in_use = serializers.IntegerField(help_text="How many go when no workspace uses them any more.")
-    moving = serializers.IntegerField(help_text="How many are being moved or archived already.")
-    kept = serializers.IntegerField(help_text="How many are of deleted accounts: they stay.")
-    targets = serializers.ListField(
-        child=serializers.CharField(), help_text="Names of the nodes to which they can go."
+    used_mib = serializers.IntegerField(help_text="Total size of the homes at the last measurement, in MiB.")
+    measured = serializers.IntegerField(help_text="Number of homes included in `used_mib`.")
+    ready = serializers.IntegerField(help_text="Number of homes that can be moved now.")
+    in_use = serializers.IntegerField(
+        help_text="Number of homes in use, which are moved once no workspace uses them."
     )
-    reason = serializers.SerializerMethodField(help_text="Why none can be moved, or null.")
-    message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
+    moving = serializers.IntegerField(help_text="Number of homes already being moved or archived.")
+    kept = serializers.IntegerField(help_text="Number of homes of deleted accounts, which stay.")
+    targets = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of the possible target nodes."
+    )
+    reason = serializers.SerializerMethodField(
+        help_text="Why no home can be moved; null if homes can be moved."
+    )
+    message = serializers.SerializerMethodField(help_text="Reason, as a sentence; empty for none.")
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, there: HomesThere) -> dict[str, Any] | None:
@@ -62,7 +66,7 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
 
 
 class MoveHomesSerializer(StrictSerializer):
-    to = serializers.CharField(max_length=120, help_text="Name of the node to which they shall go.")
+    to = serializers.CharField(max_length=120, help_text="Name of the target node.")
 
     examples = {"to": "node-2"}
 
@@ -71,22 +75,23 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
     """A move of all homes on a node to another node."""
 
     pool = serializers.CharField(source="pool.slug")
-    from_node = serializers.CharField(source="source_name", help_text="The node where they lay.")
-    to_node = serializers.CharField(source="target_name", help_text="The node to which they go.")
-    moved = serializers.IntegerField(help_text="How many have arrived.")
-    under_way = serializers.IntegerField(help_text="How many are on their way.")
+    from_node = serializers.CharField(source="source_name", help_text="Name of the source node.")
+    to_node = serializers.CharField(source="target_name", help_text="Name of the target node.")
+    moved = serializers.IntegerField(help_text="Number of homes already moved.")
+    under_way = serializers.IntegerField(help_text="Number of homes being moved.")
     stayed = serializers.IntegerField(
-        help_text="How many moves failed or were cancelled: `home-moves` says why, filtered by `evacuation`."
+        help_text=(
+            "Number of moves that failed or were cancelled. `home-moves`, filtered by `evacuation`, has "
+            "the reasons."
+        )
     )
-    left = serializers.IntegerField(
-        help_text="How many lie on the node yet and shall go, those on their way among them."
-    )
-    bytes_done = serializers.IntegerField(help_text="What has been copied.")
+    left = serializers.IntegerField(help_text="Number of homes still to move, including those being moved.")
+    bytes_done = serializers.IntegerField(help_text="Bytes copied so far.")
     requester = serializers.CharField(
         source="requester.username", allow_null=True, default=None, help_text="Username of the requester."
     )
-    reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
-    message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
+    reason = serializers.SerializerMethodField(help_text="Why it waits or ended early; null for none.")
+    message = serializers.SerializerMethodField(help_text="Reason, as a sentence; empty for none.")
 
     class Meta:
         model = HomeEvacuation
@@ -95,7 +100,7 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
             "bytes_done", "requester", "asked_at", "ended_at", "reason", "message",
         ]  # fmt: skip
         read_only_fields = fields
-        extra_kwargs = {"homes": {"help_text": "How many lay there when it was asked for."}}
+        extra_kwargs = {"homes": {"help_text": "Number of homes on the node at the time of the request."}}
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, evacuation: HomeEvacuation) -> dict[str, Any] | None:
@@ -107,14 +112,14 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
 
 class HomeEvacuationFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    from_node = filters.CharFilter(field_name="source_name", label="Name of the node where they lay.")
-    state = filters.ChoiceFilter(choices=EvacuationState.choices, label="How far it is.")
+    from_node = filters.CharFilter(field_name="source_name", label="Name of the source node.")
+    state = filters.ChoiceFilter(choices=EvacuationState.choices, label="Only those in this state.")
 
 
 @documented(
     list="List moves of all homes of a node",
     retrieve="Read a move of all homes of a node",
-    of="For operators and auditors; the newest first.",
+    of="For operators and auditors. Newest first.",
 )
 class HomeEvacuationViewSet(ReadViewSet):
     tag = "machines"
@@ -162,8 +167,11 @@ class NodeHomesViewSet(ApiViewSet):
     lookup_value_converter = "uuid"
 
     @operation(
-        "Read what homes lie on a node",
-        description="For operators and auditors: how many can be moved, and what keeps the others.",
+        "Count the homes on a node",
+        description=(
+            "For operators and auditors. Counts the homes that can be moved, and gives the reason for the "
+            "others."
+        ),
         responses={200: HomesThereSerializer},
         errors=[404],
     )
@@ -174,8 +182,11 @@ class NodeHomesViewSet(ApiViewSet):
 
     @operation(
         "Move all homes of a node to another one",
-        description="For operators. A few go at a time; one that is in use goes when nothing uses it. "
-        "Asked for again meanwhile it is the same, and afterwards what stayed is tried again.",
+        description=(
+            "For operators. Moves a few homes at a time. A home in use is moved once no workspace uses it. "
+            "A repeated request returns the evacuation in progress, or retries homes that stayed after it "
+            "has ended."
+        ),
         request=MoveHomesSerializer,
         responses={201: HomeEvacuationSerializer},
         retry_after_s=10,

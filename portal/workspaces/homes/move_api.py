@@ -40,12 +40,12 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
-    from_node = serializers.CharField(source="source_name", help_text="The machine where it lies, or lay.")
-    to_node = serializers.CharField(source="target_name", help_text="The machine to which it goes.")
+    from_node = serializers.CharField(source="source_name", help_text="Name of the source machine.")
+    to_node = serializers.CharField(source="target_name", help_text="Name of the target machine.")
     requester = serializers.CharField(
         source="requester.username", allow_null=True, default=None, help_text="Username of the requester."
     )
-    reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
+    reason = serializers.SerializerMethodField(help_text="Why it waits or failed; null for none.")
 
     class Meta:
         model = HomeMove
@@ -55,9 +55,13 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
-            "bytes_total": {"help_text": "What was last measured until the copy knows it; 0 for unknown."},
-            "evacuation": {"help_text": "That by which all homes of its node go, or null."},
-            "left_out": {"help_text": "Pipes, sockets and devices, which do not come along."},
+            "bytes_total": {
+                "help_text": (
+                    "Total size in bytes: the last measurement, or the exact size once known; 0 if unknown."
+                )
+            },
+            "evacuation": {"help_text": "Id of the evacuation that the move belongs to; null for none."},
+            "left_out": {"help_text": "Number of pipes, sockets and devices that are not moved."},
         }
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
@@ -68,9 +72,11 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
 class HomeMoveFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    owner = filters.CharFilter(field_name="owner__username", label="Name of its owner.")
-    state = filters.ChoiceFilter(choices=HomeMoveState.choices, label="How far it is.")
-    evacuation = filters.UUIDFilter(field_name="evacuation", label="That of which it is a part.")
+    owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
+    state = filters.ChoiceFilter(choices=HomeMoveState.choices, label="Only those in this state.")
+    evacuation = filters.UUIDFilter(
+        field_name="evacuation", label="Id of the evacuation that the move belongs to."
+    )
 
 
 class NewHomeMoveSerializer(StrictSerializer):
@@ -79,17 +85,17 @@ class NewHomeMoveSerializer(StrictSerializer):
         required=False,
         allow_blank=True,
         default="",
-        help_text="Whose home; your own where it is left out.",
+        help_text="Username of the owner of the home. Default: you.",
     )
     team = serializers.CharField(max_length=120, help_text="Slug of the team.")
     pool = serializers.CharField(max_length=120, help_text="Slug of the pool.")
-    node = serializers.CharField(max_length=120, help_text="Name of the machine to which it shall go.")
+    node = serializers.CharField(max_length=120, help_text="Name of the target machine.")
 
 
 @documented(
     list="List moves of home folders",
     retrieve="Read a move of a home folder",
-    of="Your own, and all for operators and auditors; the newest first.",
+    of="Lists moves of your own homes. Operators and auditors see all. Newest first.",
 )
 class HomeMoveViewSet(ReadViewSet):
     tag = "machines"

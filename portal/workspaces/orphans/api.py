@@ -42,11 +42,16 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
-            "name": {"help_text": "What its node finds it by; of a home folder `team/user`."},
-            "size_mib": {"help_text": "What it holds; nothing where that was not measured."},
+            "name": {"help_text": "Name by which its node identifies it; for a home folder, `team/user`."},
+            "size_mib": {"help_text": "Size in MiB; null if not measured."},
             "seen_at": {"help_text": "When its node last reported it."},
             "ended_at": {"help_text": "When it was removed, or no longer found."},
-            "removed_by": {"help_text": "Who asked for that, or the node that did it by itself."},
+            "removed_by": {
+                "help_text": (
+                    "Name of the user who requested the removal, or of the node that removed it "
+                    "automatically."
+                )
+            },
             "problem": {"help_text": "Why it could not be removed."},
         }
 
@@ -57,7 +62,11 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
 
 class OrphanDeleteSerializer(StrictSerializer):
     confirm = serializers.CharField(
-        max_length=200, required=False, allow_blank=True, default="", help_text="Of a home folder: its name."
+        max_length=200,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Name of the home folder, as confirmation. Not needed for other orphans.",
     )
 
     examples = {"confirm": "vision/anna"}
@@ -65,16 +74,15 @@ class OrphanDeleteSerializer(StrictSerializer):
 
 class OrphanFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
-    node = filters.CharFilter(label="Exactly this node.")
-    kind = filters.ChoiceFilter(choices=OrphanKind.choices, label="What it is.")
-    state = filters.ChoiceFilter(choices=OrphanState.choices, label="Whether it is there.")
+    node = filters.CharFilter(label="Only this node.")
+    kind = filters.ChoiceFilter(choices=OrphanKind.choices, label="Only orphans of this kind.")
+    state = filters.ChoiceFilter(choices=OrphanState.choices, label="Only orphans in this state.")
 
 
 @documented(
     list="List orphans",
     retrieve="Read an orphan",
-    of="What lies on nodes without an owner, and what was removed of late; for operators and auditors, the "
-    "newest first.",
+    of="For operators and auditors. Lists orphans on nodes, and those removed recently. Newest first.",
 )
 class OrphanViewSet(ReadViewSet):
     tag = "machines"
@@ -93,8 +101,10 @@ class OrphanViewSet(ReadViewSet):
 
     @operation(
         "Delete an orphan",
-        description="For operators. Its node looks once more whether anybody owns it. Of a home folder "
-        "`confirm` has to be its name: nothing brings it back. Idempotent.",
+        description=(
+            "For operators. The node first checks again that the orphan has no owner. A home folder "
+            "requires its name in `confirm` and is deleted permanently. Idempotent."
+        ),
         request=OrphanDeleteSerializer,
         responses={202: OrphanSerializer},
         retry_after_s=10,

@@ -28,7 +28,7 @@ from portal.workspaces.secrets.models import Holder, Secret, SecretKind
 from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
 
 SCOPES = {"GET": Scope.SECRETS_READ, "*": Scope.SECRETS_WRITE}
-NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="Of the secret.")
+NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="Name of the secret.")
 SLUG = OpenApiParameter("slug", str, OpenApiParameter.PATH, description="Short name of the team or template.")
 
 
@@ -36,21 +36,27 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
     """A secret without its value, which cannot be read."""
 
     everywhere = serializers.BooleanField(
-        help_text="Whether every workspace of its user or team gets it; those of a template do in any case."
+        help_text=(
+            "Whether every workspace of the user or team gets it. Always true in effect for secrets of "
+            "templates."
+        )
     )
     size_bytes = serializers.IntegerField(help_text="Size in bytes.")
-    version = serializers.IntegerField(help_text="Counts its values.")
-    vault_path = serializers.CharField(help_text="Where Vault keeps it; empty where the portal does.")
-    vault_key = serializers.CharField(help_text="Which key of what is there.")
+    version = serializers.IntegerField(help_text="Version of the value, from 1.")
+    vault_path = serializers.CharField(help_text="Path in Vault; empty if the portal stores the value.")
+    vault_key = serializers.CharField(help_text="Key at the path in Vault.")
     created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
     changed_by = serializers.CharField(
-        source="changed_by.username", allow_null=True, default=None, help_text="Who wrote its value last."
+        source="changed_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the last user who set the value.",
     )
     delivered_to = serializers.CharField(
         source="delivered_to.username",
         allow_null=True,
         default=None,
-        help_text="Whose workspace was started with it last.",
+        help_text="Owner of the last workspace that received it.",
     )
 
     class Meta:
@@ -70,15 +76,15 @@ class SecretWriteSerializer(StrictSerializer):
         max_length=services.MAX_VALUE_BYTES,
         required=False,
         trim_whitespace=False,
-        help_text="Text in UTF-8, at most 64 KiB. It is taken as it is, with every space and line.",
+        help_text="Value as UTF-8 text, up to 64 KiB. Whitespace is kept.",
     )
     vault_path = serializers.CharField(
         max_length=MAX_PATH,
         required=False,
-        help_text="In the place of a value: where Vault keeps it, below the site's mount.",
+        help_text="Path in Vault below the site's mount, instead of a value.",
     )
     vault_key = serializers.CharField(
-        max_length=MAX_KEY, required=False, help_text="Which key of what is there."
+        max_length=MAX_KEY, required=False, help_text="Key at the path in Vault."
     )
     kind = serializers.ChoiceField(
         SecretKind.choices,
@@ -128,8 +134,8 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     @operation(
         "Set a secret",
         description=(
-            "Makes it (201), or gives it another value or another place in Vault (200). Workspaces take it "
-            "when they start; what Vault keeps is read there at that time, and not before."
+            "Creates the secret (201), or changes its value or its path in Vault (200). Workspaces get "
+            "it at their next start. Values in Vault are read at each start."
         ),
         request=SecretWriteSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer},
@@ -151,8 +157,8 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
         return self.answer(shown, status=201 if result.created else 200)
 
     @operation(
-        "Change a secret's description",
-        description="Its description, and whether every workspace gets it.",
+        "Change a secret",
+        description="Changes the description and `everywhere`. The value stays unchanged.",
         request=SecretChangeSerializer,
         responses={200: SecretSerializer},
         parameters=[NAME, IF_MATCH],
@@ -167,7 +173,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
 
     @operation(
         "Delete a secret",
-        description="Workspaces that have it keep it until they stop.",
+        description="Running workspaces keep the secret until they stop.",
         responses={204: None},
         parameters=[NAME, IF_MATCH],
         errors=[404, 412],
@@ -179,7 +185,9 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
         return Response(status=204)
 
 
-@documented(list="List your secrets", of="Names and facts.", retrieve="Read one of your secrets")
+@documented(
+    list="List your secrets", of="Names and metadata, without values.", retrieve="Read one of your secrets"
+)
 class OwnSecretViewSet(SecretViewSet):
     operation_ids = {
         "list": "listMySecrets",

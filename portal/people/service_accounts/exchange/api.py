@@ -60,10 +60,11 @@ class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
         TOKEN_TYPES, required=False, help_text="Type of the requested token (RFC 8693)."
     )
     scope = serializers.CharField(
-        required=False, help_text="Some of the rule's scopes; without it, all of them."
+        required=False, help_text="Scopes of the new token, from those of the rule. Default: all of them."
     )
     service_account = serializers.CharField(
-        required=False, help_text="Its name, needed where rules of several let the token in."
+        required=False,
+        help_text="Username of the service account. Required if rules of several accounts match.",
     )
 
     examples = {"subject_token": "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZXBvOm9jdG8vYXBwIn0.c2lnbmF0dXJl"}
@@ -75,7 +76,7 @@ class TokenExchangeSerializer(serializers.Serializer[Any]):
     access_token = serializers.CharField(help_text="The token. Shown only once.")
     issued_token_type = serializers.ChoiceField(TOKEN_TYPES, help_text="Type of the issued token (RFC 8693).")
     token_type = serializers.ChoiceField(["Bearer"], help_text="How to send the token (RFC 6750).")
-    expires_in = serializers.IntegerField(help_text="Seconds.")
+    expires_in = serializers.IntegerField(help_text="Seconds until it expires.")
     scope = serializers.CharField(help_text="Scopes of the token, separated by spaces.")
 
 
@@ -90,7 +91,9 @@ KEY = OpenApiParameter(
     idempotency.HEADER,
     {"type": "string", "pattern": f"^[!-~]{{{MIN_KEY},120}}$"},
     OpenApiParameter.HEADER,
-    description="A random text that only this job knows, to repeat the request if its answer is lost.",
+    description=(
+        "A random text known only to the job. Allows the request to be repeated if its response is lost."
+    ),
 )
 
 
@@ -106,17 +109,22 @@ class TokenExchange(ApiView):
 
     @extend_schema(
         summary="Exchange a CI job's token",
-        description="RFC 8693: a signed JWT of GitHub Actions, GitLab CI or another issuer that the operator "
-        "has allowed, for a short token of a service account, as a rule of that account says. The job renews "
-        "it at `token-exchange/renew` while it runs. A JWT is taken once. With a random `Idempotency-Key`, "
-        "the request can be repeated: it answers with a new secret of the same token, and the first ends.",
+        description=(
+            "Token exchange by RFC 8693. Exchanges a signed JWT of GitHub Actions, GitLab CI or another "
+            "allowed issuer for a short-lived token of a service account, by a trust rule of that account. "
+            "The job renews the token at `token-exchange/renew` while it runs. Each JWT is accepted once. "
+            "With a random `Idempotency-Key`, the request can be repeated: it returns a new secret of the "
+            "same token, and the first secret becomes invalid."
+        ),
         parameters=[KEY],
         request={"application/x-www-form-urlencoded": TokenExchangeRequestSerializer},
         responses={
             200: TokenExchangeSerializer,
             400: OAuthErrorSerializer,
-            429: OpenApiResponse(OAuthErrorSerializer, "Too many refused exchanges; see `Retry-After`."),
-            503: OpenApiResponse(OAuthErrorSerializer, "The issuer does not answer."),
+            429: OpenApiResponse(
+                OAuthErrorSerializer, ("Too many failed exchanges. Retry after `Retry-After` seconds.")
+            ),
+            503: OpenApiResponse(OAuthErrorSerializer, "The issuer does not respond."),
         },
         auth=[],
     )

@@ -88,12 +88,12 @@ def named_cohort(actor: User, slug: str | None, field: str = "cohort") -> Cohort
 class QuotaFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
     cohort = filters.CharFilter(field_name="cohort__slug", label="Short name of the cohort.")
-    resource = filters.CharFilter(label="Exactly this resource.")
+    resource = filters.CharFilter(label="Only this resource, such as `gpu:h100`.")
 
 
 @documented(
     list="List quotas",
-    of="Those of your teams and of the cohorts they are in; all for operators and approvers.",
+    of="Lists quotas of your teams and their cohorts. Operators and approvers see all.",
     retrieve="Read a quota",
 )
 class QuotaViewSet(TaggedViewSet, ReadViewSet):
@@ -134,12 +134,12 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 409, 415],
         examples=[
             OpenApiExample(
-                "Four H100 for a team that may borrow two more",
+                "4 H100 for a team that can borrow 2 more",
                 {"team": "vision", "resource": "gpu:h100", "quota": 4000, "borrowing_limit": 2000},
                 request_only=True,
             ),
             OpenApiExample(
-                "64 GiB memory for all of a cohort",
+                "64 GiB of memory for a whole cohort",
                 {"cohort": "research", "resource": "memory_mib", "quota": 65536},
                 request_only=True,
             ),
@@ -166,14 +166,16 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Replace a quota",
-        description="For operators. A quota below use stops nobody; `notes` say what is over.",
+        description=(
+            "For operators. A quota below current use stops no workspace; `notes` list what exceeds it."
+        ),
         request=QuotaChangeSerializer,
         responses={200: QuotaWrittenSerializer},
         parameters=[IF_MATCH],
         errors=[400, 404, 412, 415],
         examples=[
             OpenApiExample(
-                "Two H100, nothing borrowed, half of one lent",
+                "2 H100, no borrowing, lends half of one",
                 {"quota": 2000, "borrowing_limit": 0, "lending_limit": 500},
                 request_only=True,
             )
@@ -193,7 +195,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Delete a quota",
-        description="For operators. What no quota names is not limited by quota.",
+        description="For operators. Without a quota, the resource is not limited for the team or cohort.",
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],
@@ -219,7 +221,7 @@ class TeamUsage(ApiView):
 
     @operation(
         "Read a team's quota usage",
-        description="What it uses, waits for, borrows and may have, by resource.",
+        description="Returns used, queued and borrowed amounts and limits, by resource.",
         responses={200: UsageSerializer},
         errors=[404],
     )
@@ -231,13 +233,13 @@ class TeamUsage(ApiView):
 
 class CapFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    username = filters.CharFilter(field_name="user__username", label="Name of the member.")
-    resource = filters.CharFilter(label="Exactly this resource.")
+    username = filters.CharFilter(field_name="user__username", label="Username of the member.")
+    resource = filters.CharFilter(label="Only this resource, such as `gpu:h100`.")
 
 
 @documented(
     list="List caps of members",
-    of="Of your teams; all for operators and approvers.",
+    of="Lists caps of your teams. Operators and approvers see all.",
     retrieve="Read a cap",
 )
 class CapViewSet(TaggedViewSet, ReadViewSet):

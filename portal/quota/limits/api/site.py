@@ -61,7 +61,7 @@ RESOURCE = OpenApiParameter("resource", str, OpenApiParameter.PATH, description=
 
 @documented(
     list="List cohorts",
-    of="Those that your teams are in; all for operators and approvers.",
+    of="Lists the cohorts of your teams. Operators and approvers see all.",
     retrieve="Read a cohort",
 )
 class CohortViewSet(TaggedViewSet, ReadViewSet):
@@ -97,7 +97,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 415],
         examples=[
             OpenApiExample(
-                "Inside another one",
+                "Inside another cohort",
                 {"slug": "nlp", "name": "Language", "parent": "research"},
                 request_only=True,
             )
@@ -118,7 +118,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Replace a cohort",
-        description="For operators: its name, what it is inside, its weight.",
+        description="For operators. Replaces name, parent and weight.",
         request=CohortChangeSerializer,
         responses={200: CohortSerializer},
         parameters=[IF_MATCH],
@@ -175,7 +175,7 @@ class TeamShareDetail(ApiView):
 
     @operation(
         "Set a team's share",
-        description="For operators: its cohort, its weight, and whether it takes back what it lent.",
+        description="For operators. Sets cohort, weight and whether the team reclaims what it has lent.",
         request=ShareChangeSerializer,
         responses={200: ShareSerializer},
         parameters=[IF_MATCH],
@@ -214,7 +214,7 @@ class _OfResource(TaggedViewSet, ReadViewSet):
         return super().get_object()
 
 
-@documented(list="List limits of the site", retrieve="Read a limit of the site")
+@documented(list="List site limits", retrieve="Read a site limit")
 class SiteLimitViewSet(_OfResource):
     tag = "quotas"
     operation_ids = {
@@ -231,14 +231,16 @@ class SiteLimitViewSet(_OfResource):
         return selectors.site_limits()
 
     @operation(
-        "Set a limit of the site",
-        description="What all together may hold. For operators. A limit below use stops nobody; `notes` say "
-        "what is over.",
+        "Set a site limit",
+        description=(
+            "For operators. Limits the total of all teams. A limit below current use stops no workspace; "
+            "`notes` list what exceeds it."
+        ),
         request=SiteLimitChangeSerializer,
         responses={200: SiteLimitWrittenSerializer},
         parameters=[RESOURCE, IF_MATCH],
         errors=[400, 404, 412, 415],
-        examples=[OpenApiExample("12 GPUs of it", {"amount": 12000}, request_only=True)],
+        examples=[OpenApiExample("12 GPUs", {"amount": 12000}, request_only=True)],
     )
     def update(self, request: UserRequest, resource: str) -> Response:
         amount = body_of(request, SiteLimitChangeSerializer)["amount"]
@@ -251,7 +253,7 @@ class SiteLimitViewSet(_OfResource):
         return etags.tagged(Response(SiteLimitWrittenSerializer(limit).data), limit)
 
     @operation(
-        "Delete a limit of the site",
+        "Delete a site limit",
         description="For operators.",
         responses={204: None},
         parameters=[RESOURCE, IF_MATCH],
@@ -265,7 +267,7 @@ class SiteLimitViewSet(_OfResource):
 
 @documented(
     list="List rates",
-    of="What an hour of an accelerator costs in GPU-hours, where it is not one.",
+    of="Lists accelerators whose hour costs more or less than 1 GPU-hour.",
     retrieve="Read a rate",
 )
 class RateViewSet(_OfResource):
@@ -285,12 +287,12 @@ class RateViewSet(_OfResource):
 
     @operation(
         "Set a rate",
-        description="What an hour costs, in thousandths of a GPU-hour. For operators.",
+        description="For operators. Sets the price of an hour, in thousandths of a GPU-hour.",
         request=RateChangeSerializer,
         responses={200: RateSerializer},
         parameters=[RESOURCE, IF_MATCH],
         errors=[400, 404, 412, 415],
-        examples=[OpenApiExample("Two and a half GPU-hours", {"rate_milli": 2500}, request_only=True)],
+        examples=[OpenApiExample("2.5 GPU-hours", {"rate_milli": 2500}, request_only=True)],
     )
     def update(self, request: UserRequest, resource: str) -> Response:
         rate = body_of(request, RateChangeSerializer)["rate_milli"]
@@ -301,7 +303,7 @@ class RateViewSet(_OfResource):
 
     @operation(
         "Delete a rate",
-        description="For operators. An hour costs one GPU-hour then.",
+        description="For operators. Resets the price to 1 GPU-hour per hour.",
         responses={204: None},
         parameters=[RESOURCE, IF_MATCH],
         errors=[400, 404, 412],
