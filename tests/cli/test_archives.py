@@ -64,7 +64,7 @@ def test_what_fails_or_is_not_there_says_so(home: Any, monkeypatch: pytest.Monke
     refused = home("files", "archives", "make", "mine", "--json")
     assert (refused.code, refused.json["error"]["status"]) == (1, 409)
     several = home("files", "archives", "cancel", "mine", "twice")
-    assert several.code == 2 and "Name one by its id" in several.err
+    assert several.code == 2 and "Choose one by id" in several.err
     making = HomeArchive.objects.get(state="making")
     assert home("files", "archives", "cancel", "mine", str(making.pk)).code == 0
     assert home("files", "archives", "restore", "mine", "nothing", "-y").code == 5

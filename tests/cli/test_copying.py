@@ -243,7 +243,7 @@ def test_cut_off_on_the_way_there(
 ) -> None:
     monkeypatch.setattr(Cut, "puts", 3)
     done = as_bob("cp", "-r", "project", "mine:")
-    assert done.code == 4 and "2 of 4 files were sent and stay." in done.err
+    assert done.code == 4 and "2 of 4 files were uploaded and stay." in done.err
     assert len([data for data in told(home / "project").values() if data is not None]) == 2
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
     assert told(home / "project") == told(here / "project")

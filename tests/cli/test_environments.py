@@ -91,7 +91,7 @@ def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, betwee
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
     assert ran.code == 1
     assert f"{file}, line 2" in ran.err
-    assert "  | no pandsa in the index    <-- went wrong here" in ran.err
+    assert "  | no pandsa in the index    <-- failed here" in ran.err
     assert "That is all" not in ran.err
     # Mended, it is the next version.
     file.write_text("numpy\npandas\n")
@@ -110,7 +110,7 @@ def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent,
     time_s = str(round(environments.LOOK_S * 1.5))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)
     assert ran.code == 6
-    assert "cannot reach the package index: It went wrong. It is tried again." in ran.err
+    assert "cannot reach the package index: It went wrong. Retrying." in ran.err
 
 
 def test_a_list_of_powershell_is_read(as_olga, tmp_path):

@@ -214,7 +214,7 @@ def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPa
 
     assert as_bob("packages", "mine").out.splitlines()[1].split() == ["polars", "1.9.0", "1.8.0"]
     assert as_bob("packages", "mine", "--json").json["requirements"] == "polars==1.9.0\n"
-    assert "next start removes" in as_bob("packages", "mine", "--reset").out
+    assert "next start deletes" in as_bob("packages", "mine", "--reset").out
     workspace.refresh_from_db()
     assert workspace.packages_reset_after == workspace.generation
     assert "stay" in as_bob("packages", "mine", "--keep").out
