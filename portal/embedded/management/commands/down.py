@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    help = "Stop what up started."
+    help = "Stop everything that `up` started."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
