@@ -37,7 +37,7 @@ def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
     try:
         return int(json.loads(done.stdout)["left"])
     except (ValueError, KeyError, TypeError) as error:
-        raise OSError(f"the workspaces could not be ended (exit code {done.returncode})") from error
+        raise OSError(f"the workspaces could not be stopped (exit code {done.returncode})") from error
 
 
 def run(pool: PoolConfig, *, limit_s: float) -> int:
