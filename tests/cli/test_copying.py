@@ -304,5 +304,5 @@ def test_what_cannot_be_read(as_bob: Any, home: Path, here: Path, monkeypatch: p
     deep.mkdir(parents=True)
     (home / "deep/file").write_text("x")
     done = as_bob("cp", "-r", "mine:deep", "got")
-    assert done.code == 1 and "could not be read" in done.err and "d/d/d" in done.err
+    assert done.code == 1 and "Not readable in the workspace" in done.err and "d/d/d" in done.err
     assert (here / "got/file").exists()

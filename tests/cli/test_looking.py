@@ -51,7 +51,7 @@ def test_a_stored_token_is_forgotten(berth, tmp_path):
     stored.write_text(json.dumps({"url": "http://localhost:8000", "token": "berth_x"}))
     stored.chmod(stat.S_IRUSR | stat.S_IWUSR)
     ran = berth("logout")
-    assert ran.code == 0 and "Revoke it" in ran.out
+    assert ran.code == 0 and "To revoke it" in ran.out
     assert not stored.exists()
     assert berth("logout", "--json").json == {"forgotten": False}
 

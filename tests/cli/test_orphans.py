@@ -81,7 +81,7 @@ def test_a_home_goes_only_when_its_name_is_typed(as_operator, team, sent, monkey
     assert states()["ghost"] == "found"
     monkeypatch.setattr("sys.stdin", Keyboard(f"{name}\n"))
     ran = as_operator("orphans", "rm", name)
-    assert ran.code == 0 and "nothing brings them back" in ran.out and states()["ghost"] == "removing"
+    assert ran.code == 0 and "permanently deleted" in ran.out and states()["ghost"] == "removing"
 
 
 def test_what_cannot_be_removed(as_operator, bob, monkeypatch):
