@@ -222,7 +222,7 @@ def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path
     (home / "project").write_text("a file")
     for force in ((), ("-f",)):
         refused = as_bob("cp", "-r", "project", "mine:", *force)
-        assert refused.code == 2 and "no folder" in refused.err
+        assert refused.code == 2 and "a folder" in refused.err
     (home / "project").unlink()
     (home / "project/run.sh").mkdir(parents=True)
     refused = as_bob("cp", "-r", "-f", "project", "mine:")

@@ -265,7 +265,7 @@ def test_a_redis_that_cannot_read_its_data_goes_on_without(running: Running) -> 
         path.write_bytes(b"\x00garbage" * 100)
     os.kill(running.services()["redis"]["pid"], signal.SIGKILL)
     running.until("Its data was moved", limit_s=RECOVERY_LIMIT_S)
-    running.until("redis runs again", limit_s=RECOVERY_LIMIT_S)
+    running.until("redis is running again", limit_s=RECOVERY_LIMIT_S)
     running.wait_healthy()
 
 

@@ -152,7 +152,9 @@ def test_nobody_answers(berth: Berth, doors: Doors) -> None:
     done = berth("join", f"https://127.0.0.1:{port}", "--token", doors.token, "--name", "b")
     assert done.code == 4
     assert (
-        "does not answer" in done.err and "BERTH_NODES_ADDRESS" in done.err and "Nothing was changed" in done.err
+        "does not answer" in done.err
+        and "BERTH_NODES_ADDRESS" in done.err
+        and "Nothing was changed" in done.err
     )
 
 
