@@ -453,7 +453,7 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List the user's own packages, remove or keep them at the next start, or save an environment."""
     workspace = find(client, arguments)
     if arguments.everybody and not arguments.save:
-        raise Usage("--everybody needs --save.", "Name the environment: --save NAME.")
+        raise Usage("--everybody needs --save.", "Add --save NAME.")
     if arguments.save:
         environment = client.packages.save(
             workspace["id"], name=arguments.save, everybody=arguments.everybody

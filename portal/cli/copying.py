@@ -48,9 +48,7 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Copy between this machine and a workspace, written NAME:PATH as in scp."""
     *sources, target = arguments.paths
     if not sources:
-        raise Usage(
-            "Source or target is missing.", "For example: berth cp data.csv NAME:data/"
-        )
+        raise Usage("Source or target is missing.", "For example: berth cp data.csv NAME:data/")
     if arguments.recursive and arguments.form:
         raise Usage("-r and --as exclude each other.", "-r copies a folder, --as downloads one file.")
     workspace_name, into = _side(target)

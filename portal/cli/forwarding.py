@@ -69,9 +69,7 @@ def _listener(local: int, port: int) -> socket.socket:
         return socket.create_server((LOOPBACK, local), backlog=128)
     except OSError as error:
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error.strerror}"
-        raise Usage(
-            f"Port {local} of this machine {why}.", f"Use 0:{port} for any free port."
-        ) from error
+        raise Usage(f"Port {local} of this machine {why}.", f"Use 0:{port} for any free port.") from error
 
 
 def _announce_port(local: int, port: int, name: str, *, as_json: bool) -> None:

@@ -108,9 +108,7 @@ def _line(row: dict[str, Any]) -> str:
 def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = list(client.nodes.list(name=arguments.node, pool=arguments.pool))
     if not rows:
-        raise Missing(
-            f"No node “{arguments.node}”.", "The pages of pools list the nodes."
-        )
+        raise Missing(f"No node “{arguments.node}”.", "The pages of pools list the nodes.")
     if len(rows) > 1:
         pools = ", ".join(row["pool"] for row in rows)
         raise Usage(f"Several pools have a node “{arguments.node}”.", f"Add --pool with one of: {pools}.")
@@ -131,9 +129,7 @@ def _wait_for_move(client: BerthClient, going: dict[str, Any], *, quiet: bool) -
         try:
             going = client.home_evacuations.get(going["id"])
         except KeyboardInterrupt:  # pragma: no cover
-            raise CliError(
-                "The move continues.", "Repeat the command to see its progress."
-            ) from None
+            raise CliError("The move continues.", "Repeat the command to see its progress.") from None
 
 
 def _summary(report: dict[str, Any]) -> str:

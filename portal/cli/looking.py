@@ -33,9 +33,7 @@ def logout(arguments: argparse.Namespace) -> int:
         return print_json({"forgotten": was_there})
     if not was_there:
         return print_line("No stored token.")
-    return print_line(
-        "Token deleted from this machine. To revoke it everywhere, see Tokens in your account."
-    )
+    return print_line("Token deleted from this machine. To revoke it everywhere, see Tokens in your account.")
 
 
 def show(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -78,9 +78,7 @@ def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     token = _token(client, arguments)
-    confirm(
-        arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['owner']} now?"
-    )
+    confirm(arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['owner']} now?")
     client.tokens.revoke(token["id"])
     if arguments.json:
         return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})

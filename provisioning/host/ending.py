@@ -52,7 +52,7 @@ def run(pool: PoolConfig, *, limit_s: float) -> int:
             try:
                 left += driver.ensure_stopped(seen.ref).state not in OVER
             except ProvisioningError as error:
-                log.warning("%s goes on for now: %s", seen.ref.external_name, error.message)
+                log.warning("%s keeps running for now: %s", seen.ref.external_name, error.message)
                 left += 1
         if not left or time.monotonic() > until:
             return left

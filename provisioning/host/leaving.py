@@ -109,8 +109,7 @@ def _has_workspaces(door: Door, refused: RequestRefused) -> Problem:
     return RequestRefused(
         refused.code,
         f"{refused.message}{named}",
-        "Add --drain to move them away with notice, or --stop to stop them "
-        "now. Homes stay here.",
+        "Add --drain to move them away with notice, or --stop to stop them now. Homes stay here.",
     )
 
 

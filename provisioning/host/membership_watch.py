@@ -187,9 +187,7 @@ class MembershipWatch:
 def words(found: CutOff, limits: Graces, *, now_s: float) -> str:
     """Describe the state for people: what, since when, and what follows."""
     what = (
-        "The portal no longer has this node"
-        if found.word is Word.REVOKED
-        else "The portal does not answer"
+        "The portal no longer has this node" if found.word is Word.REVOKED else "The portal does not answer"
     )
     since = f", for {max(0, now_s - found.since_s) / 60:.0f} min"
     grace_s = limits.of(found.word)

@@ -56,9 +56,7 @@ class NodeRun:
                 instance_lock.state_path(self._folder.run).unlink(missing_ok=True)
 
     def _runs_already(self, _: dict[str, Any]) -> Problem:
-        return Problem(
-            f"This node is already running from {self._folder.home}.", "See `berth node status`."
-        )
+        return Problem(f"This node is already running from {self._folder.home}.", "See `berth node status`.")
 
     def _choose_account(self, known: Membership, caddy: Path) -> None:
         """Choose the gateway's account; fall back to the node's own user."""

@@ -76,9 +76,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
         try:
             grant.save(folder.local, trial)
         except OSError as error:
-            raise Problem(
-                f"The test result cannot be written to {folder.local} ({error})."
-            ) from error
+            raise Problem(f"The test result cannot be written to {folder.local} ({error}).") from error
         refusal = grant.refusal(trial, driver=trial.driver, instance=folder.driver_instance)
         if refusal:
             step.mark = "✗"

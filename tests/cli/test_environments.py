@@ -71,7 +71,7 @@ def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, tea
     assert "environment  tools" in as_olga("show", "job").out
     assert as_olga("up", *asked, "--name", "job", "--reuse").code == 0
     other = as_olga("up", "--environment", "minimal", "--name", "job", "--reuse")
-    assert other.code == 2 and "with the environment tools, and not minimal" in other.err
+    assert other.code == 2 and "with environment tools, not minimal" in other.err
     missing = as_olga("up", "--environment", "none-such")
     assert missing.code == 1 and "Environment not found" in missing.err
     assert as_olga("preview", *asked[:4], "--environment", "none-such").code == 1

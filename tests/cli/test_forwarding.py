@@ -228,7 +228,7 @@ def test_what_cannot_be_forwarded_is_said_at_once(as_bob: Any, origin: Origin) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = as_bob("port-forward", "job", "0:80", f"{port}:80")
-        assert ran.code == 2 and f"Port {port} of this machine is taken." in ran.err and "0:80" in ran.err
+        assert ran.code == 2 and f"Port {port} of this machine is in use." in ran.err and "0:80" in ran.err
         assert ran.out == ""
     for wrong in ("0", "65536", "a", "1:2:3", "-1:80", "80:0"):
         assert as_bob("port-forward", "job", "--", wrong).code == 2, wrong

@@ -49,7 +49,7 @@ def test_what_is_there_with_age_size_and_what_becomes_of_it(as_operator, team):
     assert "ws-rest" in folder and "7 MiB" in folder and "2 h" in folder and "deleted in 21 h" in folder
     assert f"{team.slug}/ghost" in home and "2.0 GiB" in home and "2 d" in home
     assert home.endswith("stays until it is deleted")
-    assert "ws-old" not in ran.out and "removed" in as_operator("orphans", "--all").out.splitlines()[-1]
+    assert "ws-old" not in ran.out and "deleted" in as_operator("orphans", "--all").out.splitlines()[-1]
     (only,) = as_operator("orphans", "--kind", "home", "--json").json
     assert only["id"].startswith(home.split()[0])
     assert as_operator("orphans", "--node", "gpu-x").err == "No orphans.\n"

@@ -217,7 +217,7 @@ def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPa
     assert "next start deletes" in as_bob("packages", "mine", "--reset").out
     workspace.refresh_from_db()
     assert workspace.packages_reset_after == workspace.generation
-    assert "stay" in as_bob("packages", "mine", "--keep").out
+    assert "are kept" in as_bob("packages", "mine", "--keep").out
     assert as_bob("packages", "mine", "--save", "Mine").code == 1
     Membership.objects.filter(user=bob).update(role=Role.OWNER)
     assert "environment mine is made" in as_bob("packages", "mine", "--save", "Mine").out
