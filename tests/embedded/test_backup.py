@@ -182,7 +182,7 @@ def test_what_is_no_whole_backup_is_refused(portal: Instance, tmp_path: Path, co
     (kept / "keys" / "value").unlink()
     refused("is damaged: keys/value")
     (kept / backup.MANIFEST).write_text(json.dumps(json.loads(manifest) | {"version": "99.0.0"}))
-    refused("is of Berth 99.0.0")
+    refused("is from Berth 99.0.0")
     (kept / backup.MANIFEST).write_text("{}")
     refused("is not a backup")
     (kept / backup.MANIFEST).unlink()

@@ -82,7 +82,7 @@ def test_without_it_the_machine_has_joined_and_says_how_to_go_on(
 def test_a_second_join_says_what_the_machine_is(join: Berth, doors: Doors) -> None:
     assert join().code == 0
     done = join()
-    assert done.code == 1 and "is the node b of https://" in done.err and "berth node leave" in done.err
+    assert done.code == 1 and "is already the node b of https://" in done.err and "berth node leave" in done.err
     assert doors.paths().count("/nodes/v1/join") == 1
 
 
@@ -172,7 +172,7 @@ def test_a_port_without_tls(berth: Berth, doors: Doors) -> None:
             done = berth("join", f"https://127.0.0.1:{port}", "--token", doors.token, "--name", "b")
         finally:
             plain.kill()
-    assert done.code == 4 and "does not speak TLS" in done.err
+    assert done.code == 4 and "does not speak the TLS" in done.err
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(300, "behind"), (-300, "ahead of")])

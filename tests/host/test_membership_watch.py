@@ -143,7 +143,7 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     # The services start anew in between: the time goes on.
     again = MembershipWatch(folder, {}, Graces(), lines.append)
     again.look(Word.REVOKED, now_s=began + 600)
-    assert ended == ["b"] and "2 workspaces have not ended yet" in lines[-1]
+    assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]
     assert "workspaces stop after" in berth("status").out
     again.look(Word.SILENT, now_s=began + 660)
     assert len(ended) == 2 and "have ended" in lines[-1]
