@@ -220,7 +220,7 @@ def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPa
     assert "are kept" in as_bob("packages", "mine", "--keep").out
     assert as_bob("packages", "mine", "--save", "Mine").code == 1
     Membership.objects.filter(user=bob).update(role=Role.OWNER)
-    assert "environment mine is made" in as_bob("packages", "mine", "--save", "Mine").out
+    assert "Environment mine created" in as_bob("packages", "mine", "--save", "Mine").out
     assert as_bob("packages", "mine", "--everybody").code == 2
     monkeypatch.setattr(own_packages, "read", lambda **_: own_packages.OwnPackages())
     assert as_bob("packages", "mine").out == ""

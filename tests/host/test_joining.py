@@ -82,7 +82,7 @@ def test_without_it_the_machine_has_joined_and_says_how_to_go_on(
 def test_a_second_join_says_what_the_machine_is(join: Berth, doors: Doors) -> None:
     assert join().code == 0
     done = join()
-    assert done.code == 1 and "is already the node b of https://" in done.err and "berth node leave" in done.err
+    assert done.code == 1 and "already the node b of https://" in done.err and "berth node leave" in done.err
     assert doors.paths().count("/nodes/v1/join") == 1
 
 

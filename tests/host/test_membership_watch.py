@@ -146,7 +146,7 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]
     assert "workspaces stop after" in berth("status").out
     again.look(Word.SILENT, now_s=began + 660)
-    assert len(ended) == 2 and "have ended" in lines[-1]
+    assert len(ended) == 2 and "were stopped" in lines[-1]
     said = len(lines)
     again.look(Word.SILENT, now_s=began + 720)
     assert len(lines) == said, "and no more is said of it"
