@@ -39,7 +39,7 @@ def make(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.wait:
         archive = _wait_for(client, arguments, workspace_id, archive)
         if archive["state"] != "ready":
-            raise CliError(f"“{archive['name']}” was not made{_reason_suffix(archive)}")
+            raise CliError(f"“{archive['name']}” was not created{_reason_suffix(archive)}")
     return print_json(archive) if arguments.json else print_line(_state_text(archive))
 
 
@@ -47,14 +47,14 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Restore the home from an archive after confirmation; with --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
     archive = _find_archive(client, workspace_id, arguments.archive)
-    confirm(arguments, f"Replace everything in your home folder with “{archive['name']}”, for good?")
+    confirm(arguments, f"Permanently replace your home folder with “{archive['name']}”?")
     archive = client.archives.restore(workspace_id, archive["id"])
     if arguments.wait:
         archive = _wait_for(client, arguments, workspace_id, archive)
         if not archive["restored_at"]:
             raise CliError(
-                f"Your home folder is as it was{_reason_suffix(archive)}",
-                "`berth files archives restore` tries it again.",
+                f"Your home folder is unchanged{_reason_suffix(archive)}",
+                "Run `berth files archives restore` again.",
             )
     return print_json(archive) if arguments.json else print_line(_state_text(archive))
 
@@ -71,7 +71,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete an archive after confirmation; --wait waits until it is gone."""
     workspace_id = find(client, arguments)["id"]
     archive = _find_archive(client, workspace_id, arguments.archive)
-    confirm(arguments, f"Delete the archive “{archive['name']}” for good?")
+    confirm(arguments, f"Permanently delete the archive “{archive['name']}”?")
     client.archives.delete(workspace_id, archive["id"])
     if arguments.wait:
         with contextlib.suppress(Missing):  # it is gone
@@ -85,12 +85,12 @@ def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archiv
     matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not matches:
         raise Missing(
-            f"There is no archive “{wanted}” of this home folder.",
-            "`berth files archives ls` shows those that there are.",
+            f"This home folder has no archive “{wanted}”.",
+            "`berth files archives ls` lists its archives.",
         )
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise Usage(f"Several archives are called “{wanted}”.", f"Name one by its id: {ids}.")
+        raise Usage(f"Several archives are named “{wanted}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 
@@ -107,8 +107,8 @@ def _wait_for(
         last_line = line
         if time.monotonic() > ends_at:
             raise TimedOut(
-                f"“{archive['name']}” was not done after {arguments.timeout} s; it goes on.",
-                "`berth files archives ls` shows how far it is.",
+                f"“{archive['name']}” was not finished after {arguments.timeout} s. It continues.",
+                "`berth files archives ls` shows its progress.",
             )
         time.sleep(LOOK_S)
         try:

@@ -46,12 +46,12 @@ def hours(text: str) -> float:
 def amount_of(text: str) -> float:
     number = float(text)
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError("must be more than 0")
+        raise argparse.ArgumentTypeError("must be greater than 0")
     return number
 
 
 def positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number

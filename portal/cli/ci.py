@@ -65,9 +65,9 @@ def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -
     request_url, secret = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{name}", "") for name in ("URL", "TOKEN"))
     if not request_url or not secret:
         raise NotSignedIn(
-            "This job has no token of its platform.",
-            "On GitHub give the job `permissions: id-token: write`; "
-            "on GitLab name `BERTH_ID_TOKEN` in id_tokens.",
+            "This job has no identity token.",
+            "On GitHub, set `permissions: id-token: write` for the job. "
+            "On GitLab, add `BERTH_ID_TOKEN` to id_tokens.",
         )
     address = httpx.URL(request_url)
     answer = client.get(
@@ -75,7 +75,7 @@ def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -
     )
     value = _object(answer).get("value")
     if answer.status_code != 200 or not isinstance(value, str):
-        raise Unreachable(f"GitHub gave no token (status {answer.status_code}).", "Try again.")
+        raise Unreachable(f"GitHub issued no token (status {answer.status_code}).", "Try again.")
     return value
 
 
@@ -91,7 +91,7 @@ def _exchange(client: httpx.Client, url: str, id_token: str, service_account: st
     said = body.get("error_description") or f"The portal answered with status {answer.status_code}."
     if answer.status_code == 429 or answer.status_code >= 500:
         raise Unreachable(str(said), "Try again.")
-    raise NotSignedIn(str(said), "The audit log of the portal says which condition of which rule failed.")
+    raise NotSignedIn(str(said), "The portal's audit log names the rule and the condition that failed.")
 
 
 def _object(answer: httpx.Response) -> dict[str, object]:

@@ -52,14 +52,14 @@ def login(arguments: argparse.Namespace) -> int:
     else:
         token = arguments.token or os.environ.get("BERTH_TOKEN") or _ask_token(url)
     if not token:
-        raise NotSignedIn("No token was given.", f"Make one at {url}/account/tokens/ and paste it.")
+        raise NotSignedIn("No token given.", f"Create one at {url}/account/tokens/ and paste it.")
     if not token.isascii() or any(character.isspace() for character in token):
-        raise NotSignedIn("This is not a token.", "Copy it whole: it begins with berth_.")
+        raise NotSignedIn("This is not a token.", "Copy all of it, from berth_ on.")
     with BerthClient(url, token) as client:
         me = client.users.me()
     path = config.save(config.Config(url=url, token=token, exchange_key=key), os.environ)
     if url.startswith("http://") and not _is_local(url):
-        print("Note: this address is not encrypted; others on the way can read the token.", file=sys.stderr)
+        print("Warning: the address is not encrypted. Others can read the token.", file=sys.stderr)
     if arguments.json:
         return print_json({"url": url, "username": me["username"], "config": str(path)})
     print(f"Signed in at {url} as {me['username']}.")
@@ -71,7 +71,7 @@ def _ask_token(url: str) -> str:
         return sys.stdin.readline().strip()
     import getpass
 
-    print(f"Make a token at {url} (your account, Tokens) and paste it here.", file=sys.stderr)
+    print(f"Create a token at {url} (your account, Tokens) and paste it here.", file=sys.stderr)
     return getpass.getpass("Token: ").strip()
 
 
@@ -84,9 +84,9 @@ def _is_local(url: str) -> bool:
 
 def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.reuse and not arguments.name:
-        raise Usage("--reuse goes with --name.", "Name the workspace that is used again: --name NAME.")
+        raise Usage("--reuse needs --name.", "Add the workspace's name: --name NAME.")
     if arguments.ask_hours and not arguments.ask:
-        raise Usage("--ask-hours goes with --ask.", 'Add the reason: --ask "why".')
+        raise Usage("--ask-hours needs --ask.", 'Add the reason: --ask "why".')
     if arguments.reuse and (existing := _existing_workspace(client, arguments)):
         if existing["state"] == "stopping":
             existing = wait_stopped(client, existing, timeout_s=arguments.timeout, show=_show_nothing)
@@ -169,8 +169,8 @@ def _request_quota(
     quota_request = client.quota_requests.create(**body, idempotency_key=key)
     if "start" not in error.ask and quota_request["state"] != "approved":
         raise Refused(
-            f"{error.message} It is requested ({quota_request['id'][:8]}).",
-            "Repeat the command after the approval; `berth requests` lists open requests.",
+            f"{error.message} Approval requested ({quota_request['id'][:8]}).",
+            "Repeat the command once approved. `berth requests` lists open requests.",
             status=error.status,
             code=error.code,
         )
@@ -192,7 +192,7 @@ def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> W
             and (actual := matches[0][field] or MINIMAL) != requested
         ):
             raise Usage(
-                f"{arguments.name} is there with the {field} {actual}, and not {requested}.",
+                f"{arguments.name} already exists with {field} {actual}, not {requested}.",
                 "Delete it with `berth rm`, or choose another --name.",
             )
     return matches[0] if matches else None
@@ -213,7 +213,7 @@ def _clean_up(client: BerthClient, workspace: Workspace) -> None:
             error = failed
             break
         else:
-            print(f"{workspace['name']} is deleted.", file=sys.stderr, flush=True)
+            print(f"{workspace['name']} deleted.", file=sys.stderr, flush=True)
             return
     message = f"{workspace['name']} could not be deleted: {error.message if error else ''}"
     print(f"{message} Run `berth rm {workspace['id']} --yes`.", file=sys.stderr, flush=True)
@@ -225,7 +225,7 @@ def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
         return {"url": ""}
     if not arguments.git:
         if arguments.git_ref or arguments.git_secret:
-            raise Usage("--git-ref and --git-secret are of a repository.", "Name it with --git.")
+            raise Usage("--git-ref and --git-secret need a repository.", "Add --git URL.")
         return None
     return {"url": arguments.git, "ref": arguments.git_ref, "secret": arguments.git_secret}
 
@@ -233,7 +233,7 @@ def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
 def _first_slug(slugs: Iterator[str], kind: str) -> str:
     slug = next(slugs, "")
     if not slug:
-        raise CliError(f"The catalog offers no {kind}.", "Ask an operator of this portal.")
+        raise CliError(f"The catalog offers no {kind}.", "Contact an operator of this portal.")
     return slug
 
 
@@ -268,7 +268,7 @@ def _finish_start(
     if arguments.json:
         print_json(workspace)
     elif failed:
-        raise CliError(why_of(workspace), f"`berth logs {workspace['id']}` shows what it wrote.")
+        raise CliError(why_of(workspace), f"`berth logs {workspace['id']}` shows its log.")
     else:
         print(workspace["url"])
     return EXIT_REFUSED if failed else 0
@@ -278,7 +278,7 @@ def _require_not_denied(quota_request: dict[str, Any]) -> None:
     if quota_request["state"] == "denied":
         raise Refused(
             f"{quota_request['decided_by']} denied the request: {quota_request['decision_note']}",
-            "The workspace is deleted. Choose a smaller flavor.",
+            "The workspace was deleted. Choose a smaller flavor.",
             status=409,
             code=NEEDS_APPROVAL,
         )
@@ -326,7 +326,7 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(usages[0] if arguments.team else usages)
     if not teams:
-        print("You are in no team. Ask a team's owner to add you.", file=sys.stderr)
+        print("You have no team. Ask a team owner to add you.", file=sys.stderr)
         return 0
     table: list[tuple[str, ...]] = [
         ("TEAM", "RESOURCE", "USED", "QUOTA", "AT MOST", "BORROWED", "WAITING", "YOU", "YOUR CAP")
@@ -335,7 +335,7 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
         for row in usage["resources"]:
             table.append((usage["team"], row["label"], *(_amount(row, name) for name in AMOUNTS)))
         if not usage["resources"]:
-            print(f"{usage['team']} has no quota: it may use all there is.", file=sys.stderr)
+            print(f"{usage['team']} has no quota: its use is not limited.", file=sys.stderr)
     return print_table(table, numbers_from=2) if len(table) > 1 else 0
 
 
@@ -344,12 +344,12 @@ def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(budgets)
     if not budgets:
-        print("There is no budget in money.", file=sys.stderr)
+        print("No budgets set.", file=sys.stderr)
         return 0
-    table: list[tuple[str, ...]] = [("TEAM", "MONTH", "ONCE SPENT", "SPENT", "BUDGET", "PERCENT")]
+    table: list[tuple[str, ...]] = [("TEAM", "MONTH", "WHEN SPENT", "SPENT", "BUDGET", "PERCENT")]
     for row in budgets:
         money = (f"{row[name] / 100:.2f} {row['currency']}" for name in ("spent_cents", "amount_cents"))
-        then = "nothing new starts" if row["blocks"] else "owners notified"
+        then = "starts are blocked" if row["blocks"] else "owners notified"
         table.append((row["team"], row["month"][:7], then, *money, str(row["percent"])))
     return print_table(table, numbers_from=3)
 
@@ -378,7 +378,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
 
         # Through the portal, where the browser is signed in and gets the ticket.
         if not webbrowser.open(f"{workspace['portal_url']}open/"):
-            raise CliError("No browser was found.", f"Open {workspace['portal_url']} yourself.")
+            raise CliError("No browser found.", f"Open {workspace['portal_url']} yourself.")
     return 0
 
 
@@ -413,7 +413,7 @@ def change(client: BerthClient, arguments: argparse.Namespace) -> int:
     }
     changes = {field: value for field, value in options.items() if value is not None}
     if not changes:
-        raise Usage("Nothing was said to change.", "Add --name, --hours or --priority.")
+        raise Usage("Nothing to change.", "Add --name, --hours or --priority.")
     workspace = client.workspaces.update(find(client, arguments)["id"], **changes)
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
@@ -435,43 +435,43 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
         return print_json({"id": None, "deleted": False}) if arguments.json else 0
     if not arguments.yes:
         if not sys.stdin.isatty():
-            raise Usage("Nobody is there to be asked.", "Add --yes to delete without a question.")
+            raise Usage("No terminal to ask for confirmation.", "Add --yes to confirm.")
         question = f"Delete {workspace['name']} of {workspace['owner']}? Its home folder stays."
         print(question, end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CliError("Nothing was deleted.")
+            raise CliError("Nothing deleted.")
     client.workspaces.delete(workspace["id"])
     if arguments.wait:
         with _progress(arguments) as show:
             wait_gone(client, workspace, timeout_s=arguments.timeout, show=show)
     if arguments.json:
         return print_json({"id": workspace["id"], "deleted": True})
-    return print_line(f"{workspace['name']} {'is deleted' if arguments.wait else 'is being deleted'}.")
+    return print_line(f"{workspace['name']} {'deleted' if arguments.wait else 'is being deleted'}.")
 
 
 def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List the user's own packages, remove or keep them at the next start, or save an environment."""
     workspace = find(client, arguments)
     if arguments.everybody and not arguments.save:
-        raise Usage("--everybody goes with --save.", "Name the environment: --save NAME.")
+        raise Usage("--everybody needs --save.", "Add --save NAME.")
     if arguments.save:
         environment = client.packages.save(
             workspace["id"], name=arguments.save, everybody=arguments.everybody
         )
-        message = f"The environment {environment['slug']} is made, and its build is asked for."
+        message = f"Environment {environment['slug']} created. Build queued."
         return print_json(environment) if arguments.json else print_line(message)
     if arguments.reset or arguments.keep:
         act = client.packages.cancel_reset if arguments.keep else client.packages.reset
         answer = act(workspace["id"])
         message = f"{workspace['name']}: " + (
-            "they stay." if arguments.keep else "the next start removes them."
+            "packages are kept." if arguments.keep else "the next start deletes your packages."
         )
         return print_json(answer) if arguments.json else print_line(message)
     document = client.packages.get(workspace["id"])
     if arguments.json:
         return print_json(document)
     if not document["packages"]:
-        print("You have installed nothing on top of its environment.", file=sys.stderr)
+        print("You have no packages of your own in this workspace.", file=sys.stderr)
         return 0
     rows = [(row["name"], row["version"], row["instead_of"] or "-") for row in document["packages"]]
     return print_table([("PACKAGE", "VERSION", "INSTEAD OF"), *rows])
@@ -489,7 +489,7 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
     me = client.users.me()["username"]
     rows = list(client.workspaces.list(owner=me, name=wanted, team=arguments.team))
     if not rows:
-        raise Missing(f"You have no workspace “{wanted}”.", "`berth ls` shows those that you have.")
+        raise Missing(f"You have no workspace “{wanted}”.", "`berth ls` lists yours.")
     if len(rows) > 1:
         teams = ", ".join(row["team"] for row in rows)
         raise Usage(f"You have “{wanted}” in several teams.", f"Add --team with one of: {teams}.")
@@ -537,14 +537,14 @@ def export(client: BerthClient, arguments: argparse.Namespace) -> int:
 def plan_site(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print what applying a file would change."""
     plan = client.site.plan(_site_text(arguments.file), prune=arguments.prune)
-    _print_steps(plan, arguments, "The site is as the file says.")
+    _print_steps(plan, arguments, "No changes.")
     return 0 if plan["same"] else DIFFERS
 
 
 def apply_site(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Apply a site file."""
     result = client.site.apply(_site_text(arguments.file), prune=arguments.prune)
-    _print_steps(result, arguments, "Nothing had to be changed.")
+    _print_steps(result, arguments, "No changes needed.")
     return 0
 
 
@@ -553,7 +553,7 @@ def _site_text(name: str) -> str:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Usage(
-            f"{name} cannot be read: {error}", "Name a site file, as `berth export` prints it."
+            f"{name} cannot be read: {error}", "Choose a site file, as printed by `berth export`."
         ) from error
 
 

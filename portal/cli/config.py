@@ -39,7 +39,7 @@ def check_url(url: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise Usage(f"“{url}” is not the address of a portal.", f"Give one like {DEFAULT_URL}.")
+        raise Usage(f"“{url}” is not the address of a portal.", f"Use one like {DEFAULT_URL}.")
     return url
 
 
@@ -54,7 +54,7 @@ def load(environ: Mapping[str, str]) -> Config:
         token = stored.get("token", "")
     if not token:
         raise NotSignedIn(
-            f"There is no token for {url}.",
+            f"No token for {url}.",
             f"Run `berth login {url}`, or set BERTH_TOKEN.",
         )
     return Config(url=url, token=token)

@@ -48,25 +48,23 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Copy between this machine and a workspace, written NAME:PATH as in scp."""
     *sources, target = arguments.paths
     if not sources:
-        raise Usage(
-            "Say from where and to where.", "berth cp data.csv NAME:data/, or berth cp NAME:data.csv ."
-        )
+        raise Usage("Source or target is missing.", "For example: berth cp data.csv NAME:data/")
     if arguments.recursive and arguments.form:
-        raise Usage("Either -r or --as.", "-r copies a folder, --as fetches it as one file.")
+        raise Usage("-r and --as exclude each other.", "-r copies a folder, --as downloads one file.")
     workspace_name, into = _side(target)
     if workspace_name:
         if any(_side(source)[0] for source in sources):
-            raise Usage("Both sides are workspaces.", "Copy it here first.")
+            raise Usage("Both sides are in workspaces.", "Copy to this machine first.")
         arguments.workspace = workspace_name
         if arguments.recursive:
             return _put(client, arguments, sources, home_path(into))
         arguments.files, arguments.into = sources, into
         return files.put(client, arguments)
     if len(sources) > 1:
-        raise Usage("Only one can be fetched at a time.", "Fetch them one after the other.")
+        raise Usage("--as downloads one path at a time.", "Run the command once for each path.")
     arguments.workspace, arguments.path = _side(sources[0])
     if not arguments.workspace:
-        raise Usage("Neither side is a workspace.", "Write its side as NAME:PATH.")
+        raise Usage("Neither side is in a workspace.", "Write the workspace's side as NAME:PATH.")
     arguments.to = target
     if arguments.recursive:
         return _get(client, arguments, home_path(arguments.path), Path(target))
@@ -110,7 +108,7 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
 def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
     """Collect everything below the sources. Raises `Usage` for unreadable ones."""
     if len(sources) > 1 and not is_folder:
-        raise Usage(f"There is no folder {target}.", "Several are copied into a folder that is there.")
+        raise Usage(f"Folder {target} not found.", "To copy several paths, choose an existing folder.")
     plan = _Plan()
     for name in sources:
         last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
@@ -178,7 +176,7 @@ def _is_folder(remote: _RemoteFolders, path: str) -> bool:
     kind = remote.kind(path)
     parent = path.rpartition("/")[0]
     if kind is None and remote.names(parent) is None:
-        raise Missing(f"There is no folder {parent}.", "Make it, or copy to another one.")
+        raise Missing(f"Folder {parent} not found.", "Create it, or choose another one.")
     return kind == FOLDER
 
 
@@ -192,20 +190,20 @@ def _folders_to_create(plan: _Plan, remote: _RemoteFolders, *, force: bool) -> l
             new.append(path)
             created.add(path)
         elif kind != FOLDER:
-            raise Usage(f"{path} is there already, and no folder.", "Choose another name, or delete it.")
+            raise Usage(f"{path} already exists and is not a folder.", "Choose another name, or delete it.")
         elif not force:
             raise _exists_error(path)
     for _, path in plan.files:
         kind = None if path.rpartition("/")[0] in created else remote.kind(path)
         if kind == FOLDER:
-            raise Usage(f"{path} is there already, and a folder.", "Choose another name, or delete it.")
+            raise Usage(f"{path} already exists and is a folder.", "Choose another name, or delete it.")
         if kind is not None and not force:
             raise _exists_error(path)
     return new
 
 
 def _exists_error(path: str) -> Usage:
-    return Usage(f"{path} is there already.", "Nothing was copied. Add --force to replace files in it.")
+    return Usage(f"{path} already exists.", "Nothing was copied. Add --force to replace files in it.")
 
 
 def _make(client: BerthClient, workspace_id: str, path: str) -> None:
@@ -219,7 +217,7 @@ def _make(client: BerthClient, workspace_id: str, path: str) -> None:
 
 def _with_progress(error: CliError | OSError, sent: int, of: int) -> CliError:
     """Return the error with the number of files sent so far."""
-    progress = f"{sent} of {of} files were sent and stay."
+    progress = f"{sent} of {of} files were uploaded and stay."
     if isinstance(error, CliError):
         error.message = f"{error.message} {progress}"
         error.args = (error.message,)
@@ -235,7 +233,7 @@ def _with_progress(error: CliError | OSError, sent: int, of: int) -> CliError:
 
 def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path) -> int:
     if not hasattr(tarfile, "data_filter"):
-        raise CliError("This Python unpacks no archives safely.", "Use Python 3.11.4 or later.")
+        raise CliError("This Python cannot unpack archives safely.", "Use Python 3.11.4 or later.")
     workspace = find(client, arguments)
     try:
         url = client.files.download_url(workspace["id"], path=path, form="tar")
@@ -247,9 +245,9 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         to = to / (_plain(path) or "home")
     mode = _lstat(to)
     if mode is not None and not stat.S_ISDIR(mode):
-        raise Usage(f"{to} is there already, and no folder.", "Choose another name, or delete it.")
+        raise Usage(f"{to} already exists and is not a folder.", "Choose another name, or delete it.")
     if mode is not None and not arguments.force:
-        raise Usage(f"{to} is there already.", "Name another one, or add --force to replace files in it.")
+        raise Usage(f"{to} already exists.", "Choose another folder, or add --force to replace files in it.")
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         half.mkdir()
@@ -265,8 +263,8 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         shutil.rmtree(half, ignore_errors=True)
     if fetched.unread:
         raise CliError(
-            f"{to} lacks what could not be read there: {_name_list(fetched.unread)}",
-            "Give yourself the right to read it in the workspace, then copy again with --force.",
+            f"{to} is incomplete. Not readable in the workspace: {_name_list(fetched.unread)}",
+            "Make it readable in the workspace, then copy again with --force.",
         )
     _note(fetched.left_out)
     counts = {"files": fetched.files, "size_bytes": fetched.size, "left_out": fetched.left_out}
@@ -293,9 +291,9 @@ def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
                 for entry in archive:
                     _unpack(archive, entry, into, fetched)
         except tarfile.FilterError as error:
-            raise CliError("The node has sent a name that leads elsewhere.", "Tell its operator.") from error
+            raise CliError("The node sent a path outside the target.", "Contact an operator.") from error
         except tarfile.TarError as error:
-            raise Unreachable("What came is not whole.", "Copy again.") from error
+            raise Unreachable("The download is incomplete.", "Copy again.") from error
         for _ in pieces:
             pass  # also detects a stream truncated after the archive
     return fetched
@@ -342,8 +340,8 @@ def _require_room(source: Path, target: Path) -> None:
         if mode is None:
             continue
         if folder != stat.S_ISDIR(mode):
-            kind = "no folder" if folder else "a folder"
-            raise Usage(f"{at} is there already, and {kind}.", "Nothing was copied. Delete it first.")
+            kind = "not a folder" if folder else "a folder"
+            raise Usage(f"{at} already exists and is {kind}.", "Nothing was copied. Delete it first.")
         if folder:
             _require_room(Path(entry.path), at)
 
@@ -384,7 +382,7 @@ def _counted(files: int, size: int) -> str:
 
 def _note(left_out: list[str]) -> None:
     if left_out:
-        print(f"Left out, as links and special files are: {_name_list(left_out)}", file=sys.stderr)
+        print(f"Skipped links and special files: {_name_list(left_out)}", file=sys.stderr)
 
 
 def _name_list(paths: list[str]) -> str:

@@ -23,7 +23,7 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
             [{"workspace": row["id"], "name": row["name"], "team": row["team"], **of} for row, of in pairs]
         )
     if not pairs:
-        print("You have no workspace that runs.", file=sys.stderr)
+        print("You have no running workspaces.", file=sys.stderr)
         return 0
     table = [(row["name"], row["team"], _percent(of["used"]), _percent(_measured(of))) for row, of in pairs]
     print_table([("WORKSPACE", "TEAM", "GPU TIME USED", "MEASURED"), *table], numbers_from=2)

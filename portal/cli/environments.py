@@ -50,7 +50,7 @@ def build(client: BerthClient, arguments: argparse.Namespace) -> int:
             raise
         slug, version = _create_environment(client, arguments, fields)
     show = _show_nothing if arguments.json else _print_progress
-    show(f"{slug}: version {version['number']} is asked for.")
+    show(f"{slug}: version {version['number']} queued.")
     if arguments.wait:
         version = _wait_for_build(client, slug, version["number"], timeout_s=arguments.timeout, show=show)
     failed = version["state"] == "failed"
@@ -83,7 +83,7 @@ def _source(name: str) -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise Usage(
             f"{name} cannot be read: {error}",
-            "Name a requirements.txt, a pyproject.toml, an environment.yml or a lock.",
+            "Choose a requirements.txt, a pyproject.toml, an environment.yml or a lock file.",
         ) from error
     if name.endswith(".toml"):
         return "pyproject", text
@@ -104,14 +104,14 @@ def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: f
             # The portal may be restarting; the build continues.
             if time.monotonic() > ends_at:
                 raise
-            line = f"{error.message} Trying again …"
+            line = f"{error.message} Retrying …"
         if line != last_line:
             show(line)
             last_line = line
         if time.monotonic() > ends_at:
             raise TimedOut(
-                f"{slug} version {number} was not ready after {timeout_s:g} s; its build goes on.",
-                f"Look at {client.base_url}/environments/{slug}/",
+                f"{slug} version {number} was not ready after {timeout_s:g} s. Its build continues.",
+                f"See {client.base_url}/environments/{slug}/",
             )
         time.sleep(LOOK_S)
 
@@ -119,12 +119,12 @@ def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: f
 def _line(client: BerthClient, slug: str, version: Version) -> str:
     """Return the progress as one line."""
     if version["state"] == "failed":
-        return f"{version['message']} It is tried again."
+        return f"{version['message']} Retrying."
     newest = next(client.environments.builds(slug, version["number"]), None)
     if newest is None:
-        return "Waits for a node."
+        return "Waiting for a node."
     if newest["state"] == "queued" or not newest["stage"]:
-        return f"Waits for {newest['node']}."
+        return f"Waiting for {newest['node']}."
     of = f" {newest['done']} of {newest['total']}" if newest["total"] else ""
     return f"{newest['stage'].capitalize()}{of} on {newest['node']}, {newest['percent'] or 0} %"
 
@@ -143,7 +143,7 @@ def _failure_reason(client: BerthClient, slug: str, version: Version, source: st
         ]
     page = f"{client.base_url}/environments/{slug}/"
     where = f"{page}builds/{failed['id']}/" if failed is not None else page
-    return "\n".join(lines), f"The whole log: {where}"
+    return "\n".join(lines), f"Full log: {where}"
 
 
 def _log_excerpt(log: str, params: dict[str, Any]) -> list[str]:
@@ -154,7 +154,7 @@ def _log_excerpt(log: str, params: dict[str, Any]) -> list[str]:
     if not alike:
         return lines[-LINES_BEFORE:] if log else []
     at = alike[-1]
-    return [*lines[max(0, at - LINES_BEFORE) : at], f"{lines[at]}    <-- went wrong here"]
+    return [*lines[max(0, at - LINES_BEFORE) : at], f"{lines[at]}    <-- failed here"]
 
 
 def _print_progress(text: str) -> None:

@@ -35,7 +35,7 @@ def _run(argv):
             argv, stdin=_subprocess.DEVNULL, stdout=_subprocess.PIPE, stderr=_subprocess.STDOUT
         )
     except FileNotFoundError:
-        print(argv[0] + ": there is no such command")
+        print(argv[0] + ": command not found")
         return 127
     except OSError as error:
         print(argv[0] + ": " + str(error.strerror))
@@ -61,7 +61,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print the command's output; return its exit code."""
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
-        raise Usage("No command was given.", "Write it after the name: berth exec NAME -- nvidia-smi")
+        raise Usage("No command given.", "Add it after the name: berth exec NAME -- nvidia-smi")
     workspace = find(client, arguments)
     inside.require_running(workspace)
     with client.workspaces.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
@@ -70,7 +70,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
             try:
                 return command.follow()
             except ConnectionLost as lost:
-                print(f"The connection was lost: {lost}. Trying again …", file=sys.stderr)
+                print(f"Connection lost: {lost}. Retrying …", file=sys.stderr)
                 _regain(client, connection, workspace["id"], kernel, command.alive_at + REGAIN_S)
 
 
@@ -160,8 +160,8 @@ class Command:
                 answer = self._connection.http.get(f"/api/kernels/{self._kernel}")
                 if answer.is_success and answer.json().get("execution_state") == "idle":
                     raise Unreachable(
-                        "The command ended while the connection was lost, and its exit code with it.",
-                        "Check what it has done.",
+                        "The command ended while the connection was lost. Its exit code is unknown.",
+                        "Check its results in the workspace.",
                     ) from None
             return None
 
@@ -197,7 +197,7 @@ def _regain(
                 return
             if answer.status_code == 404:
                 break
-    raise Unreachable("The connection was lost, and the command with it.", "Check what it has done.")
+    raise Unreachable("The connection to the command was lost.", "Check its results in the workspace.")
 
 
 def _request(identifier: str, session: str, argv: list[str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
     if to.is_dir():
         to = to / f"{path.rpartition('/')[2] or 'home'}{ending}"
     if to.exists() and not arguments.force:
-        raise Usage(f"{to} is there already.", "Name another one with --to, or add --force.")
+        raise Usage(f"{to} already exists.", "Choose another name with --to, or add --force.")
     url = client.files.download_url(workspace["id"], path=path, form=form)
     # Renamed once the download is complete.
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
@@ -91,13 +91,13 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete files and folders."""
     workspace, paths = find(client, arguments), [home_path(path) for path in arguments.paths]
     if "" in paths:
-        raise Usage("The home itself cannot be deleted.", "Name files or folders in it.")
+        raise Usage("The home folder itself cannot be deleted.", "Choose files or folders in it.")
     if not arguments.yes:
         if not sys.stdin.isatty():
-            raise Usage("Nobody is there to be asked.", "Add --yes to delete without a question.")
-        print(f"Delete {', '.join(paths)} for good?", end=" [y/N] ", flush=True)
+            raise Usage("No terminal to ask for confirmation.", "Add --yes to confirm.")
+        print(f"Permanently delete {', '.join(paths)}?", end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CliError("Nothing was deleted.")
+            raise CliError("Nothing deleted.")
     client.files.delete(workspace["id"], paths)
     return print_json({"deleted": paths}) if arguments.json else 0
 

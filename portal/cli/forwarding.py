@@ -68,17 +68,15 @@ def _listener(local: int, port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, local), backlog=128)
     except OSError as error:
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
-        raise Usage(
-            f"Port {local} of this machine {why}.", f"Write 0:{port} for any that is free."
-        ) from error
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error.strerror}"
+        raise Usage(f"Port {local} of this machine {why}.", f"Use 0:{port} for any free port.") from error
 
 
 def _announce_port(local: int, port: int, name: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"address": LOOPBACK, "local_port": local, "port": port}), flush=True)
     else:
-        print(f"{LOOPBACK}:{local} leads to port {port} of {name}.", flush=True)
+        print(f"{LOOPBACK}:{local} forwards to port {port} of {name}.", flush=True)
 
 
 class _Connect(connect):
@@ -119,7 +117,7 @@ class Forwards:
             return
         except OSError as error:
             # The limit of open descriptors is reached.
-            self._note(f"No more connections can be taken: {error.strerror}.")
+            self._note(f"Cannot accept more connections: {error.strerror}.")
             self._loop.remove_reader(listener)
             self._loop.call_later(AGAIN_S, self._listen, listener)
             return
@@ -138,7 +136,7 @@ class Forwards:
                 continue  # the portal may be restarting; open connections are not affected
             if state != "running":
                 raise CliError(
-                    f"{self._name} is {state}: nothing is forwarded any more.",
+                    f"{self._name} is {state}. Forwarding has ended.",
                     f"Run `berth start {workspace_id} --wait`, then forward again.",
                 )
 
@@ -169,10 +167,10 @@ class Forwards:
             if closed.rcvd is not None and closed.rcvd.code == NOTHING_LISTENS:
                 self._note(f"Nothing listens on port {port} of {self._name}.")
             else:
-                self._note(f"A connection to port {port} of {self._name} was cut off.", look=True)
+                self._note(f"A connection to port {port} of {self._name} was lost.", look=True)
         except InvalidStatus as refused:
             status = refused.response.status_code
-            self._note(f"{self._name} lets no connection to port {port} in ({status}).", look=True)
+            self._note(f"{self._name} rejected a connection to port {port} ({status}).", look=True)
         except (WebSocketException, OSError, TimeoutError) as error:
             self._note(f"{self._name} does not answer: {error or type(error).__name__}.", look=True)
         except asyncio.CancelledError:

@@ -37,9 +37,9 @@ class _Failed(CliError):
 def check(arguments: argparse.Namespace) -> int:
     """Run the check; return the exit code of the worst verdict."""
     if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
-        raise _Failed("--uuid, --device and --node exclude each other.", "Give one of them.", EXIT_USAGE)
+        raise _Failed("--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE)
     if bool(arguments.node) != bool(arguments.with_node):
-        raise _Failed("A link has two ends.", "Give --node and --with.", EXIT_USAGE)
+        raise _Failed("A link check needs two nodes.", "Set --node and --with.", EXIT_USAGE)
     if arguments.device or arguments.node:
         try:
             return _through_portal(arguments)
@@ -56,8 +56,8 @@ def _check_here(arguments: argparse.Namespace) -> int:
         from provisioning.gpu.check import render, run_check
     except ModuleNotFoundError as error:
         raise _Failed(
-            "Only the command line is installed here; GPUs of this machine are checked by the package berth.",
-            "Install it, or let the portal do it: --device.",
+            "Only the command line is installed here. Local checks need the package berth.",
+            "Install it, or check through the portal with --device.",
             EXIT_UNAVAILABLE,
         ) from error
 
@@ -68,7 +68,7 @@ def _check_here(arguments: argparse.Namespace) -> int:
     uuid = arguments.uuid
     if uuid and not uuid.startswith(("GPU-", "MIG-")):
         raise _Failed(
-            f"{uuid!r} is no UUID of a device.", "nvidia-smi -L shows them: GPU-… or MIG-….", EXIT_USAGE
+            f"{uuid!r} is not the UUID of a device.", "nvidia-smi -L shows them: GPU-… or MIG-….", EXIT_USAGE
         )
     uuids = [uuid] if uuid else _uuids()
     if not uuids:
@@ -121,8 +121,8 @@ def _through_portal(arguments: argparse.Namespace) -> int:
             last_line = line
             if time.monotonic() > ends_at:
                 raise _Failed(
-                    f"There was no verdict after {arguments.timeout} s; the check goes on.",
-                    f"Look at {stored.url}/gpus/checks/{run['id']}/.",
+                    f"No verdict after {arguments.timeout} s. The check continues.",
+                    f"See {stored.url}/gpus/checks/{run['id']}/.",
                     EXIT_TIMEOUT,
                 )
             time.sleep(LOOK_EVERY_S)
@@ -130,7 +130,7 @@ def _through_portal(arguments: argparse.Namespace) -> int:
                 run = client.gpu_checks.get(run["id"])
             except Unreachable as error:
                 # The portal may be restarting; the check continues.
-                print(f"{error.message} Trying again …", file=sys.stderr)
+                print(f"{error.message} Retrying …", file=sys.stderr)
         if run.get("partner"):
             # By now this end's verdict includes the results of the other end.
             run = client.gpu_checks.get(run["id"])
@@ -141,8 +141,8 @@ def _node(client: BerthClient, name: str) -> str:
     """Return the ID of the node with this name."""
     nodes = list(client.nodes.list(name=name))
     if len(nodes) != 1:
-        problem = f"There are {len(nodes)} nodes" if nodes else "There is no node"
-        raise _Failed(f"{problem} {name!r}.", "Look at the portal's map of GPUs.")
+        problem = f"{len(nodes)} nodes are named" if nodes else "No node is named"
+        raise _Failed(f"{problem} {name!r}.", "See the portal's map of GPUs.")
     return str(nodes[0]["id"])
 
 

@@ -24,8 +24,8 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return print_json(report) if arguments.json else print_line(_summary(report))
     if not arguments.to:
-        targets = ", ".join(report["targets"]) or "none is online and takes work now"
-        raise Usage("Say to which machine they shall go.", f"Add --to with one of: {targets}.")
+        targets = ", ".join(report["targets"]) or "none is available now"
+        raise Usage("Choose a target machine.", f"Add --to with one of: {targets}.")
     going = next(
         iter(client.home_evacuations.list(from_node=node["name"], pool=node["pool"], state="going")), None
     )
@@ -80,7 +80,7 @@ def _find_home(client: BerthClient, arguments: argparse.Namespace) -> dict[str, 
     owner = arguments.owner or client.users.me()["username"]
     rows = list(client.homes.list(team=arguments.team, owner=owner, pool=arguments.pool))
     if not rows:
-        raise Missing(f"There is no home folder in “{arguments.team}”.", "See: berth homes ls")
+        raise Missing(f"No home folder in “{arguments.team}”.", "`berth homes ls` lists yours.")
     if len(rows) > 1:
         pools = ", ".join(row["pool"] for row in rows)
         raise Usage(f"Several pools have a home folder of “{arguments.team}”.", f"Add --pool: {pools}.")
@@ -91,7 +91,7 @@ def _line(row: dict[str, Any]) -> str:
     """Return one home as a line."""
     archive = row["archive"]
     days = None if row["unused_s"] is None else row["unused_s"] // 86_400
-    state = "in use, or not counted"
+    state = "in use or not limited"
     if archive is not None and archive["state"] == "restoring":
         state = f"being restored, {archive['bytes_done'] >> 20} of {archive['stream_bytes'] >> 20} MiB"
     elif archive is not None and archive["away_at"] is not None:
@@ -100,7 +100,7 @@ def _line(row: dict[str, Any]) -> str:
     elif archive is not None:
         state = "being archived"
     elif days is not None and row["limit_s"]:
-        state = f"not used for {days} of {row['limit_s'] // 86_400} days"
+        state = f"unused for {days} of {row['limit_s'] // 86_400} days"
         state += f", archived from {row['due_at'][:10]} on" if row["warned"] else ""
     return f"{row['team']}/{row['owner']}  {row['pool']}  {row['node']}  {state}"
 
@@ -108,9 +108,7 @@ def _line(row: dict[str, Any]) -> str:
 def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = list(client.nodes.list(name=arguments.node, pool=arguments.pool))
     if not rows:
-        raise Missing(
-            f"There is no node “{arguments.node}”.", "The pages of pools show those that there are."
-        )
+        raise Missing(f"No node “{arguments.node}”.", "The pages of pools list the nodes.")
     if len(rows) > 1:
         pools = ", ".join(row["pool"] for row in rows)
         raise Usage(f"Several pools have a node “{arguments.node}”.", f"Add --pool with one of: {pools}.")
@@ -131,9 +129,7 @@ def _wait_for_move(client: BerthClient, going: dict[str, Any], *, quiet: bool) -
         try:
             going = client.home_evacuations.get(going["id"])
         except KeyboardInterrupt:  # pragma: no cover
-            raise CliError(
-                "It goes on without this command.", "The same command shows how far it is."
-            ) from None
+            raise CliError("The move continues.", "Repeat the command to see its progress.") from None
 
 
 def _summary(report: dict[str, Any]) -> str:
@@ -144,9 +140,9 @@ def _summary(report: dict[str, Any]) -> str:
         f"{report['used_mib']} MiB measured"
     ]
     for key, label in (
-        ("in_use", "in use: moved when their workspaces have stopped"),
-        ("moving", "being moved or archived already"),
-        ("kept", "of deleted accounts: they stay"),
+        ("in_use", "in use: moved once their workspaces have stopped"),
+        ("moving", "already being moved or archived"),
+        ("kept", "of deleted accounts: not moved"),
     ):
         if report[key]:
             parts.append(f"{report[key]} {label}")

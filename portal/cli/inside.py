@@ -40,14 +40,14 @@ def ask(connection: Connection, method: str, path: str, name: str, **options: An
 
 def not_let_in(name: str) -> NotSignedIn:
     return NotSignedIn(
-        f"This token may not enter {name}.", "Use one with the scope workspaces:connect, of its user."
+        f"This token cannot access {name}.", "Use a token of its user with the scope workspaces:connect."
     )
 
 
 def no_jupyter(name: str, capability: str, status: int, more: str = "") -> Refused:
     return Refused(
-        f"{name} runs no Jupyter that {capability} (it answered {status}).",
-        f"Choose a template of JupyterLab, such as jupyterlab or terminal.{more}",
+        f"{name} has no Jupyter that {capability} (status {status}).",
+        f"Choose a template with JupyterLab, such as jupyterlab or terminal.{more}",
         status=status,
         code="no_jupyter",
     )

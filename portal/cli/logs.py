@@ -48,7 +48,7 @@ def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespac
                     return _end(message, as_json=arguments.json)
         except Unreachable as error:
             # The portal may be restarting; the stream continues after the last message.
-            print(f"{error.message} Trying again …", file=sys.stderr, flush=True)
+            print(f"{error.message} Retrying …", file=sys.stderr, flush=True)
             time.sleep(RETRY_S)
 
 

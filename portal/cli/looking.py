@@ -22,7 +22,7 @@ def whoami(client: BerthClient, arguments: argparse.Namespace) -> int:
     print(f"{me['username']} at {client.base_url}: {teams}")
     if me["token"]:
         ends = me["token"].get("expires_at") or "never"
-        print(f"Token “{me['token']['name']}” for {', '.join(me['scopes'])}; it ends: {ends}")
+        print(f"Token “{me['token']['name']}” for {', '.join(me['scopes'])}; expires: {ends}")
     return 0
 
 
@@ -32,10 +32,8 @@ def logout(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json({"forgotten": was_there})
     if not was_there:
-        return print_line("No token was stored.")
-    return print_line(
-        "The token is forgotten here. Revoke it in your account under Tokens to end it everywhere."
-    )
+        return print_line("No stored token.")
+    return print_line("Token deleted from this machine. To revoke it everywhere, see Tokens in your account.")
 
 
 def show(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -129,7 +127,7 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         print_json(verdict)
     else:
         if verdict.get("without_gpu"):
-            print("No GPU is free: it starts without, and takes them by `berth attach-gpu`.")
+            print("No GPU is free. It starts without; add GPUs with `berth attach-gpu`.")
         print(verdict["message"])
         if verdict["eta"]:
             print(f"Expected to start: {verdict['eta']}")
@@ -138,5 +136,5 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         elif verdict["next_action"]:
             print(f"  → {verdict['next_action']}")
         if verdict["alternatives"]:
-            print(f"These would start now: {', '.join(verdict['alternatives'])}")
+            print(f"Would start now: {', '.join(verdict['alternatives'])}")
     return EXITS[verdict["outcome"]]

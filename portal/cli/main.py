@@ -91,8 +91,8 @@ def _run(arguments: argparse.Namespace) -> int:
             from portal.cli import node
         except ModuleNotFoundError as error:
             raise CliError(
-                "Only the command line is installed here; a node is made by the package berth.",
-                "Install it on the machine that is to be a node.",
+                "Only the command line is installed here. Nodes need the package berth.",
+                "Install the package on this machine.",
             ) from error
 
         return node.run(arguments)

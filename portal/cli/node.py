@@ -105,7 +105,7 @@ def _rotate(folder: NodeFolder, arguments: argparse.Namespace, console: Console)
     with console.step("Keys") as step:
         step.update("asking the portal")
         renewed = rotation.rotate(folder, stored)
-        step.result = f"changed; they hold until {rotation.until(renewed)}"
+        step.result = f"rotated; valid until {rotation.until(renewed)}"
     if arguments.json:
         print(json.dumps({"node": renewed.name, "until": rotation.until(renewed)}))
     return 0

@@ -29,10 +29,10 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(rows)
     if not rows:
-        print("Nothing is left over.", file=sys.stderr)
+        print("No orphans.", file=sys.stderr)
         return 0
     now = datetime.now(UTC)
-    table: list[tuple[str, ...]] = [("ID", "WHAT", "NAME", "NODE", "SIZE", "AGE", "WHAT BECOMES OF IT")]
+    table: list[tuple[str, ...]] = [("ID", "WHAT", "NAME", "NODE", "SIZE", "AGE", "NEXT")]
     for row in rows:
         size = "-" if row["size_mib"] is None else _size(row["size_mib"])
         age = _span((now - datetime.fromisoformat(row["first_seen_at"])).total_seconds())
@@ -46,16 +46,16 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     row = _find_orphan(client.orphans.list(), arguments.orphan)
     typed = _typed_name(row, arguments) if row["kind"] == "home" else ""
     if not typed:
-        confirm(arguments, f"Remove the {row['kind'].replace('_', ' ')} {row['name']} on {row['node']}?")
+        confirm(arguments, f"Delete the {row['kind'].replace('_', ' ')} {row['name']} on {row['node']}?")
     row = client.orphans.delete(row["id"], confirm=typed)
     if arguments.wait:
         row = _wait_until_gone(client, row, arguments.timeout)
     if arguments.json:
         print_json(row)
     elif row["state"] in THERE:
-        print_line(row["problem"] or f"{row['name']} on {row['node']} is being removed.")
+        print_line(row["problem"] or f"{row['name']} on {row['node']} is being deleted.")
     else:
-        print_line(f"{row['name']} on {row['node']} is gone.")
+        print_line(f"{row['name']} on {row['node']} deleted.")
     return 1 if row["problem"] else 0
 
 
@@ -64,10 +64,10 @@ def _find_orphan(rows: Iterable[Orphan], wanted: str) -> Orphan:
     present = [row for row in rows if row["state"] in THERE]
     matches = [row for row in present if row["name"] == wanted or _begins(row, wanted)]
     if not matches:
-        raise Missing(f"Nothing that is left over is “{wanted}”.", "`berth orphans` shows what there is.")
+        raise Missing(f"No orphan matches “{wanted}”.", "`berth orphans` lists them.")
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise Usage(f"Several things are “{wanted}”.", f"Name one of them by its id: {ids}.")
+        raise Usage(f"Several orphans match “{wanted}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 
@@ -81,15 +81,15 @@ def _typed_name(row: Orphan, arguments: argparse.Namespace) -> str:
         return str(arguments.confirm)
     if not sys.stdin.isatty():
         raise Usage(
-            "Nobody is there to type the name of the home folder.",
-            f"Add --confirm {row['name']} to remove it.",
+            "No terminal to enter the name of the home folder.",
+            f"Add --confirm {row['name']} to delete it.",
         )
     size = "" if row["size_mib"] is None else f", {_size(row['size_mib'])}"
-    print(f"All files in {row['name']} on {row['node']}{size} are lost: nothing brings them back.")
-    print("Type its name to remove it:", end=" ", flush=True)
+    print(f"All files in {row['name']} on {row['node']}{size} will be permanently deleted.")
+    print("Enter its name to delete it:", end=" ", flush=True)
     typed = sys.stdin.readline().strip()
     if typed != row["name"]:
-        raise CliError("Nothing was changed.")
+        raise CliError("Nothing changed.")
     return typed
 
 
@@ -99,8 +99,8 @@ def _wait_until_gone(client: BerthClient, row: Orphan, timeout_s: float) -> Orph
     while row["state"] == "removing":
         if time.monotonic() > ends_at:
             raise TimedOut(
-                f"{row['name']} was not removed after {timeout_s:g} s; its node is asked again.",
-                "`berth orphans` shows whether it is there.",
+                f"{row['name']} was not deleted within {timeout_s:g} s. Berth retries.",
+                "`berth orphans` shows its state.",
             )
         time.sleep(POLL_S)
         row = client.orphans.get(row["id"])
@@ -109,17 +109,17 @@ def _wait_until_gone(client: BerthClient, row: Orphan, timeout_s: float) -> Orph
 
 def _fate(row: Orphan, now: datetime) -> str:
     if row["state"] == "removing":
-        return "being removed"
+        return "being deleted"
     if row["state"] == "gone":
-        return "no longer there"
+        return "gone"
     if row["state"] == "removed":
-        return f"removed by {row['removed_by']}" if row["removed_by"] else "removed"
+        return f"deleted by {row['removed_by']}" if row["removed_by"] else "deleted"
     if row["problem"]:
         return str(row["problem"])
     if row["removed_at"] is None:
-        return "stays until somebody removes it"
+        return "stays until it is deleted"
     left_s = (datetime.fromisoformat(row["removed_at"]) - now).total_seconds()
-    return f"removed in {_span(left_s)}" if left_s > 0 else "removed at once"
+    return f"deleted in {_span(left_s)}" if left_s > 0 else "deleted soon"
 
 
 def _size(mib: int) -> str:

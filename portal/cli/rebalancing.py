@@ -23,9 +23,9 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(rows)
     if not rows:
-        print("Nothing is proposed.", file=sys.stderr)
+        print("No proposals.", file=sys.stderr)
         return 0
-    table: list[tuple[str, ...]] = [("ID", "STATE", "WHAT MOVES", "WHY", "WHAT IT INTERRUPTS")]
+    table: list[tuple[str, ...]] = [("ID", "STATE", "MOVES", "WHY", "INTERRUPTS")]
     table += [
         (row["id"][:SHORT], row["state"], _moves(row), row["message"], row["interrupts"]) for row in rows
     ]
@@ -47,10 +47,10 @@ def _find_proposal(rows: Iterable[Proposal], wanted: str) -> Proposal:
     begins = wanted.lower()
     matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
     if not matches:
-        raise Missing(f"No proposal that stands is “{wanted}”.", "`berth rebalancing` shows those that do.")
+        raise Missing(f"No open proposal matches “{wanted}”.", "`berth rebalancing` lists them.")
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise Usage(f"Several proposals are “{wanted}”.", f"Name one of them by its id: {ids}.")
+        raise Usage(f"Several proposals match “{wanted}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 
@@ -59,7 +59,7 @@ def _moves(row: Proposal) -> str:
 
 
 def _move(move: dict[str, Any]) -> str:
-    name = move["name"] or "one that was deleted"
+    name = move["name"] or "a deleted workspace"
     if move["from_node"] == move["to_node"]:
         return f"{name} within {move['to_node']}"
     return f"{name} {move['from_node']} → {move['to_node']}"

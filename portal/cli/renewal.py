@@ -61,5 +61,5 @@ def _renew(client: BerthClient) -> float:
     except Refused as error:
         if error.status != CONFLICT:
             return RETRY_S
-        print(f"The token is not renewed: {error.message}", file=sys.stderr)
+        print(f"Token not renewed: {error.message}", file=sys.stderr)
         return threading.TIMEOUT_MAX

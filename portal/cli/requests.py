@@ -66,9 +66,9 @@ def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
         pass
     rows = [row for row in client.quota_requests.list(state="open") if row["id"].startswith(wanted.lower())]
     if not rows or not wanted:
-        raise Missing(f"No open request begins with “{wanted}”.", "`berth requests` lists them.")
+        raise Missing(f"No open request matches “{wanted}”.", "`berth requests` lists them.")
     if len(rows) > 1:
-        raise Usage(f"Several open requests begin with “{wanted}”.", "Write more of its id.")
+        raise Usage(f"Several open requests match “{wanted}”.", "Enter more of the id.")
     return rows[0]
 
 
@@ -99,5 +99,5 @@ def _until(hours: float | None) -> str:
 def _only_team(client: BerthClient) -> str:
     teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
-        raise Usage("Say for which team.", f"Add --team with one of: {', '.join(teams) or 'none is yours'}.")
+        raise Usage("Choose a team.", f"Add --team with one of: {', '.join(teams) or 'you have no team'}.")
     return str(teams[0])

@@ -37,22 +37,22 @@ def set(client: BerthClient, arguments: argparse.Namespace) -> int:
         description=arguments.description,
         everywhere=arguments.everywhere,
     )
-    return print_json(saved) if arguments.json else print_line(f"{saved['name']} is saved.")
+    return print_json(saved) if arguments.json else print_line(f"Secret {saved['name']} saved.")
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    confirm(arguments, f"Delete the secret {arguments.name} for good?")
+    confirm(arguments, f"Permanently delete the secret {arguments.name}?")
     client.secrets.delete(arguments.name, team=arguments.team, template=arguments.template)
     if arguments.json:
         return print_json({"name": arguments.name, "deleted": True})
-    return print_line(f"{arguments.name} is deleted.")
+    return print_line(f"Secret {arguments.name} deleted.")
 
 
 def _place(text: str) -> dict[str, str]:
     """Return the location of a value in Vault. Raises `Usage` if the key is missing."""
     path, sign, key = text.rpartition("#")
     if not (path and sign and key):
-        raise Usage(f"{text} names no path and key in Vault.", "Write it as berth/users/ada/wandb#api_key")
+        raise Usage(f"{text} is not a path and key in Vault.", "Use the form berth/users/ada/wandb#api_key")
     return {"vault_path": path, "vault_key": key}
 
 
@@ -65,9 +65,9 @@ def _value(arguments: argparse.Namespace) -> str:
         try:
             value = data.decode()
         except UnicodeDecodeError:
-            raise Usage("The value is no text in UTF-8.", "Encode it, as with base64.") from None
+            raise Usage("The value is not UTF-8 text.", "Encode it, for example with base64.") from None
         if not arguments.file:
             value = value.removesuffix("\n").removesuffix("\r")
     if not value:
-        raise Usage("The value is empty.", "Give it on standard input, as in: berth secret set NAME < file")
+        raise Usage("The value is empty.", "Pass it on standard input: berth secret set NAME < file")
     return value

@@ -36,7 +36,7 @@ def create(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     name = _account(arguments)
-    confirm(arguments, f"Deactivate {name}? Its tokens end, its workspaces stop, their files stay.")
+    confirm(arguments, f"Deactivate {name}? This revokes its tokens and stops its workspaces. Files stay.")
     team = _team(client, arguments)
     return print_changed(client.service_accounts.deactivate(team, name, note=arguments.note), arguments)
 
@@ -78,13 +78,11 @@ def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     token = _token(client, arguments)
-    confirm(
-        arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['owner']} at once?"
-    )
+    confirm(arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['owner']} now?")
     client.tokens.revoke(token["id"])
     if arguments.json:
         return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})
-    return print_line(f"{token['prefix']}… is revoked.")
+    return print_line(f"Token {token['prefix']}… revoked.")
 
 
 def trust_rules(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -126,13 +124,13 @@ def untrust(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not matches:
         raise Missing(f"{name} has no trust rule “{wanted}”.", see)
     if len(matches) > 1:
-        raise Usage(f"{name} has {len(matches)} trust rules “{wanted}”.", f"Enter the id of one: {see}")
+        raise Usage(f"{name} has {len(matches)} trust rules “{wanted}”.", f"Enter its id instead: {see}")
     rule = matches[0]
-    confirm(arguments, f"Delete the trust rule “{rule['name']}” of {name}? Its pipelines get no more tokens.")
+    confirm(arguments, f"Delete the trust rule “{rule['name']}” of {name}? Its pipelines get no new tokens.")
     client.service_accounts.delete_trust_rule(team, name, rule["id"])
     if arguments.json:
         return print_json({"id": rule["id"], "deleted": True})
-    return print_line(f"“{rule['name']}” is deleted.")
+    return print_line(f"Trust rule “{rule['name']}” deleted.")
 
 
 SIGNS = {"exact": "=", "glob": "~"}
@@ -171,7 +169,7 @@ def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
         return str(arguments.team)
     teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
-        raise Usage("It is not clear which team is meant.", "Say it with --team SLUG.")
+        raise Usage("The team is not clear.", "Add --team SLUG.")
     return str(teams[0])
 
 
@@ -188,7 +186,7 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
     if not matches:
         raise Missing(f"{name} has no token “{wanted}”.", see)
     if len(matches) > 1:
-        raise Usage(f"{name} has {len(matches)} tokens “{wanted}”.", f"Say which by its beginning: {see}")
+        raise Usage(f"{name} has {len(matches)} tokens “{wanted}”.", f"Enter its beginning: {see}")
     return matches[0]
 
 

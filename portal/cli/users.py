@@ -40,7 +40,7 @@ def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     confirm(
         arguments,
-        f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop, their files stay.",
+        f"Deactivate {arguments.username}? This ends sessions and tokens and stops workspaces. Files stay.",
     )
     return print_changed(client.users.deactivate(arguments.username, note=arguments.note), arguments)
 
@@ -50,12 +50,12 @@ def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    homes = "Home folders go, too." if arguments.homes else "Home folders stay."
-    confirm(arguments, f"Delete the account of {arguments.username} for good? {homes}")
+    homes = "Home folders are deleted, too." if arguments.homes else "Home folders stay."
+    confirm(arguments, f"Permanently delete the account of {arguments.username}? {homes}")
     client.users.delete(arguments.username, workspaces=arguments.workspaces, homes=arguments.homes)
     if arguments.json:
         return print_json({"username": arguments.username, "deleted": True})
-    return print_line(f"The account of {arguments.username} is deleted.")
+    return print_line(f"Account {arguments.username} deleted.")
 
 
 def print_changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
@@ -68,7 +68,7 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     if arguments.yes:
         return
     if not sys.stdin.isatty():
-        raise Usage("Nobody is there to be asked.", "Add --yes to do it without a question.")
+        raise Usage("No terminal to ask for confirmation.", "Add --yes to confirm.")
     print(question, end=" [y/N] ", flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CliError("Nothing was changed.")
+        raise CliError("Nothing changed.")

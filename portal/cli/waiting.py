@@ -40,11 +40,11 @@ def wait_ready(
 
     def done(now: Workspace) -> bool:
         if _waits_for_approval(now) and not requested:
-            ask = f"Ask for more at {now['portal_url']}."
+            ask = f"Request it at {now['portal_url']}."
             raise Refused(why_of(now), ask, status=409, code=NEEDS_APPROVAL)
         return now["state"] not in STARTING
 
-    more = "its start goes on" if goes_on else "it is deleted"
+    more = "Its start continues" if goes_on else "It is deleted"
     return _follow(
         client,
         workspace,
@@ -52,15 +52,15 @@ def wait_ready(
         timeout_s,
         show,
         TimedOut(
-            f"{workspace['name']} was not ready after {timeout_s:g} s; {more}.",
-            f"Look at {workspace['portal_url']}, or run `berth logs {workspace['id']}`." if goes_on else "",
+            f"{workspace['name']} was not ready after {timeout_s:g} s. {more}.",
+            f"See {workspace['portal_url']}, or run `berth logs {workspace['id']}`." if goes_on else "",
         ),
     )
 
 
 def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> Workspace:
     """Wait until the workspace has stopped. Raises `TimedOut`; it then continues to stop."""
-    late = f"{workspace['name']} has not stopped after {timeout_s:g} s; its end goes on."
+    late = f"{workspace['name']} did not stop within {timeout_s:g} s. It is still stopping."
     ended = ("stopped", "failed", "terminated")
     return _follow(
         client, workspace, lambda now: now["state"] in ended, timeout_s, show, _timeout(workspace, late)
@@ -69,7 +69,7 @@ def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float,
 
 def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> None:
     """Wait until the workspace is gone. Raises `TimedOut`; it then continues to end."""
-    late = f"{workspace['name']} has not gone after {timeout_s:g} s; its end goes on."
+    late = f"{workspace['name']} was not deleted within {timeout_s:g} s. The deletion continues."
     try:
         _follow(
             client,
@@ -84,7 +84,7 @@ def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, sh
 
 
 def _timeout(workspace: Workspace, message: str) -> TimedOut:
-    return TimedOut(message, f"Look at {workspace['portal_url']}.")
+    return TimedOut(message, f"See {workspace['portal_url']}.")
 
 
 def _follow(
@@ -120,7 +120,7 @@ def _follow(
             # The portal may be restarting; the workspace continues.
             if time.monotonic() > ends_at:
                 raise
-            show(f"{error.message} Trying again …")
+            show(f"{error.message} Retrying …")
             time.sleep(RETRY_S)
         if time.monotonic() > ends_at:
             raise late
@@ -155,7 +155,7 @@ def _stage(workspace: Workspace) -> str:
 def _place(workspace: Workspace) -> str:
     """Return its position in the queue and expected start, in local time."""
     queue = workspace["queue"] or {}
-    text = ", waits for approval" if _waits_for_approval(workspace) else ""
+    text = ", waiting for approval" if _waits_for_approval(workspace) else ""
     if queue.get("position"):
         text += f", position {queue['position']}"
     if queue.get("eta"):

@@ -44,7 +44,7 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.workspace:
         return _watch_all(client, arguments)
     if arguments.type:
-        raise Usage("--type goes with the events of everything.", "Leave the workspace out.")
+        raise Usage("--type cannot be combined with a workspace.", "Omit one of them.")
     workspace = find(client, arguments)
     rows = list(client.workspaces.events(workspace["id"]))[-arguments.tail :]
     if arguments.json and not arguments.follow:
@@ -94,7 +94,7 @@ def _follow(
         except Missing:
             return 0
         except Unreachable as error:
-            print(f"{error.message} Trying again …", file=sys.stderr, flush=True)
+            print(f"{error.message} Retrying …", file=sys.stderr, flush=True)
             time.sleep(RETRY_S)
             continue
         if over:

@@ -155,7 +155,7 @@ def choose(
         for file in named_files(environ):
             if not file.exists():
                 # The account that creates it later may make it readable only by root.
-                raise Unusable(f"{file}, which a setting names, is not there yet")
+                raise Unusable(f"{file}, set in a setting, does not exist")
         if owner_of(account.folder) != account.uid:
             renew(account.folder, account.uid)
         _try(account)
@@ -170,17 +170,17 @@ def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
     folder = instance.home / database_place.FOLDER
     for path in (database_place.place(instance.home), folder, instance.redis_dir):
         if path.is_symlink():
-            raise Unusable(f"{path} is a link; put what it leads to in its place")
+            raise Unusable(f"{path} is a link; replace it with its target")
     if not url:
         return
     if urlsplit(url).scheme == "sqlite":
-        raise Unusable("DATABASE_URL names a file; leave it out, and it lies in BERTH_HOME")
+        raise Unusable("DATABASE_URL is a file; unset it to use the file in BERTH_HOME")
     if not urlsplit(url).hostname or "host=/" in url or "%2f" in url.lower():
-        raise Unusable("DATABASE_URL is a socket, which knows users of this machine; give its address")
+        raise Unusable("DATABASE_URL is a socket, which checks users of this machine; use a network address")
     personal = Path(environ.get("HOME") or "/")
     for name in (".pgpass", ".pg_service.conf", ".postgresql"):
         if (personal / name).exists():
-            raise Unusable(f"{personal / name} is root's own; give the database's password in DATABASE_URL")
+            raise Unusable(f"only root can read {personal / name}; set the password in DATABASE_URL")
 
 
 def _try(account: Account) -> None:

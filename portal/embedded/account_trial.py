@@ -23,7 +23,7 @@ def main(question: dict[str, Any]) -> None:
     """Raise `SystemExit` with the problem, if any."""
     user, path = question["uid"], Path()
     if {*os.getresuid(), *os.getresgid()} != {user} or os.getgroups():
-        raise SystemExit(f"this process has not become user {user}")
+        raise SystemExit(f"this process could not become user {user}")
     try:
         for path in map(Path, question["reads"]):
             _read(path)

@@ -35,9 +35,9 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
     target = target.expanduser().absolute()
     source = database_place.place(instance.home)
     if not source.is_file():
-        raise Problem(f"There is no database at {source}.", "Name the instance by BERTH_HOME.")
+        raise Problem(f"No database at {source}.", "Set BERTH_HOME to the folder of the instance.")
     if target.exists():
-        raise Problem(f"{target} is there already.", "Give a folder that is not there yet.")
+        raise Problem(f"{target} already exists.", "Choose a new folder.")
     half = target.with_name(f".{target.name}.part")
     with _readable(f"The backup could not be written to {target}"), console.step("Backup") as step:
         shutil.rmtree(half, ignore_errors=True)
@@ -53,7 +53,7 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
         half.rename(target)
         step.result = str(target)
     console.say(
-        f"Keep it private: it contains the keys of secrets. Home folders are not in it: {instance.homes_dir}."
+        f"Keep it private: it contains secret keys. Home folders are not included: {instance.homes_dir}."
     )
     return 0
 
@@ -70,8 +70,8 @@ def restore(
         present = [path for path in _replaced_paths(instance) if path.exists()]
         if present and not replace:
             raise Problem(
-                f"There is an instance in {instance.home} already.",
-                "Add --replace: what is there is put aside, and nothing of it is deleted.",
+                f"{instance.home} already contains an instance.",
+                "Add --replace to move it aside; nothing is deleted.",
             )
         with (
             _readable(f"The backup could not be restored to {instance.home}"),
@@ -79,10 +79,10 @@ def restore(
         ):
             _install(instance, source)
             step.result = (
-                f"version {manifest['version']}, made {manifest['made_at'][:16].replace('T', ' ')} UTC"
+                f"version {manifest['version']}, created {manifest['made_at'][:16].replace('T', ' ')} UTC"
             )
-    aside = " What was there is in the folder replaced-… beside it." if present else ""
-    console.say(f"{instance.home} is as it was then.{aside} Start it: {UP}")
+    aside = " The previous instance is in the folder replaced-… beside it." if present else ""
+    console.say(f"{instance.home} is restored.{aside} Start Berth: {UP}")
     return 0
 
 
@@ -131,10 +131,10 @@ def _read_manifest(source: Path) -> dict[str, Any]:
         version, files = str(manifest["version"]), dict(manifest["files"])
         dt.datetime.fromisoformat(manifest["made_at"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Problem(f"{source} is no backup of Berth.", f"Its {MANIFEST} cannot be read.") from error
+        raise Problem(f"{source} is not a backup of Berth.", f"Its {MANIFEST} cannot be read.") from error
     if _number(version) > _number(VERSION):
         raise Problem(
-            f"The backup is of Berth {version}, and this is {VERSION}.", f"Restore it with Berth {version}."
+            f"The backup is from Berth {version}, not {VERSION}.", f"Restore it with Berth {version}."
         )
     with _readable(f"{source} cannot be read"):
         digests = _digests(source)
@@ -154,7 +154,7 @@ def _copy_database(source: Path, target: Path) -> None:
         copy.execute("PRAGMA journal_mode=DELETE")
         (result,) = copy.execute("PRAGMA integrity_check").fetchone()
     if result != "ok":
-        raise Problem(f"The database {source} is damaged: {result}.", "Go back to an older backup.")
+        raise Problem(f"The database {source} is damaged: {result}.", "Restore an older backup.")
     target.chmod(0o600)
 
 
@@ -182,11 +182,11 @@ def _sync(folder: Path) -> None:
 
 def _require_sqlite(environ: Mapping[str, str]) -> None:
     if not environ.get("DATABASE_URL", "sqlite").startswith("sqlite"):
-        raise Problem("The database is a server of its own.", "Use pg_dump: docs/backup.md says how.")
+        raise Problem("The database is a separate server.", "Use pg_dump (docs/backup.md).")
 
 
 def _runs(_state: dict[str, Any]) -> Problem:
-    return Problem("Berth runs here.", "Stop it first: make down, or berth-server down.")
+    return Problem("Berth is running here.", "Stop it first: make down, or berth-server down.")
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -203,4 +203,4 @@ def _readable(message: str) -> Iterator[None]:
     try:
         yield
     except (OSError, shutil.Error, sqlite3.Error) as error:
-        raise Problem(f"{message}: {error}.", "Mend that and run it again.") from error
+        raise Problem(f"{message}: {error}.", "Correct the problem, then run the command again.") from error

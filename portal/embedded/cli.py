@@ -19,22 +19,22 @@ from provisioning.service.notebook import Builder
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; return its exit code. A problem is printed as one line, never as a traceback."""
-    parser = argparse.ArgumentParser(prog="portal.embedded", description="Berth on this machine.")
+    parser = argparse.ArgumentParser(prog="portal.embedded", description="Run Berth on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start everything and stay in the foreground")
     down = commands.add_parser("down", help="stop what `up` started")
     for command in (up, down):
         command.add_argument(
-            "--keep-workspaces", action="store_true", help="leave workspaces running when it stops"
+            "--keep-workspaces", action="store_true", help="keep workspaces running after a stop"
         )
-    commands.add_parser("status", help="what runs; exit code 0 all, 1 some, 3 nothing")
+    commands.add_parser("status", help="show services; exit code: 0 all run, 1 some, 3 none")
     backup = commands.add_parser("backup", help="copy database, secrets and keys into a new folder")
-    backup.add_argument("folder", type=Path, help="one that is not there yet")
-    back = commands.add_parser("restore", help="put a backup in the place of what is there")
-    back.add_argument("folder", type=Path, help="what `backup` has written")
-    back.add_argument("--replace", action="store_true", help="put aside the instance that is there")
-    commands.add_parser("render", help="only write the servers' configuration, for compose.yaml")
-    commands.add_parser("notebook", help="only make the environment that notebooks run in")
+    backup.add_argument("folder", type=Path, help="new folder")
+    back = commands.add_parser("restore", help="restore a backup")
+    back.add_argument("folder", type=Path, help="folder of the backup")
+    back.add_argument("--replace", action="store_true", help="move an existing instance aside")
+    commands.add_parser("render", help="write the configuration of the servers, for compose.yaml")
+    commands.add_parser("notebook", help="create the notebook environment")
     options = parser.parse_args(argv)
     console = Console()
     try:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         console.say()
-        console.say(f"  Stopped before everything was started. `{UP}` goes on from here.")
+        console.say(f"  Stopped before everything had started. `{UP}` continues from here.")
         return 130
 
 

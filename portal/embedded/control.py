@@ -32,7 +32,7 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
     pid = instance_lock.supervisor_pid(instance.run_dir)
     if pid is None:
         raise Problem(
-            f"Berth runs from {instance.home}, and its state file does not say as which process.",
+            f"Berth runs from {instance.home}, but its process is unknown.",
             f"Press Ctrl-C where `{UP}` runs.",
         )
     with console.step("Berth") as step:
@@ -50,8 +50,8 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
                 )
                 if time.monotonic() > deadline:
                     raise Problem(
-                        f"Berth (process {pid}) has not stopped within {DOWN_LIMIT_S:.0f} s.",
-                        f"See {instance.logs_dir}; `kill -9 {pid}` ends it, and the next start tidies up.",
+                        f"Berth (process {pid}) did not stop within {DOWN_LIMIT_S:.0f} s.",
+                        f"See {instance.logs_dir}; `kill -9 {pid}` ends it; the next start cleans up.",
                     )
         except PermissionError as error:
             raise Problem(
@@ -97,11 +97,11 @@ def _workspaces(instance: Instance, environ: Mapping[str, str]) -> str:
         )
         counts = json.loads(done.stdout) if done.returncode == 0 else None
     except subprocess.TimeoutExpired:
-        return f"not counted within {COUNT_LIMIT_S} s (a busy machine, or a database that waits)"
+        return f"not counted within {COUNT_LIMIT_S} s (the machine or database is busy)"
     except (OSError, ValueError):
         counts = None
     if counts is None:
-        return "not known (the database did not answer)"
+        return "unknown (the database did not answer)"
     return ", ".join(f"{number} {state}" for state, number in counts.items()) or "none"
 
 

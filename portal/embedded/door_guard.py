@@ -39,7 +39,7 @@ _HANDSHAKE, _ALERT, _CHANGE, _DATA = 22, 21, 20, 23
 
 
 class Refused(Exception):
-    """The client does not speak TLS, is too slow, or sends too much before the handshake is over."""
+    """The client does not speak TLS, is too slow, or sends too many bytes before the end of the handshake."""
 
 
 @dataclass(eq=False)
@@ -216,7 +216,7 @@ class Records:
                 self._skip = struct.unpack("!H", self._head[3:])[0]
                 self._head = b""
         if not self.over and self._bytes > MAX_HELLO_BYTES:
-            raise Refused("too much before the handshake is over")
+            raise Refused("too many bytes before the end of the handshake")
 
 
 async def _watch(visit: Visit) -> None:

@@ -83,20 +83,20 @@ class Instance:
             raise Problem(
                 f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}) and "
                 f"BERTH_GATEWAY_PORT ({gateway_port}) must differ.",
-                "Set only BERTH_PORT: the others follow it.",
+                "Set only BERTH_PORT; the others are derived from it.",
             )
         domain = (environ.get("BERTH_DOMAIN") or "localhost").lower()
         public_url = (environ.get("BERTH_PUBLIC_URL") or f"http://{domain}:{port}").rstrip("/")
         if urlsplit(public_url).scheme not in {"http", "https"} or not urlsplit(public_url).hostname:
             raise Problem(
                 f"BERTH_PUBLIC_URL is “{public_url}”, which is not a web address.",
-                "Give it like https://berth.example.org.",
+                "Use the form https://berth.example.org.",
             )
         node_name = environ.get("BERTH_NODE_NAME") or socket.gethostname()
         if not NODE_NAME.fullmatch(node_name):
             raise Problem(
-                f"BERTH_NODE_NAME is “{node_name}”, which is no name of a node.",
-                "Use letters, digits, dots, hyphens and underscores, at most 120.",
+                f"BERTH_NODE_NAME is “{node_name}”, which is not a valid node name.",
+                "Use up to 120 letters, digits, dots, hyphens and underscores.",
             )
         proxies = (part.strip() for part in environ.get("BERTH_TRUSTED_PROXIES", "").split(","))
         return cls(
@@ -250,7 +250,7 @@ def _passes_dir(environ: Mapping[str, str], home: Path) -> Path | None:
     if text == "none":
         return None
     if text and not Path(text).is_absolute():
-        raise Problem(f"BERTH_PASSES_DIR is “{text}”.", "Give a whole path in a tmpfs, or none.")
+        raise Problem(f"BERTH_PASSES_DIR is “{text}”.", "Set an absolute path in a tmpfs, or leave it empty.")
     if text:
         return Path(text)
     return SHARED_MEMORY / f"berth-{os.geteuid()}-{_id_of(home)}" if SHARED_MEMORY.is_dir() else None
@@ -259,7 +259,7 @@ def _passes_dir(environ: Mapping[str, str], home: Path) -> Path | None:
 def _port(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name) or str(default)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
-        raise Problem(f"{name} is “{text}”, which is not a port.", "Give a number from 1 to 65535.")
+        raise Problem(f"{name} is “{text}”, which is not a port.", "Set a number from 1 to 65535.")
     return int(text)
 
 
@@ -267,8 +267,8 @@ def _host(environ: Mapping[str, str], name: str) -> str:
     text = environ.get(name, "").strip()
     if text and not _HOST.fullmatch(text):
         raise Problem(
-            f"{name} is “{text}”, which is neither a name nor an address.",
-            "Give how other machines reach this one, as berth.example.org or 10.0.0.5.",
+            f"{name} is “{text}”, which is not a host name or address.",
+            "Set the address of this machine for others, for example berth.example.org or 10.0.0.5.",
         )
     return text
 
@@ -278,8 +278,8 @@ def _services_uid(environ: Mapping[str, str]) -> int:
     text = environ.get("BERTH_SERVICES_UID", "").strip() or str(SERVICES_UID)
     if text != "0" and not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
         raise Problem(
-            f"BERTH_SERVICES_UID is “{text}”, which is no user id for services.",
-            f"Give a number from {LEAST_UID} to {HIGHEST_UID} that nobody has, or 0.",
+            f"BERTH_SERVICES_UID is “{text}”, which is not a user id for services.",
+            f"Set an unused number from {LEAST_UID} to {HIGHEST_UID}, or 0.",
         )
     return int(text)
 
@@ -288,13 +288,13 @@ def _doors_uid(environ: Mapping[str, str]) -> int:
     try:
         return door_uid.number(environ)
     except ValueError as error:
-        raise Problem(f"{error}.", "Give one that nobody has.") from error
+        raise Problem(f"{error}.", "Choose an unused one.") from error
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name) or str(default)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 604_800:
-        raise Problem(f"{name} is “{text}”, which is no time.", "Give seconds, from 1 to 604800.")
+        raise Problem(f"{name} is “{text}”, which is not a duration.", "Set seconds, from 1 to 604800.")
     return int(text)
 
 

@@ -20,7 +20,7 @@ from provisioning.service import database_place
 from provisioning.service.probes import redis_client
 
 LOOK_EVERY_S = 2.0
-# Free space at which Redis writes its file again.
+# Free space at which Redis saves to disk again.
 ENOUGH_BYTES = 256 << 20
 _SQLITE = "sqlite:///"
 log = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class Watch:
             if persistence["aof_last_write_status"] == "ok":
                 return ""
             client.config_set("appendonly", "no")
-            return "the disk is full: Redis goes on in memory alone. Make room"
+            return "the disk is full: Redis keeps its data in memory only. Free some space"
         if database_reserve.free(self._redis_dir / "any") < ENOUGH_BYTES:
             return ""
         client.config_set("appendonly", "yes")
-        return "Redis writes its file again"
+        return "Redis saves to disk again"

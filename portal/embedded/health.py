@@ -27,9 +27,9 @@ from provisioning.heartbeat import PULSE_LATE_S, read
 from provisioning.service.probes import http_status, redis_client
 
 ROLES = {
-    "control": ("control worker", "Look at control.log; the supervisor starts it again by itself."),
-    "node": ("node worker", "Look at node.log on the node; workspaces go on running meanwhile."),
-    "beat": ("beat", "Look at beat.log; nothing is swept or refreshed until it runs."),
+    "control": ("control worker", "See control.log. The supervisor restarts it automatically."),
+    "node": ("node worker", "See node.log on the node. Workspaces keep running."),
+    "beat": ("beat", "See beat.log. Periodic tasks wait until it runs."),
 }
 
 
@@ -72,8 +72,8 @@ def _database() -> Part:
     answered = f"{connection.vendor}, {_milliseconds(started)}"
     left = _reserve_left()
     if left is not None:
-        detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB are left of its reserve"
-        return Part("database", ok=False, detail=detail, fix="Make room on its disk.")
+        detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB of its reserve left"
+        return Part("database", ok=False, detail=detail, fix="Free space on its disk.")
     unwritten = _write_problem()
     if unwritten:
         fix = LOCKED_FIX if unwritten == LOCKED else WRITE_FIX
@@ -96,9 +96,9 @@ def _sqlite_file() -> Path:
 
 WRITE_EVERY_S = 5.0
 WRITE_WITHIN_MS = 1000
-WRITE_FIX = "Make room on its disk, or let it be written; until then people can only look."
-LOCKED_FIX = "Another program holds a lock on the database. Find and end it; until then changes are refused."
-LOCKED = f"a write waits longer than {WRITE_WITHIN_MS / 1000:.0f} s"
+WRITE_FIX = "Free space on its disk, or make it writable. Until then the portal is read-only."
+LOCKED_FIX = "Another program holds a lock on the database. End it. Until then changes fail."
+LOCKED = f"a write took longer than {WRITE_WITHIN_MS / 1000:.0f} s"
 _write_lock = threading.Lock()
 _written: tuple[float, str] = (float("-inf"), "")
 
@@ -126,7 +126,7 @@ def _try_to_write() -> str:
     except DatabaseError as error:
         if _timed_out(error):
             return LOCKED
-        return UNWRITTEN.get(str(storage.trouble(error)), "it cannot be written")
+        return UNWRITTEN.get(str(storage.trouble(error)), "it is not writable")
     return ""
 
 
@@ -147,13 +147,13 @@ def _try_to_grow() -> str:
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return UNWRITTEN[CommonCode.STORAGE_FULL]
-        return "its folder cannot be written"
+        return "its folder is not writable"
     return ""
 
 
 UNWRITTEN: dict[str, str] = {
     CommonCode.STORAGE_FULL: "its disk is full",
-    CommonCode.STORAGE_READ_ONLY: "it can only be read",
+    CommonCode.STORAGE_READ_ONLY: "it is read-only",
     CommonCode.STORAGE_BUSY: LOCKED,
 }
 
@@ -176,7 +176,7 @@ def _short_write_timeout() -> Iterator[None]:
 
 WRITTEN_KEY = "berth:health"
 FULL_SHARE = 0.9
-FULL_FIX = "Look at control.log for the node that filled it. Signed-in users keep their sessions."
+FULL_FIX = "See control.log for the node that filled it. Users stay signed in."
 
 
 def _store() -> tuple[Part, dict[str, float] | None]:
@@ -195,7 +195,7 @@ def _store() -> tuple[Part, dict[str, float] | None]:
                 "redis",
                 ok=False,
                 detail=f"does not answer ({type(error).__name__})",
-                fix="Look at redis.log; no work is lost, and everything reconnects by itself.",
+                fix="See redis.log. No work is lost; services reconnect automatically.",
             ),
             None,
         )
@@ -219,7 +219,7 @@ def _front_door() -> Part | None:
     status = http_status(parts.port or 80, "/", host=HEALTH_HOST, address=parts.hostname or "127.0.0.1")
     if status != 200:
         detail = f"answered {status}" if status else "does not answer"
-        return Part("front door", ok=False, detail=detail, fix="Look at front-door.log.")
+        return Part("front door", ok=False, detail=detail, fix="See front-door.log.")
     return Part("front door", ok=True, detail=_milliseconds(started))
 
 
@@ -233,7 +233,7 @@ def _gateway() -> Part | None:
     status = http_status(parts.port or 80, "/healthz/live", address=parts.hostname or "127.0.0.1")
     if status != 200:
         detail = f"answered {status}" if status else "does not answer"
-        fix = "Look at gateway.log; nobody gets into a workspace until it runs."
+        fix = "See gateway.log. Workspaces cannot be opened until it runs."
         return Part("gateway", ok=False, detail=detail, fix=fix)
     return Part("gateway", ok=True, detail=_milliseconds(started))
 
@@ -241,13 +241,13 @@ def _gateway() -> Part | None:
 def _role(role: str, pulses: dict[str, float] | None) -> Part:
     label, fix = ROLES[role]
     if pulses is None:
-        return Part(role, ok=False, detail="not known while Redis is away", fix="See redis.")
+        return Part(role, ok=False, detail="unknown while Redis is down", fix="See redis.")
     now = time.time()
     ages = {name.partition("@")[2]: now - at for name, at in pulses.items() if name.startswith(f"{role}@")}
     alive = sorted(host for host, age in ages.items() if age <= PULSE_LATE_S)
     late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > PULSE_LATE_S)
     if not alive:
-        return Part(role, ok=False, detail="; ".join(late) or f"no {label} has shown itself", fix=fix)
+        return Part(role, ok=False, detail="; ".join(late) or f"no {label} has connected", fix=fix)
     return Part(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
 
 

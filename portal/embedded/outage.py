@@ -48,7 +48,7 @@ def _page(status: int, title: str, heading: str, text: str, advice: str) -> str:
 <main>
 <h1>{heading}</h1>
 <p>{text}</p>
-<p>This page tries again by itself every {RETRY_S} seconds. {advice}</p>
+<p>This page retries every {RETRY_S} seconds. {advice}</p>
 <p><a href="">Try again</a></p>
 <p><small>{status}</small></p>
 </main>
@@ -94,9 +94,9 @@ def _answer(status: int, kind: str, body: str, **headers: str) -> dict[str, Any]
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/problem+json"
 
-NOT_FOUND = _answer(404, _JSON, _problem(404, "not_found", "Nothing is here", "Check the address."))
+NOT_FOUND = _answer(404, _JSON, _problem(404, "not_found", "Not found", "Check the address."))
 _TOO_LARGE = _answer(
-    413, _JSON, _problem(413, "too_large", "Too much at once", "The body of a request has at most 4 MiB.")
+    413, _JSON, _problem(413, "too_large", "Request too large", "The limit for a request body is 4 MiB.")
 )
 _BUSY = _answer(
     503,
@@ -126,30 +126,30 @@ def routes() -> list[dict[str, Any]]:
             "portal": _page(
                 status,
                 "Berth is starting",
-                "Berth does not answer just now",
-                "The portal is starting or being restarted. What runs goes on, and nothing is lost.",
-                "If it stays, tell an operator.",
+                "Berth does not answer",
+                "The portal is starting or being restarted. Running work continues, and nothing is lost.",
+                "If this persists, contact an operator.",
             ),
             "workspace": _page(
                 status,
                 "The workspace does not answer",
-                "This workspace does not answer just now",
-                "Its app is starting, has ended, or is busy. Its files are kept.",
-                "If it stays, look at the workspace’s page in the portal.",
+                "This workspace does not answer",
+                "Its app is starting, stopped or busy. Its files are safe.",
+                "If this persists, see the workspace’s page in the portal.",
             ),
         }
         problems = {
             "portal": _problem(
                 status,
                 "unavailable",
-                "Not available just now",
+                "Temporarily unavailable",
                 "The portal is starting or being restarted. Try again in a few seconds.",
             ),
             "workspace": _problem(
                 status,
                 "workspace_unavailable",
                 "The workspace does not answer",
-                "Its app is starting, has ended, or is busy. Try again, or look at its page in the portal.",
+                "Its app is starting, stopped or busy. Try again, or see its page in the portal.",
             ),
         }
         retry = {"Retry-After": str(RETRY_S)}

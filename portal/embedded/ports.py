@@ -22,12 +22,13 @@ def check(instance: Instance) -> None:
             free = processes.port_is_free(address, port)
         except PermissionError as error:
             raise Problem(
-                f"This user may not listen on port {port} ({name}).", "Choose one above 1023: BERTH_PORT=8000"
+                f"This user cannot listen on port {port} ({name}).",
+                "Use a port above 1023: BERTH_PORT=8000",
             ) from error
         if not free:
             raise Problem(
-                f"Port {port} ({name}) is taken by {processes.holder_of(port)}.",
-                f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} {UP}",
+                f"Port {port} ({name}) is used by {processes.holder_of(port)}.",
+                f"Stop that program, or choose other ports: BERTH_PORT={_suggestion(instance.port)} {UP}",
             )
 
 

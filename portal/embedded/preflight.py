@@ -48,7 +48,7 @@ def find_binaries() -> Binaries:
         redis_server = get_binary_path()
     except ValkeyBinaryNotFoundError as error:
         raise Problem(
-            f"There is no bundled Redis server for this machine ({os.uname().machine}).",
+            f"Berth has no Redis server for this machine ({os.uname().machine}).",
             "Use compose.yaml (docs/containers.md).",
         ) from error
     return Binaries(redis_server=redis_server, caddy=_program("caddy"))
@@ -64,7 +64,7 @@ def _program(name: str) -> Path:
 def prepare_home(home: Path) -> None:
     """Create the instance's folder, and check that it is intact, writable and has space."""
     if (home / RESTORING).exists():
-        raise Problem(f"A restore into {home} was cut off.", "Run it again, with --replace.")
+        raise Problem(f"A restore into {home} was interrupted.", "Run it again with --replace.")
     service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again=UP)
 
 
@@ -75,7 +75,7 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
     except config.ConfigError as error:
         raise Problem(
             f"Sign-in providers: {' '.join(error.problems)}",
-            "Correct it where BERTH_SIGN_IN_PROVIDERS points to, or in BERTH_OIDC_… (docs/sign-in.md).",
+            "Correct the file in BERTH_SIGN_IN_PROVIDERS, or BERTH_OIDC_… (docs/sign-in.md).",
         ) from error
 
 

@@ -114,9 +114,9 @@ def _problem(error: Exception, details: str) -> Problem:
     database_errors = import_module("django.db.utils")
     text = " ".join(str(error).split())
     if isinstance(error, django_errors.ImproperlyConfigured):
-        return Problem(f"A setting is wrong: {text}", "Correct that environment variable.")
+        return Problem(f"Invalid setting: {text}", "Correct that environment variable.")
     if isinstance(error, database_errors.DatabaseError):
-        return Problem(f"The database does not work: {text}", f"Check DATABASE_URL and the disk. {details}")
+        return Problem(f"Database error: {text}", f"Check DATABASE_URL and the disk. {details}")
     return Problem(f"The preparation failed ({type(error).__name__}): {text}", details)
 
 

@@ -83,20 +83,20 @@ class Up:
         url = state.get("url") or self._instance.public_url
         return Problem(
             f"Berth already runs from {self._instance.home}: {url}",
-            "See it with `make status`, stop it with `make down`.",
+            "Check it with `make status`, stop it with `make down`.",
         )
 
     def _check(self) -> None:
         with self._console.step("This machine") as step:
             left = processes.leftovers(self._instance.id)
             if left:
-                step.update(f"ending {len(left)} processes of an earlier run")
+                step.update(f"ending {len(left)} leftover processes")
                 processes.end(left, self._instance.id)
             ports.check(self._instance)
             preflight.check_sign_in_providers(self._environ)
             version = ".".join(map(str, sys.version_info[:3]))
             free_gib = home.free_disk_mib(self._instance.home) // 1024
-            ended = f", ended {len(left)} leftovers" if left else ""
+            ended = f", ended {len(left)} leftover processes" if left else ""
             step.result = f"Python {version}, {free_gib} GiB free{ended}"
         self._console.say(preflight.gpus())
 
@@ -114,7 +114,7 @@ class Up:
                 "Make it writable for this user, or free some space.",
             ) from error
         if created:
-            self._console.say("  ✓ Secrets                made; only this user can read them")
+            self._console.say("  ✓ Secrets                created; only this user can read them")
         done = subprocess.run(
             [sys.executable, "-m", "portal.embedded.prepare"],
             cwd=ROOT,
@@ -122,7 +122,7 @@ class Up:
             umask=0o077,
         )
         if done.returncode:
-            raise Problem("The database could not be prepared.", "The line above says why.")
+            raise Problem("The database could not be prepared.", "See the line above.")
         if self._account is not None:
             self._account.share()
         with self._console.step("Notebook environment") as step:
@@ -140,7 +140,7 @@ class Up:
         except account.Unusable as why:
             chosen = None
             self._console.say(
-                f"  ! {'Services':<{LABEL_WIDTH}} run as root: {why}. BERTH_SERVICES_UID=0 says so for good."
+                f"  ! {'Services':<{LABEL_WIDTH}} run as root: {why}. Set BERTH_SERVICES_UID=0 to keep root."
             )
         if chosen is None:
             account.take_back(
@@ -173,7 +173,7 @@ class Up:
         aside = self._instance.redis_dir / "appendonlydir.unreadable"
         shutil.rmtree(aside, ignore_errors=True)
         data.rename(aside)
-        return f"Its data was set aside ({aside}); nothing in it is needed."
+        return f"Its data was moved to {aside} and is not needed."
 
     async def _serve(self, wanted: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()
@@ -209,7 +209,7 @@ class Up:
             await self._supervisor.stop()
             disk.cancel()
             step.result = f"stopped{self._release_host()}"
-        note = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
+        note = " Workspaces keep running; the next start adopts them." if self._keep_workspaces else ""
         console.say(f"Berth is stopped.{note}")
         return 0
 
@@ -220,10 +220,10 @@ class Up:
         try:
             left = driver_for(pool).release_host(keep_workspaces=self._keep_workspaces)
         except ProvisioningError as error:
-            return f"; a home's file server may be left ({error.message})"
+            return f"; a home's file server may still run ({error.message})"
         except OSError as error:
-            return f"; a home's file server may be left ({error.strerror})"
-        return f"; {left} file servers of homes end by themselves" if left else ""
+            return f"; a home's file server may still run ({error.strerror})"
+        return f"; {left} file servers of homes are still ending" if left else ""
 
     def _disk_watch(self) -> full_disk.Watch:
         return full_disk.Watch(
@@ -291,7 +291,7 @@ class Up:
             if finished not in done:
                 process.kill()
                 await finished
-                step.result = "left running; the next start takes them over"
+                step.result = "left running; the next start adopts them"
                 return
             output, errors = finished.result()
             if process.returncode:

@@ -30,10 +30,10 @@ def stop(*, limit_s: float = STOP_LIMIT_S) -> str:
     """Stop all workspaces and wait until none holds resources. Return the result as text."""
     holding = Workspace.objects.filter(state__in=HOLDING)
     before = holding.count()
-    services.stop_all(actor=SYSTEM, reason="Berth is being stopped")
+    services.stop_all(actor=SYSTEM, reason="Berth is shutting down")
     deadline = time.monotonic() + limit_s
     while (left := holding.count()) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
     if left:
-        return f"{before - left} stopped, {left} not within {limit_s:.0f} s; the next start goes on with them"
-    return f"{before} stopped" if before else "none was running"
+        return f"{before - left} stopped, {left} not within {limit_s:.0f} s; the next start continues"
+    return f"{before} stopped" if before else "none running"

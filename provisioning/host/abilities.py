@@ -30,7 +30,7 @@ def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
     cgroup_host = cgroups.detect(folder.driver_instance)
     unlimited = limits.warning(cgroup_host)
     if unlimited and as_service and (cgroups.ROOT / "cgroup.controllers").exists():
-        unlimited, limited = "", "those that systemd gives its service"
+        unlimited, limited = "", "set by systemd for the service"
     else:
         limited = "CPU, memory and processes"
     apart = bool(sandbox.bwrap)
@@ -41,7 +41,7 @@ def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
         Ability(
             "Network",
             sandbox.network is not None,
-            sandbox.network_reason or ("one for each workspace" if apart else "needs the sandbox"),
+            sandbox.network_reason or ("one per workspace" if apart else "needs the sandbox"),
         ),
         Ability(
             "System calls",

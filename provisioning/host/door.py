@@ -21,7 +21,7 @@ CONNECT_S, ANSWER_S = 10.0, 45.0
 MAX_ANSWER_BYTES = 256 * 1024
 CLOCK_MAX_OFF_S = 60.0
 MAX_WORDS = 400
-AGAIN = "Nothing was done: run the same command again then."
+AGAIN = "Then run the same command again. Nothing was changed."
 
 
 class Unreachable(Problem):
@@ -121,7 +121,7 @@ class Door:
             return msgspec.json.decode(answer.content, type=Answer)
         except msgspec.MsgspecError as error:
             raise AnswerLost(
-                f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
+                f"The portal's answer cannot be read ({error}).", "See the log of its web processes."
             ) from error
 
 
@@ -130,7 +130,7 @@ def _workspaces_of(answer: httpx.Response) -> NodeWorkspaces:
         found = msgspec.json.decode(answer.content, type=NodeWorkspaces)
     except msgspec.MsgspecError as error:
         raise AnswerLost(
-            f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
+            f"The portal's answer cannot be read ({error}).", "See the log of its web processes."
         ) from error
     return NodeWorkspaces(found.placed, tuple(_words(each) for each in found.workspaces))
 
@@ -172,7 +172,7 @@ def refusal(url: str, answer: httpx.Response) -> Problem:
         if answer.status_code >= 500:
             return Unreachable(
                 f"The portal does not answer now (status {answer.status_code}).",
-                "See there that Berth runs (`make status`), then run the command again.",
+                "Check that Berth runs there (`make status`), then run the command again.",
             )
         return _no_door(url)
     if code == "not_found":
@@ -187,8 +187,8 @@ def _words(text: str) -> str:
 
 def _no_door(url: str) -> Problem:
     return Problem(
-        f"{url} answers, but it is not where machines join.",
-        "Copy the address from the pool's page: its port is that of the machines' door.",
+        f"{url} answers, but machines cannot join there.",
+        "Copy the address with its port from the pool's page.",
     )
 
 
@@ -203,23 +203,23 @@ def _unreachable(url: str, error: Exception) -> Problem:
     if isinstance(cause, ssl.SSLCertVerificationError):
         if cause.verify_code in {9, 10}:
             return Unreachable(
-                f"The portal's certificate is {'not valid yet' if cause.verify_code == 9 else 'over'} "
+                f"The portal's certificate is {'not valid yet' if cause.verify_code == 9 else 'expired'} "
                 "by this machine's clock.",
                 f"Set the clock (timedatectl set-ntp true). {AGAIN}",
             )
         return Unreachable(
-            f"{url} is not the portal of this token: its certificate is not the authority's "
+            f"{url} is not the portal of this token: its certificate is from another authority "
             f"({_words(cause.verify_message)}). Nothing was sent.",
-            "Copy the whole command from the pool's page. If that changes nothing, somebody is in between.",
+            "Copy the whole command from the pool's page. If that fails, check for interception.",
         )
     if isinstance(cause, ssl.SSLError):
         return Unreachable(
-            f"{url} does not speak TLS as the machines' door does ({_said(cause)}).",
-            "Copy the address from the pool's page: its port is that of the machines' door.",
+            f"{url} does not speak the TLS of the portal's port for machines ({_said(cause)}).",
+            "Copy the address with its port from the pool's page.",
         )
     return Unreachable(
         f"{url} does not answer ({_said(error)}).",
-        "See that the portal runs with BERTH_NODES_ADDRESS set, and that this port and the next one are open "
+        "Check that the portal runs with BERTH_NODES_ADDRESS, and that this port and the next are open "
         f"from here. {AGAIN}",
     )
 

@@ -37,7 +37,7 @@ def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
     try:
         return int(json.loads(done.stdout)["left"])
     except (ValueError, KeyError, TypeError) as error:
-        raise OSError(f"the workspaces could not be ended (exit code {done.returncode})") from error
+        raise OSError(f"the workspaces could not be stopped (exit code {done.returncode})") from error
 
 
 def run(pool: PoolConfig, *, limit_s: float) -> int:
@@ -52,7 +52,7 @@ def run(pool: PoolConfig, *, limit_s: float) -> int:
             try:
                 left += driver.ensure_stopped(seen.ref).state not in OVER
             except ProvisioningError as error:
-                log.warning("%s goes on for now: %s", seen.ref.external_name, error.message)
+                log.warning("%s keeps running for now: %s", seen.ref.external_name, error.message)
                 left += 1
         if not left or time.monotonic() > until:
             return left

@@ -88,17 +88,17 @@ class Join:
         if folder.state.exists():
             known = membership.load(folder)
             raise Problem(
-                f"This machine is the node {known.name} of {known.answer.portal_url} already.",
-                "See `berth node status`; `berth node leave` ends that.",
+                f"This machine is already the node {known.name} of {known.answer.portal_url}.",
+                "See `berth node status`. To leave, run `berth node leave`.",
             )
         if (folder.home / "secrets").exists():
             raise Problem(
-                f"{folder.home} is the folder of a portal on this machine, whose node it is already.",
-                "Give the node a folder of its own with --home.",
+                f"{folder.home} is the folder of a portal, which already has this machine as its node.",
+                "Choose a separate folder for the node with --home.",
             )
 
     def _busy(self, _: dict[str, object]) -> Problem:
-        return Problem(f"Another command of Berth works in {self._folder.home}.", "Wait until it has ended.")
+        return Problem(f"Another Berth command runs in {self._folder.home}.", "Wait until it ends.")
 
     def _say_abilities(self) -> None:
         found = abilities.look(self._folder, as_service=self._wanted.service and self._has_systemd())
@@ -107,7 +107,7 @@ class Join:
         shared = {**self._environ, **programs.settings(self._folder)}.get("BERTH_MULTIUSER", "1") != "0"
         if shared and abilities.missing(found):
             self._console.say(
-                "  ! Workspaces are not started here until what is missing is there. For one person alone: "
+                "  ! Workspaces cannot start here until the missing parts are installed. For a single user: "
                 f"BERTH_MULTIUSER=0 in {self._folder.settings}."
             )
 
@@ -122,8 +122,8 @@ class Join:
             digest = ""
         if digest != token.authority:
             raise Problem(
-                f"{url} is not the portal of this token: its authority is another one. Nothing was sent.",
-                "Copy the whole command from the pool's page. If that changes nothing, somebody may listen.",
+                f"{url} is not the portal of this token: it has another authority. Nothing was sent.",
+                "Copy the whole command from the pool's page. If that fails, check for interception.",
             )
         doors.check_clock(ahead_s)
         return authority
@@ -156,19 +156,19 @@ class Join:
         except RequestRefused as refused:
             if lost_before and refused.code in TAKEN_IN:
                 raise Problem(
-                    f"The portal has taken this machine in as {name} before, and its answer was lost.",
+                    f"The portal has already added this machine as {name}, but its answer was lost.",
                     f"Revoke and remove {name} on its pool's page, then join with a new token.",
                 ) from refused
             folder.pending.unlink(missing_ok=True)
             raise
         except AnswerLost as lost:
             raise Problem(
-                f"{lost.message} The portal may have taken this machine in as {name}.",
-                "Run the same command again; if its token is used, it says what to do.",
+                f"{lost.message} The portal may have added this machine as {name}.",
+                "Run the same command again. If the token is already used, the command shows what to do.",
             ) from lost
         except ValueError as error:
             raise Problem(
-                f"The portal's answer does not fit: {error}.",
+                f"The portal's answer is not valid: {error}.",
                 f"Revoke and remove {name} on its pool's page, then join with a new token.",
             ) from error
         except Problem:
@@ -193,7 +193,7 @@ class Join:
         except OSError as error:
             problem = _not_writable(self._folder, error)
             raise Problem(
-                f"{problem.message} The portal has taken this machine in as {answer.node} already.",
+                f"{problem.message} The portal has already added this machine as {answer.node}.",
                 f"{problem.fix} Revoke and remove {answer.node} on its pool's page, then join again.",
             ) from error
         self._folder.pending.unlink(missing_ok=True)
@@ -210,9 +210,9 @@ class Join:
             raise _not_writable(self._folder, error) from error
 
     def _start(self, joined: Membership) -> None:
-        by_hand = f"Run it: {unit.command(self._folder)}"
+        by_hand = f"Start it by hand: {unit.command(self._folder)}"
         if not self._wanted.service:
-            self._console.say(f"  · {'Service':<{LABEL_WIDTH}} not made. {by_hand}")
+            self._console.say(f"  · {'Service':<{LABEL_WIDTH}} not created. {by_hand}")
             return
         found = unit.find(self._environ)
         if isinstance(found, str):
@@ -221,7 +221,7 @@ class Join:
         with self._console.step("Service") as step:
             step.update("starting")
             found.install(self._folder, joined.name)
-            step.update("waiting for its connection")
+            step.update("waiting for the connection")
             step.result = (
                 "connected" if self._connected() else "started, not connected yet: berth node status"
             )
@@ -246,7 +246,7 @@ def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Co
             step.result = builder.wait(step.update)
         except (Problem, OSError) as problem:
             step.mark = "!"
-            step.result = f"not made: {problem} Later: berth node environment --home {folder.home}"
+            step.result = f"not created: {problem} Later: berth node environment --home {folder.home}"
             return False
     return True
 

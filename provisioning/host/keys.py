@@ -56,7 +56,7 @@ def check(certificate: str, key: str, authority: str) -> None:
         # Invalid signatures and algorithms raise various exceptions.
         raise ValueError(f"the certificate cannot be used: {error or type(error).__name__}") from error
     if found.public_key() != own.public_key():
-        raise ValueError("the certificate is for another key")
+        raise ValueError("the certificate belongs to another key")
 
 
 def validity(certificate: str) -> tuple[dt.datetime, dt.datetime]:

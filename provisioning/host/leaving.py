@@ -52,7 +52,7 @@ def leave(
                 if refused.code not in ENDED:
                     raise
                 # The portal no longer knows this node, so its local identity is useless.
-                step.result = f"did not know {known.name} any more"
+                step.result = f"no longer knew {known.name}"
         if workspaces:
             # The portal's workspaces have ended; end those that it does not know.
             _end_here(folder, environ, console)
@@ -63,7 +63,7 @@ def leave(
             found.remove()
             step.result = "stopped and removed"
     if instance_lock.is_held(folder.run):
-        console.say("  ! `berth node run` is still running here, and of no use now: end it.")
+        console.say("  ! `berth node run` is still running here. Stop it.")
     try:
         membership.forget(folder)
         folder.gateway_config.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def leave(
             f"{error.filename or folder.home} cannot be removed ({error.strerror}).",
             "Run this as the user who joined it.",
         ) from error
-    console.say(f"  ✓ Keys are removed. Homes and environments stay in {folder.home}.")
+    console.say(f"  ✓ Keys deleted. Homes and environments stay in {folder.home}.")
     if forget:
         console.say("  · The portal was not notified. Revoke and remove the machine on its pool's page.")
 
@@ -93,8 +93,8 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
         step.update(f"waiting for {_counted(there.placed)}: {_named(there)}")
         if time.monotonic() > until:
             raise Problem(
-                f"{_counted(there.placed)} still here: {_named(there)}. The node takes nothing new.",
-                "Run the same command again, which goes on; or put the node back on its page.",
+                f"{_counted(there.placed)} still here: {_named(there)}. The node starts nothing new.",
+                "Run the same command again to continue, or return the node to service on its page.",
             )
         time.sleep(ASK_EVERY_S)
 
@@ -103,14 +103,13 @@ def _has_workspaces(door: Door, refused: RequestRefused) -> Problem:
     """Return the refusal with the names of the workspaces and the options."""
     try:
         names = _named(door.workspaces())
-        named = f" They are: {names}." if names else ""
+        named = f" Workspaces: {names}." if names else ""
     except Problem:
         named = ""
     return RequestRefused(
         refused.code,
         f"{refused.message}{named}",
-        "Say what becomes of them: --drain (they are asked to go elsewhere, with notice) or --stop (they end "
-        "now; homes stay here).",
+        "Add --drain to move them away with notice, or --stop to stop them now. Homes stay here.",
     )
 
 
@@ -128,12 +127,12 @@ def _end_here(folder: NodeFolder, environ: Mapping[str, str], console: Console) 
     if not _running(folder):
         return
     with console.step("Workspaces") as step:
-        step.update("ending")
+        step.update("stopping")
         try:
             left = end_all(programs.node_environ(folder, membership.load(folder), environ))
         except (OSError, subprocess.SubprocessError) as error:
-            raise Problem(f"They could not be ended: {error}.", "Run the same command again.") from error
-        step.result = f"{left} are still ending" if left else "ended; homes stay"
+            raise Problem(f"Workspaces could not be stopped: {error}.", "Run the command again.") from error
+        step.result = f"{left} are still stopping" if left else "stopped; homes stay"
 
 
 def _running(folder: NodeFolder) -> set[str]:
@@ -149,5 +148,5 @@ def _check_nothing_runs(folder: NodeFolder) -> None:
     if found:
         raise Problem(
             f"{len(found)} workspace{'s run' if len(found) > 1 else ' runs'} here.",
-            "Stop them on the portal first, or end them here: berth node leave --forget --stop",
+            "Stop them in the portal first, or here: berth node leave --forget --stop",
         )

@@ -84,8 +84,8 @@ def load(folder: NodeFolder) -> Membership:
         text = folder.state.read_text()
     except FileNotFoundError:
         raise Problem(
-            f"This machine is no node: there is nothing in {folder.state.parent}.",
-            "Join it with the command on the pool's page, or name its folder with --home.",
+            f"This machine is not a node: {folder.state.parent} has no node state.",
+            "Join with the command on the pool's page, or set its folder with --home.",
         ) from None
     except OSError as error:
         raise Problem(
@@ -118,9 +118,9 @@ def check_machine(membership: Membership) -> None:
     """Raise `Problem` on a machine with the disk, or a copy, of the one that has joined."""
     if machine_id(membership.instance) != membership.machine_id:
         raise Problem(
-            f"This folder belongs to another machine, which has joined as {membership.name}: the disk was "
+            f"This folder belongs to another machine, joined as {membership.name}. The disk was "
             "copied or moved.",
-            "Run `berth node leave --forget` here, and join this machine with a token of its own.",
+            "Run `berth node leave --forget` here, then join this machine with its own token.",
         )
 
 
@@ -128,7 +128,7 @@ def check_user(membership: Membership) -> None:
     """Raise `Problem` for a user other than the node's owner."""
     if os.geteuid() != membership.user:
         raise Problem(
-            f"The node {membership.name} belongs to the user with the number {membership.user}.",
+            f"The node {membership.name} belongs to the user with ID {membership.user}.",
             "Run this as that user.",
         )
 

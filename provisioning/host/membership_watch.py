@@ -70,7 +70,7 @@ def graces(environ: Mapping[str, str]) -> Graces:
         text = environ.get(name, "").strip()
         if text and not text.isdecimal():
             raise Problem(
-                f"{name} is “{text[:40]}”, which is no number of seconds.", "Correct it in node.env."
+                f"{name} is “{text[:40]}”, which is not a number of seconds.", "Correct it in node.env."
             )
         found.append(int(text) if text else default)
     revoked_s, silent_s = found
@@ -151,7 +151,7 @@ class MembershipWatch:
             try:
                 self.look(ask(self._folder), now_s=time.monotonic())
             except (Problem, OSError, subprocess.SubprocessError) as error:
-                self._announce(f"Whether this node is cut off could not be seen to: {error}")
+                self._announce(f"The contact with the portal could not be checked: {error}")
 
     def look(self, word: Word, *, now_s: float) -> None:
         """Process one result. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
@@ -172,9 +172,9 @@ class MembershipWatch:
         write_file(_path(self._folder), msgspec.json.encode(ended).decode())
         if not found.ended or left:
             self._announce(
-                f"{left} workspaces have not ended yet: it is tried again."
+                f"{left} workspaces are still stopping. Retrying."
                 if left
-                else "Its workspaces have ended, as this node is cut off. Homes stay."
+                else "This node has lost the portal, so its workspaces were stopped. Homes stay."
             )
 
     def _say(self, word: Word, line: str) -> None:
@@ -187,14 +187,12 @@ class MembershipWatch:
 def words(found: CutOff, limits: Graces, *, now_s: float) -> str:
     """Describe the state for people: what, since when, and what follows."""
     what = (
-        "The portal says that this node is none of its any more"
-        if found.word is Word.REVOKED
-        else "The portal does not answer"
+        "The portal no longer has this node" if found.word is Word.REVOKED else "The portal does not answer"
     )
     since = f", for {max(0, now_s - found.since_s) / 60:.0f} min"
     grace_s = limits.of(found.word)
     if found.ended:
-        return f"{what}{since}: its workspaces were ended, homes stay"
+        return f"{what}{since}: workspaces were stopped, homes stay"
     if not grace_s:
-        return f"{what}{since}: what runs here goes on"
-    return f"{what}{since}: workspaces end after {grace_s / 60:.0f} min, homes stay"
+        return f"{what}{since}: workspaces keep running"
+    return f"{what}{since}: workspaces stop after {grace_s / 60:.0f} min, homes stay"

@@ -46,15 +46,15 @@ def rotate(folder: NodeFolder, known: Membership) -> Membership:
         raise
     except ValueError as error:
         raise Problem(
-            f"The portal's answer does not fit: {error}.", "Run `berth node rotate` within ten minutes."
+            f"The portal's answer is not valid: {error}.", "Run `berth node rotate` within 10 minutes."
         ) from error
     renewed = known.renewed(answer, made)
     try:
         membership.save(folder, renewed)
     except OSError as error:
         raise Problem(
-            f"The new keys could not be kept ({error.strerror}); the former ones hold for ten minutes more.",
-            f"Free some space under {folder.home}, then run `berth node rotate` at once.",
+            f"The new keys could not be saved ({error.strerror}). The old keys expire in 10 minutes.",
+            f"Free some space under {folder.home}, then run `berth node rotate` immediately.",
         ) from error
     return renewed
 
@@ -62,8 +62,8 @@ def rotate(folder: NodeFolder, known: Membership) -> Membership:
 def no_longer(known: Membership, why: str) -> Problem:
     """Return the problem that the portal no longer knows this node, or another one has its name."""
     return Problem(
-        f"The portal does not take this machine as {known.name}: {why}",
-        "Run `berth node leave --forget` here, then join again with a new token of the pool's page.",
+        f"The portal does not accept this machine as {known.name}: {why}",
+        "Run `berth node leave --forget` here, then join again with a new token from the pool's page.",
     )
 
 
@@ -97,9 +97,9 @@ class Renewal:
                 known = membership.load(self._folder)
                 if is_due(known):
                     renewed = rotate(self._folder, known)
-                    self._announce(f"Keys and certificate were changed; they hold until {until(renewed)}.")
+                    self._announce(f"Keys and certificate rotated; valid until {until(renewed)}.")
             except (Problem, ValueError) as error:
-                self._announce(f"The certificate could not be changed: {error}")
+                self._announce(f"The certificate could not be renewed: {error}")
                 wait_s = AGAIN_AFTER_S
 
 

@@ -56,9 +56,7 @@ class NodeRun:
                 instance_lock.state_path(self._folder.run).unlink(missing_ok=True)
 
     def _runs_already(self, _: dict[str, Any]) -> Problem:
-        return Problem(
-            f"The services of this node run already, from {self._folder.home}.", "See `berth node status`."
-        )
+        return Problem(f"This node is already running from {self._folder.home}.", "See `berth node status`.")
 
     def _choose_account(self, known: Membership, caddy: Path) -> None:
         """Choose the gateway's account; fall back to the node's own user."""
@@ -67,7 +65,7 @@ class NodeRun:
             programs.write_gateway(self._folder, known)
             self._account = gateway_account.choose(self._folder, settings, caddy, known.gateway_port)
         except (Unusable, OSError) as why:
-            off = f"{gateway_account.ROOTS}=0 in node.env says so for good."
+            off = f"{gateway_account.ROOTS}=0 in node.env keeps root."
             self._say(f"The gateway runs as root: {why}. {off}")
 
     async def _serve(self, known: Membership, caddy: Path) -> int:
@@ -107,7 +105,7 @@ class NodeRun:
         self._phase = "stopping"
         assert self._supervisor is not None
         await self._supervisor.stop()
-        self._console.say("The services are stopped. Workspaces go on; the next start takes them over.")
+        self._console.say("The services are stopped. Workspaces keep running; the next start adopts them.")
         return 0
 
     async def _until_stopped_or_changed(self) -> Membership | None:
@@ -180,10 +178,10 @@ def check_port(port: int) -> None:
         free = processes.port_is_free("0.0.0.0", port)  # noqa: S104
     except PermissionError as error:
         raise Problem(
-            f"This user may not listen on port {port}.", "Choose one above 1023 with --gateway-port."
+            f"This user cannot listen on port {port}.", "Choose one above 1023 with --gateway-port."
         ) from error
     if not free:
         raise Problem(
-            f"Port {port} of the node's gateway is taken by {processes.holder_of(port)}.",
-            "Stop that, or join with another --gateway-port.",
+            f"Port {port} of the node's gateway is used by {processes.holder_of(port)}.",
+            "Stop that program, or join with another --gateway-port.",
         )

@@ -88,7 +88,7 @@ def _machine(known: Membership) -> tuple[Fact, ...]:
 
 def _services(folder: NodeFolder, *, runs: bool) -> Fact:
     if not runs:
-        return Fact("services", False, f"not running. Start them: {unit.start_command(folder)}")
+        return Fact("services", False, f"not running. Start: {unit.start_command(folder)}")
     rows = instance_lock.read_state(folder.run).get("services", [])
     words = ", ".join(
         f"{row['name']} {row['state']}" + (f" ({row['detail']})" if row["detail"] else "") for row in rows
@@ -110,8 +110,8 @@ def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
             off_s = (asked + time.time()) / 2 - (seconds + micros / 1e6)
     except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
         words = (
-            "the portal does not let this node in: it was revoked, or a copy of it has changed the keys. "
-            "Ask an operator; to join again: berth node leave --forget, then join with a new token"
+            "the portal rejects this node: it was revoked, or a copy of it rotated the keys. "
+            "Contact an operator. To join again: berth node leave --forget, then join with a new token"
         )
         return (Fact("connection", False, words),)
     except (redis.RedisError, OSError) as error:
@@ -147,7 +147,7 @@ def _certificate(known: Membership) -> Fact:
             f"expired on {end.date()}. Join again: berth node leave --forget, then with a new token",
         )
     words = f"until {end.date()}, {days:.0f} days"
-    late = ". It should have been changed: berth node rotate" if due else ""
+    late = ". Rotation is overdue: berth node rotate" if due else ""
     return Fact("certificate", not due, words + late)
 
 
@@ -159,7 +159,7 @@ def _version(known: Membership) -> Fact:
 def _environment(folder: NodeFolder) -> Fact:
     if (folder.environments / NOTEBOOK / "bin" / "python").exists():
         return Fact("notebooks", True, str((folder.environments / NOTEBOOK).resolve()))
-    return Fact("notebooks", False, "nothing to run them in. Make it: berth node environment")
+    return Fact("notebooks", False, "not installed. Install: berth node environment")
 
 
 def _workspaces(folder: NodeFolder) -> Fact:

@@ -18,45 +18,45 @@ from provisioning.host.folder import NodeFolder
 from provisioning.service.console import Console, Problem
 from provisioning.types import external_name
 
-TRY = "Try it on an idle GPU: berth node try-suspend."
+TRY = "Test it on an idle GPU: berth node try-suspend."
 _GRANT = {
-    grant.NOT_TRIED: f"Nobody has tried yet whether this machine can suspend. {TRY}",
-    grant.FAILED: f"The last trial on this machine has not succeeded. {TRY}",
-    grant.SIMULATED: "The last trial was made with a stand-in for the NVIDIA driver: it counts for nothing.",
-    grant.OTHER_MACHINE: f"The last trial was made on another machine. {TRY}",
-    grant.OTHER_DRIVER: f"The NVIDIA driver has changed since the last trial. {TRY}",
-    grant.NO_KERNEL_MODULE: "The kernel has not loaded the NVIDIA module that the trial was made with.",
+    grant.NOT_TRIED: f"Suspending has not been tested on this machine. {TRY}",
+    grant.FAILED: f"The last test on this machine failed. {TRY}",
+    grant.SIMULATED: "The last test used a simulated NVIDIA driver, so it does not count.",
+    grant.OTHER_MACHINE: f"The last test ran on another machine. {TRY}",
+    grant.OTHER_DRIVER: f"The NVIDIA driver has changed since the last test. {TRY}",
+    grant.NO_KERNEL_MODULE: "The kernel has not loaded the NVIDIA module of the last test.",
 }
 _TRIAL = {
-    "not_told": "The NVIDIA driver does not tell what is on the GPUs.",
-    "no_gpu": "There is no such GPU here: compare with nvidia-smi -L.",
+    "not_told": "The NVIDIA driver does not report what runs on the GPUs.",
+    "no_gpu": "GPU not found. nvidia-smi -L lists the GPUs of this machine.",
     "split": "Whole GPUs only: MIG instances cannot be suspended.",
-    "in_use": "Somebody uses that GPU. Try another one, or drain the node first.",
-    "other_model": "The two GPUs are of different models, and only the same model can take over.",
-    "subject": "The small CUDA process of the trial did not come up.",
-    "not_seen": "NVML shows the process of the trial on no GPU, or under another number, as in a container.",
-    "not_suspended": "The driver did not suspend the process; it runs on.",
-    "still_there": "The driver said that the process was suspended, but its memory is still on the GPU.",
-    "not_resumed": "The driver did not bring the process back.",
-    "elsewhere": "The process came back on another GPU than was asked for.",
-    "lost": "The process came back, but what was in its memory is not what was there before.",
+    "in_use": "The GPU is in use. Choose another one, or drain the node first.",
+    "other_model": "The two GPUs are of different models. Choose one of the same model.",
+    "subject": "The CUDA process of the test did not start.",
+    "not_seen": "NVML does not show the test's process by its ID. This is expected in containers.",
+    "not_suspended": "The driver did not suspend the process, which still runs.",
+    "still_there": "The driver reported the process as suspended, but its memory is still on the GPU.",
+    "not_resumed": "The driver did not resume the process.",
+    "elsewhere": "The process resumed on the wrong GPU.",
+    "lost": "The process resumed, but its memory has changed.",
 }
 _WHY = {
-    Why.NOT_RUNNING: "It does not run on this machine. Its id stands on its page.",
-    Why.NO_CUDA: "Nothing in it has opened CUDA, so there is nothing to suspend.",
-    Why.NOT_TOLD: "The NVIDIA driver does not tell who uses the GPUs.",
-    Why.NOT_SEEN: "NVML shows its processes on no GPU, or under other numbers, as in a container.",
-    Why.LOST: "The driver has lost processes of it, or says nothing of them. Restart the workspace.",
-    Why.OTHER_MODEL: "The trial was made with another model of GPU. Try it with this one.",
-    Why.SHARED: "It has a part of a GPU: others may be on it, and take the room that it would come back to.",
-    Why.REFUSED: "The NVIDIA driver refused.",
-    Why.STILL_THERE: "The driver said that it was suspended, but it still has memory on a GPU.",
-    Why.NEVER_ENDING: "It opens CUDA in new processes again and again.",
+    Why.NOT_RUNNING: "The workspace does not run on this machine. Check the id on its page.",
+    Why.NO_CUDA: "No process in the workspace uses CUDA, so there is nothing to suspend.",
+    Why.NOT_TOLD: "The NVIDIA driver does not report which processes use the GPUs.",
+    Why.NOT_SEEN: "NVML does not show its processes by their IDs. This is expected in containers.",
+    Why.LOST: "The driver does not know all its processes. Restart the workspace.",
+    Why.OTHER_MODEL: "The last test used another GPU model. Test this model.",
+    Why.SHARED: "The workspace shares a GPU. Others could take the memory it needs to resume.",
+    Why.REFUSED: "The NVIDIA driver rejected the request.",
+    Why.STILL_THERE: "The driver reported it as suspended, but it still has memory on a GPU.",
+    Why.NEVER_ENDING: "The workspace keeps starting new CUDA processes.",
 }
 _END = {
-    Goal.RUNNING: "All its processes run.",
+    Goal.RUNNING: "All its processes are running.",
     Goal.SUSPENDED: "All its processes are suspended.",
-    None: "Some of its processes may be suspended and others not. Run this, or the reverse, again.",
+    None: "Some of its processes may be suspended. Run this command again, or its opposite.",
 }
 
 
@@ -76,9 +76,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
         try:
             grant.save(folder.local, trial)
         except OSError as error:
-            raise Problem(
-                f"What the trial has found cannot be written to {folder.local} ({error})."
-            ) from error
+            raise Problem(f"The test result cannot be written to {folder.local} ({error}).") from error
         refusal = grant.refusal(trial, driver=trial.driver, instance=folder.driver_instance)
         if refusal:
             step.mark = "✗"
@@ -97,8 +95,8 @@ def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
         _require(report, folder)
         step.result = f"{report.held_bytes / 2**30:.1f} GiB in the workspace's memory"
     words = (
-        "It keeps its variables, and holds nothing on a GPU; what calls CUDA waits. Its GPUs stay its own: "
-        f"nobody else gets them. Bring it back: berth node resume {workspace}"
+        "Variables are kept, GPU memory is free, and CUDA calls wait. The workspace keeps its GPUs. "
+        f"Resume it: berth node resume {workspace}"
     )
     return Done(words, _data(workspace, report))
 
@@ -116,7 +114,7 @@ def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str],
     try:
         name = external_name(str(uuid.UUID(workspace)))
     except ValueError:
-        raise Problem(f"“{workspace}” is no id of a workspace. It stands on its page.") from None
+        raise Problem(f"“{workspace}” is not a workspace id. Copy it from the workspace's page.") from None
     _require_user(folder)
     suspending = Suspending(folder.local, folder.driver_instance)
 
@@ -136,7 +134,7 @@ def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str],
 def _require_user(folder: NodeFolder) -> None:
     """Raise `Problem` for a user other than the node's: the worker could not read the result."""
     if folder.local.exists() and (owner := folder.local.stat().st_uid) != os.geteuid():
-        raise Problem(f"{folder.home} belongs to the user with the number {owner}.", "Run this as that user.")
+        raise Problem(f"{folder.home} belongs to the user with ID {owner}.", "Run this as that user.")
 
 
 def _data(workspace: str, report: Report) -> dict[str, object]:
@@ -156,11 +154,11 @@ def _require(report: Report, folder: NodeFolder) -> None:
     if report.problem == Why.NOT_GRANTED:
         raise Problem(_not_granted(report.detail, grant.load(folder.local)))
     if report.short is not None:
-        where = "within its limit of memory" if report.short.where == "workspace" else "on this machine"
+        where = "within its memory limit" if report.short.where == "workspace" else "on this machine"
         needed, free = report.short.needed_bytes / 2**30, report.short.free_bytes / 2**30
         raise Problem(
-            f"There is no room: {needed:.1f} GiB are needed and {free:.1f} GiB are free {where}.",
-            "Stop it instead, or give its size more memory.",
+            f"Not enough memory: {needed:.1f} GiB needed, {free:.1f} GiB free {where}.",
+            "Stop the workspace instead, or give its flavor more memory.",
         )
     said = f" ({report.detail})" if report.detail else ""
     end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_END[report.end]}"
@@ -172,4 +170,4 @@ def _not_granted(refusal: str, trial: Trial | None) -> str:
         return _GRANT[refusal]
     code, _, detail = trial.problem.partition(": ")
     said = f" ({detail})" if detail else ""
-    return f"The trial has not succeeded. {_TRIAL.get(code, code)}{said}"
+    return f"The test failed. {_TRIAL.get(code, code)}{said}"

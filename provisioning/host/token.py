@@ -26,7 +26,7 @@ def parse(text: str) -> JoinToken:
     found = _TOKEN.fullmatch(text.strip())
     if found is None:
         raise Problem(
-            "This is no token to join with: one begins with berth-join. and has four parts.",
+            "This is not a join token. Join tokens begin with berth-join. and have 4 parts.",
             "Copy the whole command from the pool's page.",
         )
     return JoinToken(found[0], found[1], found[3])
@@ -43,7 +43,7 @@ def check_url(text: str) -> str:
     plain = not (parts.path or parts.query or parts.fragment or parts.username)
     if parts.scheme != "https" or not parts.hostname or not port or not plain:
         raise Problem(
-            f"“{text}” is not the address that machines join.",
+            f"“{text}” is not an address that machines can join.",
             "Copy it from the pool's page: it begins with https:// and has a port.",
         )
     return text
@@ -53,8 +53,8 @@ def check_name(name: str) -> str:
     """Return a valid node name. Raises `Problem`."""
     if not _NAME.fullmatch(name):
         raise Problem(
-            f"“{name}” is no name of a node.",
-            "Give one with --name: small letters, digits and hyphens, at most 63.",
+            f"“{name}” is not a valid node name.",
+            "Set --name: up to 63 lowercase letters, digits and hyphens.",
         )
     return name
 

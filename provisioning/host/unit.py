@@ -73,7 +73,7 @@ class Unit:
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Problem(f"`{words}` does not work ({error}).", "See whether systemd answers.") from error
+            raise Problem(f"`{words}` does not work ({error}).", "Check that systemd runs.") from error
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise Problem(f"`{words}` failed: {said}", f"See: journalctl {self._own()}-u {NAME}")
@@ -90,7 +90,7 @@ def find(environ: Mapping[str, str]) -> Unit | str:
     if os.geteuid() == 0:
         return Unit(SYSTEM_UNITS / NAME, user=False, systemctl=program, version=_version(program))
     if not environ.get("XDG_RUNTIME_DIR"):
-        return "This user has no session of systemd here (XDG_RUNTIME_DIR is not set)."
+        return "This user has no systemd session here (XDG_RUNTIME_DIR is not set)."
     config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return Unit(config / "systemd" / "user" / NAME, user=True, systemctl=program, version=_version(program))
 
@@ -101,7 +101,7 @@ def lingers() -> bool:
 
 
 def linger_hint() -> str:
-    return f"It ends when you sign out, unless you run: sudo loginctl enable-linger {_user()}"
+    return f"The node stops when you sign out, unless you run: sudo loginctl enable-linger {_user()}"
 
 
 def command(folder: NodeFolder) -> str:

@@ -19,8 +19,8 @@ def check_platform() -> None:
     """Raise `Problem` unless this is Linux: services are watched through /proc and pidfd."""
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         raise Problem(
-            f"Berth's services run on Linux; this is {sys.platform}.",
-            "Use compose.yaml there (docs/containers.md).",
+            f"Berth's services need Linux; this is {sys.platform}.",
+            "Use compose.yaml (docs/containers.md).",
         )
 
 
@@ -42,7 +42,7 @@ def prepare(home: Path, *, private: Sequence[str], others: Sequence[str], again:
             probe.flush()
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise Problem(f"The disk under {home} is full.", "Free some space, then run it again.") from error
+            raise Problem(f"The disk under {home} is full.", "Free some space, then try again.") from error
         raise Problem(
             f"BERTH_HOME {home} cannot be written ({error.strerror}).",
             f"Make it writable for this user, or choose another: BERTH_HOME=~/berth {again}",

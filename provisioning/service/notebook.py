@@ -65,7 +65,7 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
     `logs` is the folder for pip's output.
     """
     if environ.get("BERTH_SKIP_NOTEBOOK", "") not in {"", "0"}:
-        return "left out (BERTH_SKIP_NOTEBOOK)"
+        return "skipped (BERTH_SKIP_NOTEBOOK)"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     given = environ.get("BERTH_NOTEBOOK_ENV")
     if given:
@@ -75,12 +75,12 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
         except PermissionError as error:
             raise Problem(
                 f"BERTH_NOTEBOOK_ENV is {target}, which this user cannot open.",
-                "Let this user read it and its parent folders, or unset BERTH_NOTEBOOK_ENV.",
+                "Make it readable for this user, or unset BERTH_NOTEBOOK_ENV.",
             ) from error
         if not there:
             raise Problem(
                 f"BERTH_NOTEBOOK_ENV is {target}, which has no bin/python.",
-                "Name a virtual environment, or unset it.",
+                "Set it to a virtual environment, or unset it.",
             )
         point(folder / NAME, target)
         return f"{target}"
@@ -113,7 +113,7 @@ def point(link: Path, target: Path) -> None:
     if link.is_symlink() and link.readlink() == target:
         return
     if link.is_dir() and not link.is_symlink():
-        raise Problem(f"{link} is a folder, and should be a link that Berth makes.", "Move it away.")
+        raise Problem(f"{link} is a folder where Berth needs a link.", "Move the folder away.")
     temporary = link.with_name(f".{link.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)

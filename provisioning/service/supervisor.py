@@ -129,12 +129,12 @@ class Supervisor:
                 service.detail = _exit_words(code)
                 # A process killed from outside had no time to log a reason.
                 words = self.last_words(name, since=log_size) if code >= 0 else ""
-                service.detail += f"; its last words: {words.rstrip('.')}" if words else ""
+                service.detail += f"; last log line: {words.rstrip('.')}" if words else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
             service.restarts += 1
             self._to(service, State.RESTARTING)
-            self._announce(f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.")
+            self._announce(f"{name} {service.detail}. {repaired}Restarting in {delay_s:.1f} s.")
             await asyncio.sleep(delay_s)
 
     def _spawn(self, service: Service) -> int:
@@ -187,7 +187,7 @@ class Supervisor:
             service.ready.set()
             self._to(service, State.RUNNING)
             if service.restarts:
-                self._announce(f"{service.program.name} runs again.")
+                self._announce(f"{service.program.name} is running again.")
 
     @staticmethod
     def _answers(service: Service) -> bool:

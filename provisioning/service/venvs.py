@@ -68,7 +68,7 @@ def build(
         if importlib.util.find_spec(module) is None:
             version = ".".join(map(str, sys.version_info[:2]))
             raise Problem(
-                f"This Python has no “{module}” module, which makes virtual environments.",
+                f"This Python has no “{module}” module for virtual environments.",
                 f"On Debian or Ubuntu: apt install python{version}-venv. Then run the command again.",
             )
     total = count_packages(lock)
@@ -78,7 +78,7 @@ def build(
     with log.open("w") as output:
         usable = not clear and _runs(target / "bin" / "python")
         if not usable:
-            progress("making the environment")
+            progress("creating the environment")
             _run([python, "-m", "venv", "--clear", str(target)], output, environ, lambda _: None, log)
         seen = 0
 
@@ -86,7 +86,7 @@ def build(
             nonlocal seen
             if line.startswith("Collecting "):
                 seen += 1
-                progress(f"fetching package {seen} of {total}")
+                progress(f"downloading package {seen} of {total}")
             elif line.startswith("Installing collected packages"):
                 progress(f"installing {total} packages")
 
@@ -149,12 +149,12 @@ def _problem(lines: list[str], log: Path) -> Problem:
         return Problem("The disk is full.", f"Free some space. {again}")
     if "DO NOT MATCH THE HASHES" in text:
         return Problem(
-            "A downloaded package is not the one that the lock file names.",
+            "A downloaded package does not match the lock file.",
             f"Check the package index that pip uses (`pip config list`). {again}",
         )
     if any(sign in text for sign in _OFFLINE):
         return Problem(
-            "pip could not get the packages: the package index did not answer or lacks one of them.",
+            "pip could not download the packages: the package index did not answer or lacks one.",
             f"Check the network, or point PIP_INDEX_URL at a mirror. {again} Details: {log}",
         )
     last = next((line for line in reversed(lines) if line.strip()), "no output")

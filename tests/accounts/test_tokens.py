@@ -298,7 +298,7 @@ def test_the_command_takes_scopes_name_and_days(alice, clock):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nobody"], "no user"),
+        (["nobody"], "not found"),
         (["alice", "--scopes", "nonsense"], "nonsense"),
         (["alice", "--days", "-1"], "negative"),
         (["alice", "--name", " "], "name"),

@@ -53,18 +53,18 @@ def test_from_making_to_deleting(home: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_fails_or_is_not_there_says_so(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     becomes(monkeypatch, state="failed", reason=Reason(ArchiveCode.NODE_GONE, {"node": "gpu-a"}).as_json())
     failed = home("files", "archives", "make", "mine", "--name", "twice", "--wait")
-    assert failed.code == 1 and "“twice” was not made: " in failed.err and "gpu-a" in failed.err
+    assert failed.code == 1 and "“twice” was not created: " in failed.err and "gpu-a" in failed.err
     HomeArchive.objects.update(state="ready", reason={})
 
     becomes(monkeypatch, state="ready", reason=Reason(ArchiveCode.DAMAGED).as_json())
     damaged = home("files", "archives", "restore", "mine", "twice", "--wait", "-y")
-    assert damaged.code == 1 and "Your home folder is as it was: " in damaged.err
+    assert damaged.code == 1 and "Your home folder is unchanged: " in damaged.err
 
     assert home("files", "archives", "make", "mine", "--name", "twice").code == 0
     refused = home("files", "archives", "make", "mine", "--json")
     assert (refused.code, refused.json["error"]["status"]) == (1, 409)
     several = home("files", "archives", "cancel", "mine", "twice")
-    assert several.code == 2 and "Name one by its id" in several.err
+    assert several.code == 2 and "Choose one by id" in several.err
     making = HomeArchive.objects.get(state="making")
     assert home("files", "archives", "cancel", "mine", str(making.pk)).code == 0
     assert home("files", "archives", "restore", "mine", "nothing", "-y").code == 5

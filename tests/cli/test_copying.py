@@ -222,7 +222,7 @@ def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path
     (home / "project").write_text("a file")
     for force in ((), ("-f",)):
         refused = as_bob("cp", "-r", "project", "mine:", *force)
-        assert refused.code == 2 and "no folder" in refused.err
+        assert refused.code == 2 and "a folder" in refused.err
     (home / "project").unlink()
     (home / "project/run.sh").mkdir(parents=True)
     refused = as_bob("cp", "-r", "-f", "project", "mine:")
@@ -243,7 +243,7 @@ def test_cut_off_on_the_way_there(
 ) -> None:
     monkeypatch.setattr(Cut, "puts", 3)
     done = as_bob("cp", "-r", "project", "mine:")
-    assert done.code == 4 and "2 of 4 files were sent and stay." in done.err
+    assert done.code == 4 and "2 of 4 files were uploaded and stay." in done.err
     assert len([data for data in told(home / "project").values() if data is not None]) == 2
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
     assert told(home / "project") == told(here / "project")
@@ -304,5 +304,5 @@ def test_what_cannot_be_read(as_bob: Any, home: Path, here: Path, monkeypatch: p
     deep.mkdir(parents=True)
     (home / "deep/file").write_text("x")
     done = as_bob("cp", "-r", "mine:deep", "got")
-    assert done.code == 1 and "could not be read" in done.err and "d/d/d" in done.err
+    assert done.code == 1 and "Not readable in the workspace" in done.err and "d/d/d" in done.err
     assert (here / "got/file").exists()

@@ -71,7 +71,7 @@ def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, tea
     assert "environment  tools" in as_olga("show", "job").out
     assert as_olga("up", *asked, "--name", "job", "--reuse").code == 0
     other = as_olga("up", "--environment", "minimal", "--name", "job", "--reuse")
-    assert other.code == 2 and "with the environment tools, and not minimal" in other.err
+    assert other.code == 2 and "with environment tools, not minimal" in other.err
     missing = as_olga("up", "--environment", "none-such")
     assert missing.code == 1 and "Environment not found" in missing.err
     assert as_olga("preview", *asked[:4], "--environment", "none-such").code == 1
@@ -91,7 +91,7 @@ def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, betwee
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
     assert ran.code == 1
     assert f"{file}, line 2" in ran.err
-    assert "  | no pandsa in the index    <-- went wrong here" in ran.err
+    assert "  | no pandsa in the index    <-- failed here" in ran.err
     assert "That is all" not in ran.err
     # Mended, it is the next version.
     file.write_text("numpy\npandas\n")
@@ -110,7 +110,7 @@ def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent,
     time_s = str(round(environments.LOOK_S * 1.5))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)
     assert ran.code == 6
-    assert "cannot reach the package index: It went wrong. It is tried again." in ran.err
+    assert "cannot reach the package index: It went wrong. Retrying." in ran.err
 
 
 def test_a_list_of_powershell_is_read(as_olga, tmp_path):

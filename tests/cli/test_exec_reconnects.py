@@ -128,14 +128,14 @@ def test_an_expired_token_is_exit_code_3(run: Any) -> None:
 def test_a_command_that_is_gone_is_said(run: Any, state: str, status: int) -> None:
     jupyter = Jupyter(says("one "))
     jupyter.status = status
-    with pytest.raises(Unreachable, match="and the command with it"):
+    with pytest.raises(Unreachable, match="connection to the command was lost"):
         run(jupyter, state)
 
 
 def test_an_end_that_was_missed_is_said(run: Any) -> None:
     jupyter = Jupyter(says("one "), waits)
     jupyter.kernel["execution_state"] = "idle"
-    with pytest.raises(Unreachable, match="its exit code with it"):
+    with pytest.raises(Unreachable, match="exit code is unknown"):
         run(jupyter, "running")
 
 

@@ -194,7 +194,7 @@ def test_a_connection_that_leads_nowhere_ends_and_is_told(
     meanwhile(work)
     ran = as_bob("port-forward", "job", f"{unused_port}:{NOBODY}")
     assert ran.code == 130
-    assert ran.out == f"127.0.0.1:{unused_port} leads to port {NOBODY} of job.\n"
+    assert ran.out == f"127.0.0.1:{unused_port} forwards to port {NOBODY} of job.\n"
     assert ran.err == f"Nothing listens on port {NOBODY} of job.\nInterrupted.\n"
     meanwhile(lambda port: exchanged(port, b"x") and None)
     ran = as_bob("port-forward", "job", f"0:{CLOSED}")
@@ -216,7 +216,7 @@ def test_it_ends_with_the_workspace_and_with_the_token(as_bob: Any, origin: Orig
 
     meanwhile(stop, interrupt=False)
     ran = as_bob("port-forward", "job", f"0:{ECHOES}")
-    assert ran.code == 1 and "job is stopped: nothing is forwarded any more." in ran.err
+    assert ran.code == 1 and "job is stopped. Forwarding has ended." in ran.err
     Workspace.objects.update(state=State.RUNNING)
     meanwhile(lambda _: ApiToken.objects.all().delete() and None, interrupt=False)
     ran = as_bob("port-forward", "job", f"0:{ECHOES}", "--json")
@@ -228,13 +228,13 @@ def test_what_cannot_be_forwarded_is_said_at_once(as_bob: Any, origin: Origin) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = as_bob("port-forward", "job", "0:80", f"{port}:80")
-        assert ran.code == 2 and f"Port {port} of this machine is taken." in ran.err and "0:80" in ran.err
+        assert ran.code == 2 and f"Port {port} of this machine is in use." in ran.err and "0:80" in ran.err
         assert ran.out == ""
     for wrong in ("0", "65536", "a", "1:2:3", "-1:80", "80:0"):
         assert as_bob("port-forward", "job", "--", wrong).code == 2, wrong
     origin.status = 404
     ran = as_bob("port-forward", "job", "0:80")
-    assert ran.code == 1 and "runs no Jupyter that forwards ports" in ran.err
+    assert ran.code == 1 and "has no Jupyter that forwards ports" in ran.err
     origin.status = 403
     ran = as_bob("port-forward", "job", "0:80")
     assert ran.code == 3 and "workspaces:connect" in ran.err

@@ -123,7 +123,7 @@ def test_the_link_of_two_nodes_has_the_verdict_of_both(
 
 def test_a_node_that_is_not_there(as_olga: Any) -> None:
     ran = as_olga("gpu", "check", "--node", "node-1", "--with", "nowhere")
-    assert ran.code == 69 and "There is no node 'nowhere'." in ran.err
+    assert ran.code == 69 and "No node is named 'nowhere'." in ran.err
 
 
 def test_a_device_that_is_not_there(as_olga: Any) -> None:
@@ -133,4 +133,4 @@ def test_a_device_that_is_not_there(as_olga: Any) -> None:
 
 def test_the_portals_answer_may_take_too_long(as_olga: Any, sent: Broker) -> None:
     ran = as_olga("gpu", "check", "--device", Device.objects.get().uuid, "--timeout", "1")
-    assert ran.code == 75 and "the check goes on" in ran.err
+    assert ran.code == 75 and "The check continues" in ran.err

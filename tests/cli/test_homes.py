@@ -88,7 +88,7 @@ def test_homes_are_listed_kept_and_restored(archived, monkeypatch):
 
     monkeypatch.setattr("portal.cli.homes.time.sleep", made)
     restored = archived("homes", "restore", "vision")
-    assert (restored.code, restored.out) == (0, "vision/bob  this-machine  gpu-a  in use, or not counted\n")
+    assert (restored.code, restored.out) == (0, "vision/bob  this-machine  gpu-a  in use or not limited\n")
     assert archived("homes", "restore", "vision").code == 5
 
 

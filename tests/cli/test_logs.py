@@ -108,7 +108,7 @@ def test_a_connection_that_is_lost_loses_and_repeats_nothing(
     monkeypatch.setattr(Workspaces, "stream_logs", breaks)
     ran = as_bob("logs", "mine", "-f")
     assert (ran.code, ran.out) == (0, "one\ntwo\nthree\n")
-    assert "It broke. Trying again …" in ran.err
+    assert "It broke. Retrying …" in ran.err
 
 
 def test_the_last_words_of_what_fails_are_said(as_bob: Any, program: Program) -> None:

@@ -45,13 +45,13 @@ def test_who_one_is(as_bob, team):
 
 
 def test_a_stored_token_is_forgotten(berth, tmp_path):
-    assert berth("logout").out == "No token was stored.\n"
+    assert berth("logout").out == "No stored token.\n"
     stored = tmp_path / ".config" / "berth" / "config.json"
     stored.parent.mkdir(parents=True)
     stored.write_text(json.dumps({"url": "http://localhost:8000", "token": "berth_x"}))
     stored.chmod(stat.S_IRUSR | stat.S_IWUSR)
     ran = berth("logout")
-    assert ran.code == 0 and "Revoke it" in ran.out
+    assert ran.code == 0 and "To revoke it" in ran.out
     assert not stored.exists()
     assert berth("logout", "--json").json == {"forgotten": False}
 
@@ -116,7 +116,7 @@ def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
     with client, pytest.raises(Refused) as refused:
         waiting.wait_ready(client, client.workspaces.get(str(workspace.pk)), timeout_s=60, show=print)
     assert refused.value.exit_code == 7
-    assert "Ask for more at" in refused.value.next_action
+    assert "Request it at" in refused.value.next_action
 
 
 def test_what_goes_wrong_is_json_on_standard_output(as_bob):

@@ -46,13 +46,13 @@ def test_what_is_there_with_age_size_and_what_becomes_of_it(as_operator, team):
     assert ran.code == 0, ran.err
     head, folder, home = ran.out.splitlines()
     assert head.split()[:6] == ["ID", "WHAT", "NAME", "NODE", "SIZE", "AGE"]
-    assert "ws-rest" in folder and "7 MiB" in folder and "2 h" in folder and "removed in 21 h" in folder
+    assert "ws-rest" in folder and "7 MiB" in folder and "2 h" in folder and "deleted in 21 h" in folder
     assert f"{team.slug}/ghost" in home and "2.0 GiB" in home and "2 d" in home
-    assert home.endswith("stays until somebody removes it")
-    assert "ws-old" not in ran.out and "removed" in as_operator("orphans", "--all").out.splitlines()[-1]
+    assert home.endswith("stays until it is deleted")
+    assert "ws-old" not in ran.out and "deleted" in as_operator("orphans", "--all").out.splitlines()[-1]
     (only,) = as_operator("orphans", "--kind", "home", "--json").json
     assert only["id"].startswith(home.split()[0])
-    assert as_operator("orphans", "--node", "gpu-x").err == "Nothing is left over.\n"
+    assert as_operator("orphans", "--node", "gpu-x").err == "No orphans.\n"
 
 
 def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
     assert asked.code == 2 and "--yes" in asked.err and states()["ws-rest"] == "found"
     row = Orphan.objects.get(name="ws-rest")
     ran = as_operator("orphans", "rm", str(row.pk)[:8], "-y")
-    assert (ran.code, ran.out) == (0, "ws-rest on gpu-a is being removed.\n")
+    assert (ran.code, ran.out) == (0, "ws-rest on gpu-a is being deleted.\n")
     assert states() == {"ghost": "found", "ws-rest": "removing", "ws-old": "removed"}
 
     def refuse(_s: float) -> None:
@@ -76,12 +76,12 @@ def test_a_home_goes_only_when_its_name_is_typed(as_operator, team, sent, monkey
     unasked = as_operator("orphans", "rm", name, "--yes")
     assert unasked.code == 2 and f"--confirm {name}" in unasked.err
     monkeypatch.setattr("sys.stdin", Keyboard("y\n"))
-    assert as_operator("orphans", "rm", name).err == "berth: Nothing was changed.\n"
+    assert as_operator("orphans", "rm", name).err == "berth: Nothing changed.\n"
     assert as_operator("orphans", "rm", name, "--confirm", "ghost").code == 1, "the portal looks at it too"
     assert states()["ghost"] == "found"
     monkeypatch.setattr("sys.stdin", Keyboard(f"{name}\n"))
     ran = as_operator("orphans", "rm", name)
-    assert ran.code == 0 and "nothing brings them back" in ran.out and states()["ghost"] == "removing"
+    assert ran.code == 0 and "permanently deleted" in ran.out and states()["ghost"] == "removing"
 
 
 def test_what_cannot_be_removed(as_operator, bob, monkeypatch):

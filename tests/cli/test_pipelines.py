@@ -38,7 +38,7 @@ def test_reuse_takes_what_is_there(as_bob: Any, workers: None) -> None:
     assert (ran.code, ran.out) == (0, "job is stopped (simulated)\n"), ran.err
     started = as_bob(*UP, "--reuse", "--wait", "--json")
     assert (started.json["id"], started.json["state"]) == (first.json["id"], "running")
-    assert as_bob("rm", "job", "--yes", "--wait").out == "job is deleted.\n"
+    assert as_bob("rm", "job", "--yes", "--wait").out == "job deleted.\n"
     assert Workspace.objects.get().state == State.TERMINATED
     assert as_bob("rm", "job", "--yes").code == 5
     assert as_bob("rm", "job", "--yes", "--ignore-missing").code == 0
@@ -47,7 +47,7 @@ def test_reuse_takes_what_is_there(as_bob: Any, workers: None) -> None:
 def test_reuse_takes_no_other_one(as_bob: Any) -> None:
     assert as_bob(*UP).code == 0
     ran = as_bob("up", "--flavor", "sim-h100-x1", "--name", "job", "--reuse")
-    assert ran.code == 2 and "with the flavor sim-cpu" in ran.err
+    assert ran.code == 2 and "with flavor sim-cpu" in ran.err
     assert as_bob("up", "--reuse").code == 2
     assert Workspace.objects.count() == 1
 
@@ -102,7 +102,7 @@ def test_a_denial_is_reported(as_bob: Any, workers: None, petra: Any) -> None:
 
 def test_without_waiting_the_workspace_is_there_at_once(as_bob: Any, petra: Any) -> None:
     ran = as_bob(*ASKING)
-    assert ran.code == 0 and "job is pending (simulated), waits for approval" in ran.err
+    assert ran.code == 0 and "job is pending (simulated), waiting for approval" in ran.err
     late = as_bob(*ASKING, "--reuse", "--wait", "--timeout", "1")
     assert late.code == 6, late.err
     assert as_bob("up", "--flavor", "sim-h100-x1", "--ask-hours", "2").code == 2
@@ -116,7 +116,7 @@ def test_a_stopped_one_is_requested_too(as_bob: Any, bob: Any, team: Any, pool: 
     )
     ran = as_bob(*ASKING, "--reuse")
     request = QuotaRequest.objects.get()
-    assert ran.code == 7 and f"It is requested ({str(request.pk)[:8]})." in ran.err
+    assert ran.code == 7 and f"Approval requested ({str(request.pk)[:8]})." in ran.err
     assert request.workspace is None
 
 
@@ -129,20 +129,20 @@ def test_a_request_that_comes_too_late_is_cancelled(as_bob: Any, petra: Any) -> 
 def test_waiting_for_the_end_has_an_end(as_bob: Any, bob: Any, team: Any, pool: Any) -> None:
     WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.STOPPING)
     ran = as_bob("stop", "job", "--wait", "--timeout", "1")
-    assert ran.code == 6 and "its end goes on" in ran.err
+    assert ran.code == 6 and "It is still stopping" in ran.err
 
 
 def test_what_is_late_is_deleted(as_bob: Any) -> None:
     ran = as_bob(*UP, "--wait", "--timeout", "1", "--clean-up")
     assert ran.code == 6
-    assert "job is deleted." in ran.err and "it is deleted." in ran.err
+    assert "job deleted." in ran.err and "It is deleted." in ran.err
     assert Workspace.objects.get().state in GOING
 
 
 def test_what_was_there_before_is_left_as_it_is(as_bob: Any) -> None:
     assert as_bob(*UP).code == 0
     ran = as_bob(*UP, "--reuse", "--wait", "--timeout", "1", "--clean-up")
-    assert ran.code == 6 and "its start goes on" in ran.err
+    assert ran.code == 6 and "Its start continues" in ran.err
     assert Workspace.objects.get().state == State.PROVISIONING
 
 
@@ -205,8 +205,8 @@ def test_exec_needs_a_command_and_something_that_runs(as_bob: Any) -> None:
         (302, 302, 3, "workspaces:connect"),
         (403, 403, 3, "workspaces:connect"),
         # An app behind an open door that refuses what it does not know, as marimo does.
-        (401, 200, 1, "runs no Jupyter"),
-        (404, 404, 1, "runs no Jupyter"),
+        (401, 200, 1, "has no Jupyter"),
+        (404, 404, 1, "has no Jupyter"),
         (201, 200, 1, "Jupyter"),
     ],
 )

@@ -57,7 +57,7 @@ def test_proposals_are_listed_and_one_is_applied(as_bob, olga, proposal, monkeyp
     missing = as_bob("rebalancing", "apply", "nothing", "--yes")
     assert missing.code == 5 and "berth rebalancing" in missing.err
     RebalanceProposal.objects.update(state="withdrawn")
-    assert as_bob("rebalancing").err == "Nothing is proposed.\n"
+    assert as_bob("rebalancing").err == "No proposals.\n"
     assert "withdrawn" in as_bob("rebalancing", "--all").out
 
 
@@ -71,7 +71,7 @@ def test_what_was_applied_is_said(as_bob, olga, proposal, monkeypatch):
 
 
 def test_members_see_how_much_of_their_gpus_they_use(as_bob, bob, team, monkeypatch):
-    assert as_bob("efficiency").err == "You have no workspace that runs.\n"
+    assert as_bob("efficiency").err == "You have no running workspaces.\n"
     dan = MembershipFactory(team=team, user__username="dan").user
     pool = local_pool_with(node_info(gpus=1))
     running = {"team": team, "pool": pool, "state": State.RUNNING, "generation": 1}

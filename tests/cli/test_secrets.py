@@ -17,7 +17,7 @@ def feed(monkeypatch, data: bytes) -> None:
 def test_from_saving_to_deleting(as_bob, monkeypatch):
     feed(monkeypatch, f"{VALUE}\n".encode())
     ran = as_bob("secret", "set", "API_KEY", "--description", "For W&B", "--everywhere")
-    assert (ran.code, ran.out) == (0, "API_KEY is saved.\n"), ran.err
+    assert (ran.code, ran.out) == (0, "Secret API_KEY saved.\n"), ran.err
     row = Secret.objects.get()
     assert unseal(row.sealed, purpose=purpose_of(row)) == VALUE and row.everywhere
     feed(monkeypatch, b"-----KEY-----\n")
@@ -29,7 +29,7 @@ def test_from_saving_to_deleting(as_bob, monkeypatch):
     ]
     assert "planted" not in listed.out + as_bob("secret", "ls", "--json").out
     assert as_bob("secret", "rm", "API_KEY").code == 2
-    assert as_bob("secret", "rm", "API_KEY", "--yes").out == "API_KEY is deleted.\n"
+    assert as_bob("secret", "rm", "API_KEY", "--yes").out == "Secret API_KEY deleted.\n"
     assert as_bob("secret", "rm", "API_KEY", "--yes").code == 5
 
 
@@ -49,7 +49,7 @@ def test_what_is_refused(as_bob, monkeypatch):
 def test_a_place_in_vault(as_bob, monkeypatch, settings):
     settings.BERTH_VAULT_ADDR = "https://vault.example.org"
     ran = as_bob("secret", "set", "API_KEY", "--vault", "berth/users/bob/wandb#api_key")
-    assert (ran.code, ran.out) == (0, "API_KEY is saved.\n"), ran.err
+    assert (ran.code, ran.out) == (0, "Secret API_KEY saved.\n"), ran.err
     row = Secret.objects.get()
     assert (row.vault_path, row.vault_key, row.sealed) == ("berth/users/bob/wandb", "api_key", "")
     assert "env, in Vault" in as_bob("secret", "ls").out

@@ -60,7 +60,7 @@ def test_a_token_from_its_issue_to_its_end(as_alice, ci, monkeypatch):
     twice = as_alice(SA, "revoke", "ci", "nightly", "-y")
     assert twice.code == 2 and "2 tokens" in twice.err
     assert as_alice(SA, "revoke", "ci", token.prefix).code == 2
-    assert as_alice(SA, "revoke", "ci", str(token.pk), "-y").out == f"{token.prefix}… is revoked.\n"
+    assert as_alice(SA, "revoke", "ci", str(token.pk), "-y").out == f"Token {token.prefix}… revoked.\n"
     token.refresh_from_db()
     assert token.revoked_at is not None
     assert as_alice(SA, "revoke", "ci", token.prefix, "-y").code == 5
@@ -111,7 +111,7 @@ def test_a_trust_rule_from_its_making_to_its_end(as_alice, ci, settings):
     assert twice.code == 2 and "2 trust rules" in twice.err
     assert as_alice(SA, "untrust", "ci", again["id"], "-y", "--json").json["deleted"] is True
     assert as_alice(SA, "untrust", "ci", "deploy").code == 2, "nobody was there to be asked"
-    assert as_alice(SA, "untrust", "ci", "deploy", "-y").out == "“deploy” is deleted.\n"
+    assert as_alice(SA, "untrust", "ci", "deploy", "-y").out == "Trust rule “deploy” deleted.\n"
     assert as_alice(SA, "untrust", "ci", "deploy", "-y").code == 5
     assert not TrustRule.objects.exists()
 

@@ -51,9 +51,7 @@ def test_plan_says_by_its_exit_code_whether_anything_differs(tmp_path, capsys, s
     assert run(portal, "plan", "-f", str(file)) == code
     assert portal.sent == [("plan", "berth: 1\n", False)]
     out = capsys.readouterr().out
-    assert out == (
-        "~ flavors small\n    cpu_milli: 1000 → 2000\n" if steps else "The site is as the file says.\n"
-    )
+    assert out == ("~ flavors small\n    cpu_milli: 1000 → 2000\n" if steps else "No changes.\n")
 
 
 def test_apply_sends_the_file(tmp_path, capsys):

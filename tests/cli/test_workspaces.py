@@ -214,13 +214,13 @@ def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPa
 
     assert as_bob("packages", "mine").out.splitlines()[1].split() == ["polars", "1.9.0", "1.8.0"]
     assert as_bob("packages", "mine", "--json").json["requirements"] == "polars==1.9.0\n"
-    assert "next start removes" in as_bob("packages", "mine", "--reset").out
+    assert "next start deletes" in as_bob("packages", "mine", "--reset").out
     workspace.refresh_from_db()
     assert workspace.packages_reset_after == workspace.generation
-    assert "stay" in as_bob("packages", "mine", "--keep").out
+    assert "are kept" in as_bob("packages", "mine", "--keep").out
     assert as_bob("packages", "mine", "--save", "Mine").code == 1
     Membership.objects.filter(user=bob).update(role=Role.OWNER)
-    assert "environment mine is made" in as_bob("packages", "mine", "--save", "Mine").out
+    assert "Environment mine created" in as_bob("packages", "mine", "--save", "Mine").out
     assert as_bob("packages", "mine", "--everybody").code == 2
     monkeypatch.setattr(own_packages, "read", lambda **_: own_packages.OwnPackages())
     assert as_bob("packages", "mine").out == ""

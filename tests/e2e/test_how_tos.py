@@ -99,7 +99,7 @@ def test_the_administrators_tutorial_and_monitoring(here: HowToMachine) -> None:
     ask(here, secret, "POST", "quotas", {"team": "vision", "resource": "cpu", "quota": 4000})
     said = here.do(as_a_file, given=f"{secret}\n")
     assert "Signed in at http://localhost:8000 as admin." in said
-    assert said.rstrip().endswith("The site is as the file says."), said
+    assert said.rstrip().endswith("No changes."), said
     assert "vision" in here.do("cat site.yaml")
 
 

@@ -216,7 +216,7 @@ def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -
     is_refused_with_its_line(admin, name)
     # Whoever has applied it sees the line in a terminal, too.
     again = berth_cli("environments", "build", name, "--wait")
-    assert again.returncode == 1 and "<-- went wrong here" in again.stderr, again
+    assert again.returncode == 1 and "<-- failed here" in again.stderr, again
     assert "line 2" in again.stderr and WRONG in again.stderr, again
 
     write(("six",))

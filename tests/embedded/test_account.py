@@ -90,7 +90,7 @@ def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -
 @pytest.mark.parametrize(
     ("environ", "why"),
     [
-        ({"DATABASE_URL": "sqlite:////srv/database.sqlite3"}, "names a file"),
+        ({"DATABASE_URL": "sqlite:////srv/database.sqlite3"}, "is a file"),
         ({"DATABASE_URL": "postgresql:///berth"}, "is a socket"),
         ({"DATABASE_URL": "postgresql://%2Frun%2Fpostgresql/berth"}, "is a socket"),
         ({"BERTH_NODE_UIDS": "199997-201000"}, "is one of BERTH_NODE_UIDS"),
@@ -117,7 +117,7 @@ def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: 
 @root_only
 def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None:
     """Whoever makes it may make it root's alone, as an agent of Vault's does."""
-    with pytest.raises(Unusable, match="is not there yet"):
+    with pytest.raises(Unusable, match="does not exist"):
         choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
 
 

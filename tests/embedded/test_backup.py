@@ -132,7 +132,7 @@ def test_one_that_failed_leaves_nothing(
             backup.back_up(portal, HERE, tmp_path / "kept", console)
     assert not (tmp_path / "kept").exists()
     backup.back_up(portal, HERE, tmp_path / "kept", console)
-    with pytest.raises(Problem, match="is there already"):
+    with pytest.raises(Problem, match="already exists"):
         backup.back_up(portal, HERE, tmp_path / "kept", console)
 
 
@@ -155,7 +155,7 @@ def test_a_restore_that_is_cut_off_is_run_again(
         patched.setattr(backup.shutil, "move", move)
         with pytest.raises(KeyboardInterrupt):
             backup.restore(portal, HERE, tmp_path / "kept", console, replace=True)
-    with pytest.raises(Problem, match="was cut off"):
+    with pytest.raises(Problem, match="was interrupted"):
         preflight.prepare_home(portal.home)
     backup.restore(portal, HERE, tmp_path / "kept", console, replace=True)
     assert words(portal.home / database_place.FOLDER) == ["then"]
@@ -182,11 +182,11 @@ def test_what_is_no_whole_backup_is_refused(portal: Instance, tmp_path: Path, co
     (kept / "keys" / "value").unlink()
     refused("is damaged: keys/value")
     (kept / backup.MANIFEST).write_text(json.dumps(json.loads(manifest) | {"version": "99.0.0"}))
-    refused("is of Berth 99.0.0")
+    refused("is from Berth 99.0.0")
     (kept / backup.MANIFEST).write_text("{}")
-    refused("is no backup")
+    refused("is not a backup")
     (kept / backup.MANIFEST).unlink()
-    refused("is no backup")
+    refused("is not a backup")
     assert {name: text for name, text in everything(portal.home).items() if name != "run/up.lock"} == before
 
 
@@ -195,7 +195,7 @@ def test_not_while_it_runs_and_not_of_a_server(portal: Instance, tmp_path: Path,
     portal.run_dir.mkdir(exist_ok=True)
     with (
         instance_lock.hold(portal.run_dir, refusal=lambda _: Problem("taken")),
-        pytest.raises(Problem, match="Berth runs here"),
+        pytest.raises(Problem, match="Berth is running here"),
     ):
         backup.restore(portal, HERE, tmp_path / "kept", console, replace=True)
     with pytest.raises(Problem, match="pg_dump"):
@@ -215,7 +215,7 @@ def test_by_the_command(
     monkeypatch.setenv("BERTH_HOME", str(portal.home))
     monkeypatch.delenv("DATABASE_URL", raising=False)
     assert main(["backup", str(tmp_path / "kept")]) == 0
-    assert "Home folders are not in it" in capsys.readouterr().out
+    assert "Home folders are not included" in capsys.readouterr().out
     assert main(["restore", str(tmp_path / "kept")]) == 1
     assert "--replace" in "".join(capsys.readouterr())
     assert main(["restore", "--replace", str(tmp_path / "kept")]) == 0

@@ -101,7 +101,7 @@ def test_a_silent_process_is_named_with_how_long(
 def test_without_redis_the_workers_are_not_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     found = parts(monkeypatch, None)
     assert not found["redis"].ok and "ConnectionError" in found["redis"].detail
-    assert "not known" in found["control"].detail and not found["control"].ok
+    assert "unknown" in found["control"].detail and not found["control"].ok
     assert found["database"].ok
 
 

@@ -53,7 +53,7 @@ def test_a_browser_gets_our_page_which_tries_again_by_itself(without_web: Instan
     page = answered(without_web, "/workspaces/new/?flavor=gpu-1", BROWSER)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<title>Berth is starting" in page.text
-    assert "What runs goes on, and nothing is lost." in page.text
+    assert "Running work continues, and nothing is lost." in page.text
     assert page.text.count("<a ") == 1, "one next action"
     assert '<meta http-equiv="refresh" content="5">' in page.text
     assert "Bad Gateway" not in page.text
@@ -92,7 +92,7 @@ def test_the_gateway_process_has_the_page_too(without_web: Instance) -> None:
         (workspace, "/lab"),
     ):
         page = answered(without_web, path, {**BROWSER, "Host": host})
-        assert "Berth does not answer just now" in page.text
+        assert "Berth does not answer" in page.text
 
 
 def test_head_has_the_status_and_no_body(without_web: Instance) -> None:

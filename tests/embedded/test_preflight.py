@@ -34,7 +34,7 @@ def test_a_taken_port_is_named_with_its_holder_and_the_way_out(instance: Instanc
     assert done.returncode == 1
     assert "Traceback" not in done.stderr + done.stdout
     (line,) = done.stderr.splitlines()
-    assert f"Port {instance.port} (BERTH_PORT) is taken by" in line
+    assert f"Port {instance.port} (BERTH_PORT) is used by" in line
     assert f"(process {os.getpid()})" in line
     assert "BERTH_PORT=" in line
 
@@ -73,7 +73,7 @@ def test_a_taken_port_is_named_before_anything_is_installed(instance: Instance) 
             env=instance.variables(), capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert done.stderr.splitlines()[-1].startswith("provisioning.service.console.Problem"), done.stderr
-    assert f"Port {instance.web_port} (BERTH_WEB_PORT) is taken by" in done.stderr
+    assert f"Port {instance.web_port} (BERTH_WEB_PORT) is used by" in done.stderr
 
 
 def test_a_port_that_this_user_may_not_have(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_wrong_setting_is_one_line(instance: Instance) -> None:
     done = command(instance, "up", BERTH_PORT="eighty")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "  ✗ BERTH_PORT is “eighty”, which is not a port. Give a number from 1 to 65535."
+        "  ✗ BERTH_PORT is “eighty”, which is not a port. Set a number from 1 to 65535."
     ]
 
 
@@ -143,7 +143,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(instance: Instance, tmp_pa
     done = command(instance, "up", DATABASE_URL=f"sqlite:///{tmp_path}/missing/folder/db.sqlite3")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr + done.stdout
-    assert "The database does not work: unable to open database file Check DATABASE_URL" in done.stderr
+    assert "Database error: unable to open database file Check DATABASE_URL" in done.stderr
 
 
 def test_a_second_up_says_where_the_first_is(instance: Instance) -> None:
@@ -154,7 +154,7 @@ def test_a_second_up_says_where_the_first_is(instance: Instance) -> None:
     (line,) = done.stderr.splitlines()
     assert line == (
         f"  ✗ Berth already runs from {instance.home}: {instance.public_url} "
-        "See it with `make status`, stop it with `make down`."
+        "Check it with `make status`, stop it with `make down`."
     )
 
 

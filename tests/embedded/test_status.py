@@ -42,7 +42,7 @@ def test_how_many_there_are(workspaces: Says, counts: str, line: str) -> None:
 
 @pytest.mark.parametrize("code", ["raise SystemExit('the database is gone')", "print('nonsense')"])
 def test_a_database_that_fails(workspaces: Says, code: str) -> None:
-    assert workspaces(code) == "not known (the database did not answer)"
+    assert workspaces(code) == "unknown (the database did not answer)"
 
 
 def test_counting_that_takes_too_long_is_not_the_databases_word(

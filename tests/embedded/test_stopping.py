@@ -47,8 +47,8 @@ def answer_with(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "words"),
     [
         (None, ""),
-        (OSError(13, "Permission denied"), "; a home's file server may be left (Permission denied)"),
-        (MissingDependency("It needs x."), "; a home's file server may be left (It needs x.)"),
+        (OSError(13, "Permission denied"), "; a home's file server may still run (Permission denied)"),
+        (MissingDependency("It needs x."), "; a home's file server may still run (It needs x.)"),
     ],
 )
 def test_what_is_left_on_the_machine_is_told(
@@ -91,7 +91,7 @@ async def test_a_second_ctrl_c_leaves_them_running(
     up._on_signal(up_module.signal.SIGINT)
     async with asyncio.timeout(20):
         await stopping
-    assert "left running; the next start takes them over" in screen.getvalue()
+    assert "left running; the next start adopts them" in screen.getvalue()
 
 
 async def test_the_wait_has_a_limit(up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_workspaces_are_counted_by_state(local_pool: Pool) -> None:
 
 
 def test_stopping_waits_until_nothing_is_held(local_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert workspaces.stop() == "none was running"
+    assert workspaces.stop() == "none running"
     one = WorkspaceFactory(state=State.RUNNING, pool=local_pool)
     waits = []
 
@@ -151,6 +151,6 @@ def test_stopping_waits_until_nothing_is_held(local_pool: Pool, monkeypatch: pyt
 
 def test_what_does_not_stop_in_time_is_left_to_the_next_start(local_pool: Pool) -> None:
     one = WorkspaceFactory(state=State.RUNNING, pool=local_pool)
-    assert workspaces.stop(limit_s=0) == "0 stopped, 1 not within 0 s; the next start goes on with them"
+    assert workspaces.stop(limit_s=0) == "0 stopped, 1 not within 0 s; the next start continues"
     one.refresh_from_db()
     assert one.state == State.STOPPING

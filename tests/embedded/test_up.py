@@ -249,7 +249,7 @@ def test_a_killed_service_comes_back(running: Running, name: str) -> None:
     known = running.services()
     before = known[name]
     os.kill(before["pid"], signal.SIGKILL)
-    running.until(f"{name} runs again", limit_s=RECOVERY_LIMIT_S)
+    running.until(f"{name} is running again", limit_s=RECOVERY_LIMIT_S)
     after = running.services()[name]
     assert after["pid"] != before["pid"] and after["restarts"] == before["restarts"] + 1
     running.wait_healthy()
@@ -264,8 +264,8 @@ def test_a_redis_that_cannot_read_its_data_goes_on_without(running: Running) -> 
     for path in data.iterdir():
         path.write_bytes(b"\x00garbage" * 100)
     os.kill(running.services()["redis"]["pid"], signal.SIGKILL)
-    running.until("Its data was set aside", limit_s=RECOVERY_LIMIT_S)
-    running.until("redis runs again", limit_s=RECOVERY_LIMIT_S)
+    running.until("Its data was moved", limit_s=RECOVERY_LIMIT_S)
+    running.until("redis is running again", limit_s=RECOVERY_LIMIT_S)
     running.wait_healthy()
 
 
@@ -287,7 +287,7 @@ def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Ru
         again.process.wait()
         third = Running(running.instance)
         try:
-            assert "leftovers" in third.until("This machine")
+            assert "leftover" in third.until("This machine")
             third.until("Berth is ready")
             assert all(processes.started_at(pid) is None for pid in stuck)
             assert third.health()[0] == 200
@@ -313,7 +313,7 @@ def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> Non
         assert driver.files(team="lab", owner="ada", question=question)["ok"]["entries"] == []
         assert len(list(place.local_dir.glob("files-*"))) == 1
         up.process.send_signal(signal.SIGINT)
-        up.until("Berth is stopped. Workspaces go on", limit_s=60)
+        up.until("Berth is stopped. Workspaces keep running", limit_s=60)
         assert not list(place.local_dir.glob("files-*"))
         assert up.process.wait(timeout=60) == 0
         assert not any("Workspaces  " in line for line in up.lines)

@@ -121,11 +121,11 @@ def test_a_seal_taken_out_is_found_out_and_those_cut_off_by_a_head(sealed, capsy
     Event.objects.filter(pk__gte=last.first_id).delete()
     last.delete()
     call_command("verify_audit")
-    with pytest.raises(CommandError, match="the newest seals were cut off"):
+    with pytest.raises(CommandError, match="the newest seals were deleted"):
         call_command("verify_audit", "--head", head)
     AuditSeal.objects.get(number=1).delete()
     assert flaws() == [Flaw.SEAL_MISSING]
-    with pytest.raises(CommandError, match="Seal 2: the seal before it"):
+    with pytest.raises(CommandError, match="Seal 2: the previous seal"):
         call_command("verify_audit")
 
 

@@ -82,7 +82,7 @@ def test_without_it_the_machine_has_joined_and_says_how_to_go_on(
 def test_a_second_join_says_what_the_machine_is(join: Berth, doors: Doors) -> None:
     assert join().code == 0
     done = join()
-    assert done.code == 1 and "is the node b of https://" in done.err and "berth node leave" in done.err
+    assert done.code == 1 and "already the node b of https://" in done.err and "berth node leave" in done.err
     assert doors.paths().count("/nodes/v1/join") == 1
 
 
@@ -95,7 +95,7 @@ def test_the_folder_of_a_portal_is_not_taken(join: Berth, folder: NodeFolder) ->
 @pytest.mark.parametrize("token", ["", "berth-join.a.b", "berth-join.a.b." + "g" * 64, "x" * 300])
 def test_what_is_no_token_is_not_sent(berth: Berth, doors: Doors, token: str) -> None:
     done = berth("join", doors.url, "--token", token)
-    assert done.code == 1 and "no token to join with" in done.err and doors.asked == []
+    assert done.code == 1 and "not a join token" in done.err and doors.asked == []
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,20 @@ def test_what_is_no_token_is_not_sent(berth: Berth, doors: Doors, token: str) ->
 )
 def test_what_is_no_address_is_told(berth: Berth, doors: Doors, url: str) -> None:
     done = berth("join", url, "--token", doors.token)
-    assert done.code == 1 and "is not the address that machines join" in done.err
+    assert done.code == 1 and "is not an address that machines can join" in done.err
 
 
 @pytest.mark.parametrize("name", ["GPU", "a_b", "-a", "a" * 64, "a b"])
 def test_a_wrong_name_is_not_sent(berth: Berth, doors: Doors, name: str) -> None:
     done = berth("join", doors.url, "--token", doors.token, f"--name={name}")
-    assert done.code == 1 and "is no name of a node" in done.err and doors.asked == []
+    assert done.code == 1 and "is not a valid node name" in done.err and doors.asked == []
 
 
 def test_another_authority_gets_nothing(join: Berth, doors: Doors, folder: NodeFolder) -> None:
     """Somebody in between shows an authority of his own, over TLS that works."""
     doors.shown = Authority().pem
     done = join()
-    assert done.code == 1 and "its authority is another one. Nothing was sent." in done.err
+    assert done.code == 1 and "it has another authority. Nothing was sent." in done.err
     assert doors.paths() == ["/nodes/v1/authority"] and not folder.state.exists()
 
 
@@ -152,7 +152,9 @@ def test_nobody_answers(berth: Berth, doors: Doors) -> None:
     done = berth("join", f"https://127.0.0.1:{port}", "--token", doors.token, "--name", "b")
     assert done.code == 4
     assert (
-        "does not answer" in done.err and "BERTH_NODES_ADDRESS" in done.err and "Nothing was done" in done.err
+        "does not answer" in done.err
+        and "BERTH_NODES_ADDRESS" in done.err
+        and "Nothing was changed" in done.err
     )
 
 
@@ -170,7 +172,7 @@ def test_a_port_without_tls(berth: Berth, doors: Doors) -> None:
             done = berth("join", f"https://127.0.0.1:{port}", "--token", doors.token, "--name", "b")
         finally:
             plain.kill()
-    assert done.code == 4 and "does not speak TLS" in done.err
+    assert done.code == 4 and "does not speak the TLS" in done.err
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(300, "behind"), (-300, "ahead of")])
@@ -213,7 +215,7 @@ def test_a_lost_answer_is_told_and_what_comes_of_it(join: Berth, doors: Doors, f
     doors.answer_join = lambda _: (0, {})
     done = join()
     assert done.code == 1
-    assert "may have taken this machine in as b" in done.err and "Run the same command again" in done.err
+    assert "may have added this machine as b" in done.err and "Run the same command again" in done.err
     assert not folder.state.exists()
     doors.answer_join = lambda _: (409, problem("join_token_used", "It was used."))
     again = join()
@@ -241,7 +243,7 @@ def test_a_portal_in_trouble(join: Berth, doors: Doors, folder: NodeFolder, answ
 def test_a_certificate_for_another_key_is_not_taken(join: Berth, doors: Doors, folder: NodeFolder) -> None:
     doors.answer_join = lambda _: (201, doors.granted("b", keys.make("b").csr))
     done = join()
-    assert done.code == 1 and "the certificate is for another key" in done.err
+    assert done.code == 1 and "the certificate belongs to another key" in done.err
     assert not folder.state.exists()
 
 
@@ -249,7 +251,7 @@ def test_a_taken_port_is_told_before_anything_is_asked(join: Berth, doors: Doors
     with socket.create_server(("127.0.0.1", int(port))):
         done = join()
     assert done.code == 1 and doors.asked == []
-    assert f"Port {port} of the node's gateway is taken" in done.err and "--gateway-port" in done.err
+    assert f"Port {port} of the node's gateway is used" in done.err and "--gateway-port" in done.err
 
 
 def test_a_full_disk_after_the_token_was_used_says_so(
@@ -261,7 +263,7 @@ def test_a_full_disk_after_the_token_was_used_says_so(
     monkeypatch.setattr(membership, "save", full)
     done = join()
     assert done.code == 1
-    assert "disk under" in done.err and "has taken this machine in as b already" in done.err
+    assert "disk under" in done.err and "has already added this machine as b" in done.err
     assert "Revoke and remove b on its pool's page" in done.err
 
 

@@ -92,7 +92,7 @@ def test_settings() -> None:
         "a restart takes less"
     )
     for wrong in ("-1", "ten", "1.5"):
-        with pytest.raises(Problem, match="no number"):
+        with pytest.raises(Problem, match="not a number"):
             membership_watch.graces({"BERTH_NO_CONTACT_GRACE_S": wrong})
 
 
@@ -139,18 +139,18 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     began = time.monotonic() - 700
     for at in (0, 60, 120):
         watch.look(Word.REVOKED, now_s=began + at)
-    assert ended == [] and len(lines) == 1 and "workspaces end after 10 min, homes stay" in lines[0]
+    assert ended == [] and len(lines) == 1 and "workspaces stop after 10 min, homes stay" in lines[0]
     # The services start anew in between: the time goes on.
     again = MembershipWatch(folder, {}, Graces(), lines.append)
     again.look(Word.REVOKED, now_s=began + 600)
-    assert ended == ["b"] and "2 workspaces have not ended yet" in lines[-1]
-    assert "workspaces end after" in berth("status").out
+    assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]
+    assert "workspaces stop after" in berth("status").out
     again.look(Word.SILENT, now_s=began + 660)
-    assert len(ended) == 2 and "have ended" in lines[-1]
+    assert len(ended) == 2 and "were stopped" in lines[-1]
     said = len(lines)
     again.look(Word.SILENT, now_s=began + 720)
     assert len(lines) == said, "and no more is said of it"
-    assert "its workspaces were ended, homes stay" in berth("status").out
+    assert "workspaces were stopped, homes stay" in berth("status").out
     again.look(Word.MEMBER, now_s=began + 780)
     assert lines[-1] == "The portal answers again." and membership_watch.load_cut_off(folder) is None
 

@@ -180,13 +180,13 @@ def test_its_life(node: Node, berth: Berth) -> None:
     node.until_running()
 
     done = berth("run")
-    assert done.code == 1 and "run already" in done.err
+    assert done.code == 1 and "already running" in done.err
 
     assert node.process is not None
     node.process.send_signal(signal.SIGTERM)
     assert node.process.wait(LIMIT_S) == 0
     assert processes.leftovers(node.folder.id) == []
-    assert "Workspaces go on" in node.log.read_text()
+    assert "Workspaces keep running" in node.log.read_text()
 
 
 @pytest.mark.thorough("restarts services twice")
@@ -195,7 +195,7 @@ def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
     first = node.until_running()
     before = membership.load(node.folder)
     done = berth("rotate")
-    assert done.code == 0 and "changed; they hold until" in done.out
+    assert done.code == 0 and "rotated; valid until" in done.out
     after = membership.load(node.folder)
     assert after.key != before.key and after.signing_key != before.signing_key
     assert node.folder.key.read_text() == after.key

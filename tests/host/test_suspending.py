@@ -26,7 +26,7 @@ def test_a_stand_in_for_the_driver_gives_a_machine_nothing(
 ) -> None:
     done = berth("try-suspend")
     assert done.code != 0 and "not granted" in done.out
-    assert "stand-in for the NVIDIA driver" in done.err
+    assert "simulated NVIDIA driver" in done.err
     kept = grant.load(folder.local)
     assert kept is not None and kept.simulated and kept.problem == ""
 
@@ -54,7 +54,7 @@ def test_without_a_driver_it_says_what_to_do(
 
 @pytest.mark.parametrize("verb", ["suspend", "resume"])
 def test_what_does_not_run_here_is_said(berth: Berth, verb: str) -> None:
-    assert "is no id of a workspace" in berth(verb, "mine").err
+    assert "is not a workspace id" in berth(verb, "mine").err
     done = berth(verb, WORKSPACE)
     assert done.code != 0 and "does not run on this machine" in done.err
 

@@ -32,5 +32,5 @@ def test_all_of_them_end_and_homes_stay(harness):
 
 def test_a_program_that_does_not_run_is_an_error(monkeypatch):
     monkeypatch.setattr(ending.sys, "executable", "/bin/false")
-    with pytest.raises(OSError, match="could not be ended"):
+    with pytest.raises(OSError, match="could not be stopped"):
         ending.end_all({})

@@ -135,7 +135,7 @@ def test_health_says_that_nothing_can_be_written(anew):
         assert answered.status_code == 503
         found = database_of(answered)
         assert found["ok"] is False
-        assert "only be read" in str(found["detail"])
+        assert "is read-only" in str(found["detail"])
     health._written = (float("-inf"), "")
     assert database_of(quiet().get("/healthz"))["ok"] is True
 
@@ -156,7 +156,7 @@ def test_a_database_that_stays_locked_is_named(anew, monkeypatch):
         assert answered.status_code == 503
         found = database_of(answered)
         assert found["ok"] is False
-        assert "a write waits longer than" in str(found["detail"])
+        assert "a write took longer than" in str(found["detail"])
         assert "lock" in str(found["fix"])
         # Only looks whether the process answers.
         assert quiet().get("/healthz/live").status_code == 200

@@ -134,7 +134,7 @@ async def test_a_killed_service_comes_back_and_says_so(tmp_path: Path) -> None:
     os.kill(first, signal.SIGKILL)
     await watched.until(lambda: service.restarts == 1 and service.state is State.RUNNING)
     assert service.process is not None and service.process.pid != first
-    assert watched.words == ["one was ended by SIGKILL. Starting it again in 0.0 s.", "one runs again."]
+    assert watched.words == ["one was ended by SIGKILL. Restarting in 0.0 s.", "one is running again."]
     await watched.stop()
 
 
@@ -157,7 +157,7 @@ async def test_it_never_gives_up_and_waits_longer_each_time(
     watched.start()
     await watched.until(lambda: watched.services["one"].restarts >= 7)
     assert delays[:5] == [0.03, 0.06, 0.1, 0.1, 0.1]
-    assert "one ended with exit code 3; its last words: no config: giving up." in watched.words[0]
+    assert "one ended with exit code 3; last log line: no config: giving up." in watched.words[0]
     await watched.stop()
     assert watched.services["one"].state is State.STOPPED
 

@@ -59,7 +59,7 @@ def build(tmp_path: Path, lock: Path, python: Path, **environ: str) -> list[str]
 
 def test_it_tells_what_it_does_and_is_complete(tmp_path: Path, lock: Path, python: Path) -> None:
     told = build(tmp_path, lock, python)
-    assert told == ["making the environment", "fetching package 1 of 1", "installing 1 packages"]
+    assert told == ["creating the environment", "downloading package 1 of 1", "installing 1 packages"]
     assert venvs.is_complete(tmp_path / "env", lock)
 
 
@@ -78,7 +78,7 @@ def test_another_lock_or_place_is_not_complete(tmp_path: Path, lock: Path, pytho
         ("ERROR: Could not find a version that satisfies the requirement alpha", "package index"),
         ("WARNING: Retrying: [Errno -3] Temporary failure in name resolution", "package index"),
         ("ERROR: Could not install packages due to an OSError: No space left on device", "disk is full"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "not the one"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "does not match"),
         ("ERROR: something else", "could not be installed: ERROR: something else"),
         ("", "could not be installed: Installing collected packages"),
     ],

@@ -173,7 +173,7 @@ def test_a_deleted_rule_is_said(signed_in: Any, rule: Any) -> None:
     rule.delete()
     ran = signed_in("ls")
     assert ran.code == 0
-    assert ran.err.startswith("The token is not renewed: The trust rule of this token was deleted.\n")
+    assert ran.err.startswith("Token not renewed: The trust rule of this token was deleted.\n")
 
 
 @pytest.mark.parametrize(("option", "bound"), [((), True), (("--keep",), False), (("--reuse",), False)])

@@ -46,18 +46,18 @@ def foreign_answer(base_url: str, response: httpx.Response) -> Unreachable:
     """Return the error for a response that is not from a portal."""
     if response.status_code in (502, 503, 504):
         return Unreachable(
-            f"{base_url} is there, but its portal does not answer ({response.status_code}).",
-            "Wait until it has started; `make status` on its machine says more.",
+            f"The portal at {base_url} does not answer ({response.status_code}).",
+            "Wait until it has started, or check `make status` on its machine.",
         )
     return Unreachable(
-        f"{base_url} answered {response.status_code}, and not as a Berth portal does.",
+        f"{base_url} answered {response.status_code}, but not as a Berth portal.",
         "Check the address.",
     )
 
 
 def _sentence(problem: Mapping[str, Any]) -> str:
     """Return the problem's message, followed by the messages of each field."""
-    parts = [str(problem.get("detail") or problem.get("title") or "The portal refused.")]
+    parts = [str(problem.get("detail") or problem.get("title") or "The portal denied the request.")]
     errors = problem.get("errors")
     if isinstance(errors, dict):
         for name, sentences in errors.items():

@@ -147,7 +147,7 @@ class Transport:
         ):
             if response.status_code >= 400:
                 response.read()
-                message = response.text.strip()[:300] or f"The answer was {response.status_code}."
+                message = response.text.strip()[:300] or f"The portal answered {response.status_code}."
                 raise Refused(message, status=response.status_code, code="transfer_refused")
             yield response
 
@@ -189,11 +189,11 @@ class Transport:
                 ) from error
             raise Unreachable(
                 f"{self.base_url} does not answer: {error}.",
-                "Check the address, and whether Berth runs there.",
+                "Check the address and that Berth runs there.",
             ) from error
         except httpx.TimeoutException as error:
             raise Unreachable(
-                f"{self.base_url} did not answer in time.", "Try again; if it stays, tell its operator."
+                f"{self.base_url} did not answer in time.", "Try again. If it persists, contact an operator."
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unreachable(

@@ -485,7 +485,7 @@ def test_an_app_of_another_node_that_is_away_has_a_page_and_a_problem(behind: St
         with behind.app(echo, 4, below="gpu-07") as name:
             workspace_views.put(behind.redis, behind.view(**place, socket=name, revision=3))
             own = behind.get("/refuses/502", authorization="Bearer good")
-    assert (page.status_code, "This workspace does not answer just now" in page.text) == (502, True)
+    assert (page.status_code, "This workspace does not answer" in page.text) == (502, True)
     assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")
     assert problem.json()["message"].startswith("The workspace does not answer. ")
     assert (own.status_code, own.text) == (502, "the app's own words")
@@ -578,7 +578,7 @@ def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
     workspace_views.put(door.redis, door.view(endpoint="", socket=f"{WS_A}.99", revision=2))
     page = door.get("/lab", authorization="Bearer good", accept="text/html,*/*")
     assert page.status_code == 502
-    assert "This workspace does not answer just now" in page.text
+    assert "This workspace does not answer" in page.text
     assert page.headers["content-type"].startswith("text/html")
     problem = door.get("/api", authorization="Bearer good")
     assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")

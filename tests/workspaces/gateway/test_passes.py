@@ -218,7 +218,7 @@ def test_an_app_that_is_gone_has_its_page(door: Stack, asked: Asked) -> None:
 
     answer = eventually(by_its_pass)
     assert answer.status_code == 502
-    assert "This workspace does not answer just now" in answer.text
+    assert "This workspace does not answer" in answer.text
     assert ask(door, own).json()["code"] == "workspace_unavailable"
 
 

@@ -11,8 +11,8 @@ from portal.common import encrypted_fields
 
 class Command(BaseCommand):
     help = (
-        "Writes secrets, webhooks' secrets and channels' addresses under BERTH_SECRET_KEY, "
-        "so that BERTH_SECRET_KEY_FALLBACKS need not have the key from before."
+        "Re-encrypt secrets, webhook secrets and channel addresses with BERTH_SECRET_KEY. "
+        "You can then remove the old key from BERTH_SECRET_KEY_FALLBACKS."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -21,9 +21,9 @@ class Command(BaseCommand):
             written, unreadable = encrypted_fields.reseal(column)
             lost += unreadable
             name = f"{column.model._meta.verbose_name_plural}, {column.field}"
-            self.stdout.write(f"{name}: {written} rewritten, {unreadable} not readable")
+            self.stdout.write(f"{name}: {written} re-encrypted, {unreadable} unreadable")
         if lost:
             raise CommandError(
-                f"{lost} texts were sealed under a key that is in neither setting. "
-                "Put that key into BERTH_SECRET_KEY_FALLBACKS, or enter the texts again."
+                f"{lost} texts are unreadable: their key is in neither setting. "
+                "Add that key to BERTH_SECRET_KEY_FALLBACKS, or enter the texts again."
             )

@@ -1,7 +1,7 @@
-"""Creates what a new installation starts with: administrator, team, catalog, this machine's pool.
+"""Set up a new installation: administrator, team, catalog and a pool for this machine.
 
-Without BERTH_ADMIN_PASSWORD it makes a password up and shows it once; with --link it shows a link instead, by
-which the administrator chooses one. A log keeps what is shown: the link is worthless once it was used.
+Without BERTH_ADMIN_PASSWORD, generate a password and show it once; with --link, show a link instead where
+the administrator chooses one. Prefer --link if output is logged: each link works once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--link",
             action="store_true",
-            help="Shows a link by which the administrator chooses a password, until one is chosen.",
+            help="show a link where the administrator chooses a password, until it is set",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -84,19 +84,19 @@ class Command(BaseCommand):
             )
             until = format_date(invitation.expires_at)
             return [
-                f"Administrator “{ADMIN}” chooses a password here, once, until {until}: {invitation.url}",
-                "Another one: manage.py bootstrap --link",
+                f"Administrator “{ADMIN}”: choose a password before {until}: {invitation.url}",
+                "The link works once. For another: manage.py bootstrap --link",
             ]
         password = secrets.token_urlsafe(12)
         self._create_admin(password)
         return [
             f"Administrator “{ADMIN}”, password: {password}",
-            f"It is shown only now. Change it with: manage.py changepassword {ADMIN}",
+            f"Shown only once. Change it with: manage.py changepassword {ADMIN}",
         ]
 
     def _create_admin(self, password: str) -> None:
         try:
             validate_password(password, User(username=ADMIN))
         except ValidationError as error:
-            raise CommandError("BERTH_ADMIN_PASSWORD is refused: " + " ".join(error.messages)) from error
+            raise CommandError("BERTH_ADMIN_PASSWORD is not valid: " + " ".join(error.messages)) from error
         User.objects.create_superuser(ADMIN, email="", password=password, is_operator=True, is_approver=True)

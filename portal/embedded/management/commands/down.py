@@ -10,11 +10,11 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    help = "Stop what up started."
+    help = "Stop everything that `up` started."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--keep-workspaces", action="store_true", help="leave workspaces running")
+        parser.add_argument("--keep-workspaces", action="store_true", help="keep workspaces running")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         flags = ["--keep-workspaces"] if options.get("keep_workspaces") else []

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    help = "What runs; exit code 0 all, 1 some, 3 nothing."
+    help = "Show services. Exit code: 0 all run, 1 some, 3 none."
     requires_system_checks = []
 
     def handle(self, *_args: Any, **options: Any) -> None:

@@ -14,7 +14,7 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--keep-workspaces", action="store_true", help="leave workspaces running")
+        parser.add_argument("--keep-workspaces", action="store_true", help="keep workspaces running")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         flags = ["--keep-workspaces"] if options.get("keep_workspaces") else []

@@ -1,4 +1,4 @@
-"""Compares the audit log with its seals. Exits with 1 where something was changed, added or taken away."""
+"""Check the audit log against its seals. The exit code is 1 if entries were changed, added or deleted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from portal.common.events.models import AuditSeal
 from portal.common.events.sealing import Finding, Flaw
 
 WORDS = {
-    Flaw.SEAL_MISSING: "the seal before it, which covered entries {first} to {last}, is gone",
-    Flaw.SEAL_CHANGED: "it was changed, or made without the portal's secret key",
-    Flaw.ENTRIES_ADDED: "there are more entries between {first} and {last} than were sealed",
+    Flaw.SEAL_MISSING: "the previous seal, of entries {first} to {last}, is missing",
+    Flaw.SEAL_CHANGED: "it was changed, or created without the portal's secret key",
+    Flaw.ENTRIES_ADDED: "entries were added between {first} and {last}",
     Flaw.ENTRIES_MISSING: "entries between {first} and {last} are missing",
-    Flaw.ENTRIES_CHANGED: "an entry between {first} and {last} is not as it was sealed",
+    Flaw.ENTRIES_CHANGED: "an entry between {first} and {last} was changed",
 }
 
 
@@ -28,21 +28,21 @@ class Command(BaseCommand):
             "--head",
             default="",
             metavar="DIGEST",
-            help="a head that this command printed before: it must still be one of the seals, which shows"
-            " whether the newest were cut off",
+            help="head printed by an earlier run. It must still be a seal; otherwise the newest seals were"
+            " deleted",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         result = sealing.verify()
         problems = [f"Seal {finding.number}: {_format_finding(finding)}." for finding in result.findings]
         if options["head"] and not _is_there(options["head"]):
-            problems.append("No seal has the digest given with --head: the newest seals were cut off.")
+            problems.append("No seal has the digest of --head: the newest seals were deleted.")
         self.stdout.write(
             f"{result.entries} entries under {result.seals} seals, {result.open_entries} not sealed yet."
         )
         self.stdout.write(f"head {result.head or '-'}")
         if problems:
-            raise CommandError("\n".join((*problems, "Compare the database with a backup from before.")))
+            raise CommandError("\n".join((*problems, "Compare the database with an older backup.")))
 
 
 def _format_finding(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""Adds a pool whose nodes and devices are simulated: for trials, tests and measurements of scale."""
+"""Create a pool with simulated nodes and devices, for trials, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--slug", default="simulated", help="short name of the pool")
-        parser.add_argument("--name", default="", help="what people see; default: Simulated pool")
+        parser.add_argument("--name", default="", help="display name; default: Simulated pool")
         parser.add_argument("--nodes", type=int, default=4)
-        parser.add_argument("--gpus", type=int, default=8, help="accelerators on each node")
+        parser.add_argument("--gpus", type=int, default=8, help="GPUs per node")
         parser.add_argument("--model", default="H100")
         parser.add_argument(
             "--set",
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="a knob of the simulation, for instance start_delay_s=5",
+            help="setting of the simulation, for example start_delay_s=5; repeatable",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         for item in options["set"]:
             key, equals, value = item.partition("=")
             if not equals:
-                raise CommandError(f"--set takes KEY=VALUE, not “{item}”.")
+                raise CommandError(f"“{item}” is not KEY=VALUE.")
             config[key] = _scalar(value)
         try:
             pool = services.create_pool(
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         # Nothing is asked of a backend here: the simulation computes its inventory.
         services.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
         flavors = ", ".join(pool.flavors.values_list("slug", flat=True))
-        self.stdout.write(f"Added the simulated pool “{pool.slug}”. Its flavors: {flavors}")
+        self.stdout.write(f"Created the simulated pool “{pool.slug}”. Flavors: {flavors}")
 
 
 def _scalar(text: str) -> bool | int | float | str:

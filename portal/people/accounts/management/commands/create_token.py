@@ -1,4 +1,4 @@
-"""Prints a new API token of a user, and nothing else."""
+"""Create an API token for a user and print only the token."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Command(BaseCommand):
         parser.add_argument(
             "--scopes", nargs="+", default=[Scope.ALL.value], metavar="SCOPE", help=", ".join(Scope.values)
         )
-        parser.add_argument("--name", default="command line", help="what the token is for")
-        parser.add_argument("--days", type=int, default=0, help="ends after so many days; 0: never")
+        parser.add_argument("--name", default="command line", help="purpose of the token")
+        parser.add_argument("--days", type=int, default=0, help="lifetime in days; 0: no expiry")
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = User.objects.filter(username=options["user"]).first()
         if user is None:
-            raise CommandError(f"There is no user “{options['user']}”. Check the spelling.")
+            raise CommandError(f"User “{options['user']}” not found. Check the spelling.")
         scopes = [part for item in options["scopes"] for part in item.split(",") if part]
         days = options["days"]
         if days < 0:
-            raise CommandError("--days cannot be negative. Leave it out for a token that does not end.")
+            raise CommandError("--days cannot be negative. Omit it for a token without expiry.")
         try:
             created = tokens.create_token(
                 actor=SYSTEM,

@@ -1,4 +1,4 @@
-"""Makes an account. Without BERTH_USER_PASSWORD it prints a link by which its user chooses a password."""
+"""Create an account. Without BERTH_USER_PASSWORD, print a link where the user chooses a password."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Command(BaseCommand):
     help = __doc__
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="what the user signs in with; also the name of their home folders")
+        parser.add_argument("name", help="username; also names the home folders")
         parser.add_argument("--email", default="", metavar="ADDRESS")
         parser.add_argument(
-            "--team", action="append", default=[], metavar="SLUG", help="a team to be in; may be repeated"
+            "--team", action="append", default=[], metavar="SLUG", help="team to join; repeatable"
         )
         parser.add_argument(
             "--role",
             action="append",
             default=[],
             choices=[*Role.values, *SiteRole.values],
-            help="in these teams (default: member), or in the whole portal; may be repeated",
+            help="role in these teams (default: member), or in the whole portal; repeatable",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         in_teams = [role for role in options["role"] if role in Role.values]
         if len(in_teams) > 1 or (in_teams and not options["team"]):
-            raise CommandError("Say one role in teams, and with --team in which.")
+            raise CommandError("Choose one team role, and add --team.")
         role = in_teams[0] if in_teams else Role.MEMBER.value
         wanted: dict[str, Any] = {
             "actor": SYSTEM,

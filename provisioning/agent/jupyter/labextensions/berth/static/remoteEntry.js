@@ -112,7 +112,7 @@
     extend.type = "button";
     extend.hidden = true;
     const stop = link("Stop", "Stop this workspace. Files stay.");
-    const back = link("Berth", "This workspace in Berth");
+    const back = link("Berth", "Open this workspace in Berth");
     bar.node.setAttribute("role", "group");
     bar.node.setAttribute("aria-label", "Workspace");
     bar.node.append(name, team, memory, gpus, left, extend, stop, back);
@@ -153,7 +153,7 @@
         name.title = seen.name;
         team.textContent = seen.team;
         memory.textContent = useOf(seen.memory);
-        memory.title = "Memory of everything in this workspace";
+        memory.title = "Memory used by this workspace";
         memory.classList.toggle("full", seen.memory.used_mib > 0.9 * seen.memory.limit_mib);
         gpus.textContent = gpuUse(seen.gpus);
         stop.href = seen.stop;
@@ -215,7 +215,7 @@
     if (answer.ok) {
       return "";
     }
-    return (await answer.json()).message || "It could not be extended. Its page in Berth says why.";
+    return (await answer.json()).message || "The workspace could not be extended. See its page in Berth.";
   }
 
   /** Leaves for the workspace's page in the portal once it has ended: whether it did. */
@@ -344,7 +344,7 @@
       }
       return {
         id: "berth:cell-executor",
-        description: "Runs a cell when its notebook's kernel is there, where the kernel has been asked for.",
+        description: "Runs a cell once the requested kernel of its notebook is ready.",
         autoStart: true,
         provides: notebook.INotebookCellExecutor,
         activate: () => ({
@@ -369,13 +369,13 @@
       const executor = await cellExecutor();
       const bar = {
         id: "berth:workspace",
-        description: "Shows the workspace, its use, and what Berth has to say about it.",
+        description: "Shows the workspace, its usage and messages from Berth.",
         autoStart: true,
         activate: app => activate(app, Widget)
       };
       const lost = {
         id: "berth:connection-lost",
-        description: "Leads to the workspace's page once it has ended, instead of an error.",
+        description: "Opens the workspace's page when it has ended, instead of an error.",
         autoStart: true,
         provides: application.IConnectionLost,
         activate: () => async (_manager, failure) => {
@@ -394,7 +394,7 @@
       };
       const terminal = {
         id: "berth:terminal",
-        description: "Opens a terminal where the template is one.",
+        description: "Opens a terminal if the template is one.",
         autoStart: true,
         activate: app => showTerminal(app, PageConfig)
       };
