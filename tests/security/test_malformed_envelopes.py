@@ -242,6 +242,7 @@ def poison(draw: Callable[..., Any]) -> bytes:
 
 
 @pytest.mark.engine
+@pytest.mark.slow("a real worker reads generated messages")
 @settings(
     max_examples=examples(2000),
     deadline=None,

@@ -237,6 +237,7 @@ def restart() -> None:
     issuers.forget()
 
 
+@pytest.mark.slow("runs a pipeline for nine lives of its token")
 def test_a_pipeline_of_nine_lives_leaves_nothing(
     issuer: Any, rule: Any, pool: Any, clock: Any, settle: Callable[..., int]
 ) -> None:
