@@ -126,7 +126,7 @@ def _apply_to_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Dev
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace_id)
     shares: dict[str, Any] = status.gpu_shares
     if shares.get("generation") != workspace.generation:
-        shares = {"generation": workspace.generation, "devices": {}, "told": {}}
+        shares = {"generation": workspace.generation, "devices": {}, "notified_at": {}}
     counted = 0
     for note, device in notes:
         if note.generation == workspace.generation:
@@ -146,10 +146,10 @@ def _take_in(workspace: Workspace, shares: dict[str, Any], note: ShareNote, devi
     was = ShareCode(before["code"]) if before else ShareCode.BACK
     goes_on = was in OVER and code in OVER
     reason = Reason(code, _params(note, device, code))
-    notified = bool(before.get("told"))
+    notified = bool(before.get("notified"))
     if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not was and not goes_on):
         # The end is only reported if the overuse was.
-        may = notified if code is ShareCode.BACK else _has_room(shares["told"], KINDS[code], now)
+        may = notified if code is ShareCode.BACK else _has_room(shares["notified_at"], KINDS[code], now)
         if may:
             _record(workspace, device, reason)
         if code in OVER:
@@ -161,7 +161,7 @@ def _take_in(workspace: Workspace, shares: dict[str, Any], note: ShareNote, devi
         "since": before["since"] if goes_on or (code is was and before) else now.isoformat(),
         "at": now.isoformat(),
         "ends_at": (now + timedelta(seconds=min(note.ends_in_s, MAX_ENDS_IN_S))).isoformat() if ends else "",
-        "told": notified and code in OVER,
+        "notified": notified and code in OVER,
     }
 
 

@@ -102,7 +102,7 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
     before = kept if kept.get("generation") == workspace.generation else {}
     now = timezone.now()
     at = now.timestamp()
-    recent = [each for each in before.get("told", ()) if at - WITHIN.total_seconds() < each <= at]
+    recent = [sent for sent in before.get("notified_at", ()) if at - WITHIN.total_seconds() < sent <= at]
     tells = len(recent) < MAX_PER_HOUR
     reason = _reason_of(workspace, kill)
     flavor = larger_sizes.next_larger(workspace)
@@ -113,7 +113,7 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
         "at": now.isoformat(),
         "larger": larger,
         "count": before.get("count", 0) + kill.count,
-        "told": [*recent, at] if tells else recent,
+        "notified_at": [*recent, at] if tells else recent,
     }
     status.save(update_fields=["memory_kill"])
     if tells:

@@ -1,7 +1,7 @@
 """Overuse of GPU shares by a workspace, as its node's guard reports, for its page and REST.
 
 `WorkspaceStatus.gpu_shares` has, for the start of that `generation`, the last step on each device (`devices`)
-by UUID. `told` is for its writer (`gpu_checks.share_notes`).
+by UUID. `notified_at` and `notified` are for its writer (`gpu_checks.share_notes`).
 """
 
 from __future__ import annotations

@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from celery import Celery, bootsteps
+from celery import Celery
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.drivers.local import disk, home_usage
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.node.identity import node_name
+from provisioning.node.watch_step import WatchStep
 from provisioning.types import HomeUsage, PoolConfig
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Measuring(threading.Thread):
                 # Failures of disk or broker are retried in the next round.
                 log.warning("homes were not measured: %s", error)
 
-    def stop(self, timeout_s: float) -> None:
+    def stop(self, *, timeout_s: float) -> None:
         self._end.set()
         self.join(timeout_s)
 
@@ -138,20 +139,11 @@ def _free_mib(path: Path) -> int:
     return found.f_bavail * found.f_frsize >> 20
 
 
-class MeasuringStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Measures while the worker runs, also while the broker is unavailable."""
+class MeasuringStep(WatchStep):
+    """Measures the machine's homes."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, consumer: Any, **kwargs: Any) -> None:
-        super().__init__(consumer, **kwargs)
-        self._thread: Measuring | None = None
-
-    def start(self, consumer: Any) -> None:
-        if self._thread is not None:
-            return
-
-        def tell(usages: list[HomeUsage]) -> None:
+    def watch(self, consumer: Any) -> Measuring:
+        def send(usages: list[HomeUsage]) -> None:
             consumer.app.send_task(
                 "control.apply_home_usage",
                 kwargs={
@@ -162,16 +154,7 @@ class MeasuringStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 queue=CONTROL_QUEUE,
             )
 
-        self._thread = Measuring(LocalDriver(PoolConfig("local", "local")), tell)
-        self._thread.start()
-
-    def stop(self, _consumer: Any) -> None:
-        """Do nothing when the connection is lost: measuring continues until `shutdown`."""
-
-    def shutdown(self, _consumer: Any) -> None:
-        if self._thread is not None:
-            self._thread.stop(timeout_s=2.0)
-            self._thread = None
+        return Measuring(LocalDriver(PoolConfig("local", "local")), send)
 
 
 def install(app: Celery) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from celery import Celery, bootsteps
+from celery import Celery
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
@@ -27,6 +27,7 @@ from provisioning.drivers.local.state import write_atomically
 from provisioning.gpu.watcher.kernel_log import KernelLog, line_of
 from provisioning.memory_messages import MAX_KILLS, MemoryKill, MemoryKills
 from provisioning.node.identity import node_name
+from provisioning.node.watch_step import WatchStep
 from provisioning.types import PoolConfig
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class MemoryWatch(threading.Thread):
                 # Failures of disk or broker are retried in the next round.
                 log.warning("programs ended for lack of memory were not reported: %s", error)
 
-    def stop(self, timeout_s: float) -> None:
+    def stop(self, *, timeout_s: float) -> None:
         self._end.set()
         if self.is_alive():
             self.join(timeout_s)
@@ -126,35 +127,17 @@ def kernel_lines() -> Callable[[], Iterable[str]]:
     return lines
 
 
-class MemoryWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Watches while the worker runs, also while the broker is unavailable."""
+class MemoryWatchStep(WatchStep):
+    """Watches the groups of the machine's workspaces."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, consumer: Any, **kwargs: Any) -> None:
-        super().__init__(consumer, **kwargs)
-        self._thread: MemoryWatch | None = None
-
-    def start(self, consumer: Any) -> None:
-        if self._thread is not None:
-            return
-
-        def tell(kills: list[MemoryKill]) -> None:
-            found = MemoryKills(os.environ.get("BERTH_NODE_POOL", ""), node_name(), tuple(kills))
+    def watch(self, consumer: Any) -> MemoryWatch:
+        def send(kills: list[MemoryKill]) -> None:
+            report = MemoryKills(os.environ.get("BERTH_NODE_POOL", ""), node_name(), tuple(kills))
             consumer.app.send_task(
-                "control.apply_memory_kills", kwargs={"found": messages.dump(found)}, queue=CONTROL_QUEUE
+                "control.apply_memory_kills", kwargs={"found": messages.dump(report)}, queue=CONTROL_QUEUE
             )
 
-        self._thread = MemoryWatch(LocalDriver(PoolConfig("local", "local")).base, tell, kernel_lines())
-        self._thread.start()
-
-    def stop(self, _consumer: Any) -> None:
-        """Do nothing when the connection is lost: the watch continues until `shutdown`."""
-
-    def shutdown(self, _consumer: Any) -> None:
-        if self._thread is not None:
-            self._thread.stop(timeout_s=2.0)
-            self._thread = None
+        return MemoryWatch(LocalDriver(PoolConfig("local", "local")).base, send, kernel_lines())
 
 
 def install(app: Celery) -> None:

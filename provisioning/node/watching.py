@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery, bootsteps
+from celery import Celery
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.check_messages import DeviceError, DeviceErrors
 from provisioning.node.identity import node_name
 from provisioning.node.sampling import has_library
+from provisioning.node.watch_step import WatchStep
 
 if TYPE_CHECKING:
     from provisioning.gpu.watcher.watcher import Watcher
@@ -33,32 +34,17 @@ class Sender:
         )
 
 
-class WatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Starts the watcher when the worker consumes, and keeps it running while the broker is unavailable."""
+class WatcherStep(WatchStep):
+    """Watches the GPUs for errors."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, consumer: Any, **kwargs: Any) -> None:
-        super().__init__(consumer, **kwargs)
-        self._watcher: Watcher | None = None
-
-    def start(self, consumer: Any) -> None:
-        if self._watcher is not None or not has_library():
-            return
+    def watch(self, consumer: Any) -> Watcher | None:
+        if not has_library():
+            return None
         # Imported here, because machines without a GPU do not need it.
         from provisioning.gpu.watcher.watcher import Watcher
 
         pool = os.environ.get("BERTH_NODE_POOL", "")
-        self._watcher = Watcher(Sender(consumer.app, pool_slug=pool, node=node_name()))
-        self._watcher.start()
-
-    def stop(self, _consumer: Any) -> None:
-        """Do nothing when the connection is lost: the watcher continues until `shutdown`."""
-
-    def shutdown(self, _consumer: Any) -> None:
-        if self._watcher is not None:
-            self._watcher.stop()
-            self._watcher = None
+        return Watcher(Sender(consumer.app, pool_slug=pool, node=node_name()))
 
 
 def install(app: Celery) -> None:

@@ -44,13 +44,13 @@ def test_without_a_driver_nobody_watches(monkeypatch: pytest.MonkeyPatch, librar
         def start(self) -> None:
             calls.append("start")
 
-        def stop(self) -> None:
+        def stop(self, *, timeout_s: float) -> None:
             calls.append("stop")
 
     monkeypatch.setattr(watching, "has_library", lambda: library)
     monkeypatch.setattr(watcher, "Watcher", Watcher)
     step = watching.WatcherStep.__new__(watching.WatcherStep)
-    step._watcher = None
+    step._running = None
     consumer = SimpleNamespace(app=App())
     step.start(consumer)
     # The broker comes back: the one that watches goes on.
