@@ -207,7 +207,7 @@ class ApiView(APIView):
 
     def handle_exception(self, exc: Exception) -> Response:
         if (refused := storage.unavailable(exc)) is not None:
-            log.error("the database cannot be written: %s", refused.reason.code, exc_info=exc)
+            log.error("database is not writable: %s", refused.reason.code, exc_info=exc)
             exc = refused
         try:
             return super().handle_exception(exc)

@@ -57,4 +57,4 @@ def _call(listener: Listener[Any], event: DomainEvent) -> None:
     try:
         listener(event)
     except Exception:
-        log.exception("a listener to %s failed", type(event).__name__)
+        log.exception("listener to %s failed", type(event).__name__)

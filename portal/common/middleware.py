@@ -146,7 +146,7 @@ def _error_of(exception: Exception) -> PortalError | None:
         return exception
     refused = storage.unavailable(exception)
     if refused is not None:
-        log.error("the database cannot be written", reason=refused.reason.code, exc_info=exception)
+        log.error("database is not writable", reason=refused.reason.code, exc_info=exception)
     return refused
 
 

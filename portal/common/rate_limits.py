@@ -207,4 +207,4 @@ def _whole_seconds(rest_s: float) -> int:
 def _pause_limits(error: Exception) -> None:
     global _away_until
     _away_until = time.monotonic() + AWAY_S
-    log.warning("nothing is limited for a while, as Redis is away: %s", error)
+    log.warning("Redis unavailable; rate limits are off: %s", error)

@@ -92,7 +92,7 @@ class Guard:
             hello = await _hello(reader)
             await self._relay(visit, reader, proxy_header(peer, own) + hello)
         except (OSError, Refused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
-            log.debug("a connection of %s ended: %s", network, error)
+            log.debug("connection from %s ended: %s", network, error)
         finally:
             self._leave(visit)
 

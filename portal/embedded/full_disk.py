@@ -68,7 +68,7 @@ class Watch:
                 self._reserve = Reserve(self._database)
             self._reserve.keep()
         except (sqlite3.Error, OSError) as error:
-            log.debug("the database's reserve was not kept: %s", error)
+            log.debug("could not keep the database's disk reserve: %s", error)
 
     def adapt_redis(self) -> str:
         """Disable or enable Redis's file depending on the disk; return what was done, or an empty string."""

@@ -82,7 +82,7 @@ class Door:
             if node and self._of_node[node] < MAX_OF_A_NODE:
                 await self._relay(node, reader, writer)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
-            log.debug("a connection of %s ended: %s", address, error)
+            log.debug("connection from %s ended: %s", address, error)
         finally:
             self._open -= 1
             writer.close()

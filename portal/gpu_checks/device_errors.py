@@ -47,7 +47,7 @@ def apply(report: DeviceErrors) -> int:
         device = gpus.get(_slot(error.slot))
         if consequence is None or device is None:
             where = error.slot.encode("unicode_escape").decode()
-            log.warning("XID %d at %s of %s is left out", error.xid, where, node)
+            log.warning("ignored XID %d at %s of node %s", error.xid, where, node)
             continue
         _act(device, consequence)
         counted += 1

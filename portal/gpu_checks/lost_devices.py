@@ -48,7 +48,7 @@ def end_all(event: InventoryApplied) -> int:
             # It ended meanwhile.
             continue
         except Exception:
-            log.exception("workspace %s, whose device has vanished, could not be ended", workspace_id)
+            log.exception("could not end workspace %s, whose GPU is missing", workspace_id)
     return ended
 
 

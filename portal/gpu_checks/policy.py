@@ -117,7 +117,7 @@ def _ask(wish: Wish) -> bool:
         )
     except PortalError as error:
         # The device was allocated or removed meanwhile.
-        log.info("no %s of %s: %s", wish.cause, wish.device.uuid, error.message)
+        log.info("skipped %s of %s: %s", wish.cause, wish.device.uuid, error.message)
         return False
     return True
 

@@ -162,7 +162,7 @@ def _failed_reading(answer: CheckAnswer) -> Reading:
 
 def _invalid_reading(run: GpuCheckRun, problem: Unsound) -> Reading:
     noun = handler_of(run.kind).noun
-    log.warning("the report of %s of %s is not taken: %s", noun, run.device.uuid, problem)
+    log.warning("rejected report of %s of %s: %s", noun, run.device.uuid, problem)
     summary = message_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(problem)}))[:500]
     return Reading(CheckVerdict.INCONCLUSIVE, "retry", summary)
 

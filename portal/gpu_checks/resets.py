@@ -153,4 +153,4 @@ def check_again(device_id: UUID) -> None:
     try:
         proof.request(actor=SYSTEM, device_id=device_id, level=proof.recheck_level, cause=CheckCause.RECHECK)
     except PortalError as error:
-        log.info("no check of %s after its reset: %s", device.uuid, error.message)
+        log.info("skipped check of %s after its reset: %s", device.uuid, error.message)

@@ -272,7 +272,7 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
         app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
     except Exception as error:
         # The row keeps its lease until it expires, and then is sent again.
-        log.warning("%s was not sent to %s: %s", task, queue, error)
+        log.warning("could not send %s to %s: %s", task, queue, error)
 
 
 def hard_limit(run: GpuCheckRun) -> timedelta:

@@ -82,7 +82,7 @@ def apply(report: ShareNotes) -> int:
         grant = grants.get((note.workspace_id, note.generation, note.uuid))
         if grant is None or not _is_plausible(note):
             node, step = (text.encode("unicode_escape").decode() for text in (report.node, note.step))
-            log.warning("a note of a shared GPU (%s) of %s is left out", step, node)
+            log.warning("ignored note about a shared GPU (%s) from %s", step, node)
             continue
         workspace_id, device = grant
         by_workspace.setdefault(workspace_id, []).append((note, device))

@@ -204,11 +204,11 @@ def archive_if_due(place_id: int) -> bool:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_home_label(place)}, unused")
             return True
     except (HomeStay.DoesNotExist, HomePlace.DoesNotExist, PortalError) as error:
-        log.info("home %s is not archived now: %s", place_id, error)
+        log.info("did not archive home %s: %s", place_id, error)
         return False
     except Exception:
         # A failure must not block other homes; the next pass retries.
-        log.exception("archiving home %s failed", place_id)
+        log.exception("could not archive home %s", place_id)
         return False
 
 

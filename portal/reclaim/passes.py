@@ -293,7 +293,10 @@ def _make_up_for_absence(now: datetime) -> None:
             return
         away = now - last.at
         if not 0 <= away.total_seconds() <= AWAY_S:
-            log.warning("no pass for %d s, or the clock was set: nothing ends for that", away.total_seconds())
+            log.warning(
+                "no reclaim pass for %d s, or the clock was changed; stopping nothing for that time",
+                away.total_seconds(),
+            )
             ReclaimNotice.objects.update(due_at=F("due_at") + away)
             WorkspaceActivity.objects.filter(kept_until__isnull=False).update(
                 kept_until=F("kept_until") + away
@@ -434,11 +437,11 @@ def take_if_due(workspace_id: UUID) -> Step | None:
             _tell_stopped(workspace, reason)
             return Step.STOP
     except (NotFound, PortalError):
-        log.info("workspace %s was not stopped: it has changed", workspace_id)
+        log.info("did not stop workspace %s: it changed meanwhile", workspace_id)
         return None
     except Exception:
         # A failure must not block other workspaces; the next pass retries.
-        log.exception("stopping workspace %s failed", workspace_id)
+        log.exception("could not stop workspace %s", workspace_id)
         return None
 
 
@@ -448,7 +451,7 @@ def _release_gpus(workspace: Workspace, reason: Reason) -> bool:
         with transaction.atomic():
             gpus.release(actor=SYSTEM, workspace_id=workspace.pk, cause=reason)
     except PortalError as error:
-        log.info("workspace %s cannot go on without GPUs and is stopped: %s", workspace.pk, error)
+        log.info("stopping workspace %s, which cannot run without GPUs: %s", workspace.pk, error)
         return False
     events.notify(
         [workspace.owner],

@@ -87,7 +87,7 @@ def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
         return False
     except Exception:
         # A failure must not block other workspaces; the next pass retries.
-        log.exception("starting workspace %s by its schedule failed", workspace_id)
+        log.exception("could not start workspace %s on schedule", workspace_id)
         return False
 
 

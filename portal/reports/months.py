@@ -41,7 +41,7 @@ def run(now: datetime | None = None) -> int:
     until = now.date().replace(day=1) - timedelta(days=1)
     since = until.replace(day=1)
     if any(day >= since for day in days.missing(until)):
-        log.info("the month is not reported yet: some of its days have not been added up")
+        log.info("monthly report delayed: some days have no totals yet")
         return 0
     of_month = GpuDay.objects.filter(dimension=Dimension.ALL, day__range=(since, until), held__gt=0)
     slugs = set(of_month.exclude(team="").values_list("team", flat=True))
@@ -59,7 +59,7 @@ def _send_once(team: Team, since: date, until: date) -> bool:
             return new
     except Exception:
         # One team must not block the others; it is retried within the hour.
-        log.exception("the owners of %s were not notified of %s", team.slug, since)
+        log.exception("could not notify owners of %s about the report of %s", team.slug, since)
         return False
 
 

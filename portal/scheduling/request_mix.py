@@ -112,6 +112,6 @@ def _request(
         try:
             requests_by_key[key] = messages.load(data, ResourceRequest)
         except ValueError:
-            log.warning("a request cannot be read, and nothing is learnt from it: %s", key)
+            log.warning("ignored unreadable request in the request mix: %s", key)
             requests_by_key[key] = None
     return requests_by_key[key]

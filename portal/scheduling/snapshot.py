@@ -284,7 +284,7 @@ def pending_workloads(
             )
         except ValueError:
             # A broken row must not block the others; it backs off.
-            log.exception("the request of workspace %s cannot be read", pk)
+            log.exception("unreadable request of workspace %s", pk)
             Workspace.objects.filter(pk=pk).update(next_reconcile_at=now + BROKEN_WAIT)
             later[pk] = now + BROKEN_WAIT
             continue

@@ -158,7 +158,7 @@ def credentials(
                 else []
             )
         except (StateConflict, Unavailable) as error:
-            log.warning("the credential for %s cannot be had: %s", checkout.url, error.reason.code)
+            log.warning("no credential for %s: %s", checkout.url, error.reason.code)
             values = []
         credential = _credential(checkout.url, values[0][1]) if values else {"problem": "no_secret"}
         results.append({"what": checkout.kind.value, **credential})

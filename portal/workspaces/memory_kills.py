@@ -84,7 +84,7 @@ def _apply_one(found: MemoryKills, kill: MemoryKill) -> bool:
     try:
         workspace_id = held.values_list("pk", flat=True).get(pk=UUID(kill.workspace_id))
     except (ValueError, Workspace.DoesNotExist):
-        log.warning("a report of %s about a workspace that it does not run is left out", found.node)
+        log.warning("ignored report from %s about a workspace that it does not run", found.node)
         return False
     return _of_workspace(workspace_id, kill)
 

@@ -173,9 +173,7 @@ def activity_of(body: dict[str, Any], *, workspace_id: UUID) -> dict[str, Any]:
             refused.append(name)
         figures[name] = msgspec.to_builtins(figure)
     if refused and _may_log(workspace_id):
-        log.warning(
-            "figures of workspace %s do not hold and are left out: %s", workspace_id, ", ".join(refused)
-        )
+        log.warning("ignored invalid figures of workspace %s: %s", workspace_id, ", ".join(refused))
     return figures
 
 

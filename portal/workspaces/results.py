@@ -397,7 +397,7 @@ def _is_uuid(text: str) -> bool:
     try:
         return str(UUID(text)) == text
     except ValueError:
-        log.warning("a driver reports %r as ours, which is no workspace's id", text)
+        log.warning("driver reported %r, which is not a workspace id", text)
         return False
 
 

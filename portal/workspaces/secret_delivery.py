@@ -62,7 +62,7 @@ def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
         raise Revoked
     machine = machines.behind(workspace.pk, workspace.pool_id)
     if not workspace.owner.is_active or node != (machine.name if machine is not None else ""):
-        log.warning("secrets of %s are refused to “%s”", workspace.pk, node)
+        log.warning("refused to deliver secrets of %s to “%s”", workspace.pk, node)
         raise Revoked
 
 

@@ -160,7 +160,7 @@ def test_what_is_about_no_share_there_is_left_out(runs, fields, told_by, caplog)
     step = fields.pop("step", "over")
     assert told(note(runs, step, **fields), **told_by) == 0
     assert not kinds(runs) and not notices() and not shown(runs)
-    assert "is left out" in caplog.text
+    assert "ignored note about a shared GPU" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["", "no-uuid", "00000000-0000-0000-0000-000000000000"])

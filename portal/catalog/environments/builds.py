@@ -277,7 +277,7 @@ def send(task: str, queue: str, command: dict[str, Any]) -> None:
         app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
     except Exception as error:
         # The row keeps its lease until then and is sent again.
-        log.warning("%s was not sent to %s: %s", task, queue, error)
+        log.warning("could not send %s to %s: %s", task, queue, error)
 
 
 # --- shared within the package ------------------------------------------------------------------------

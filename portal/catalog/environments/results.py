@@ -146,7 +146,7 @@ def apply_built(result: EnvironmentBuilt) -> bool:
         if result.failure is not None:
             _apply_failure(build, version, _reason_of(result, build, version))
         elif not _is_valid(result, version):
-            log.warning("what %s says it has built is not what it was asked for", build.node.name)
+            log.warning("%s reported a build that was not requested", build.node.name)
             _apply_failure(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
         else:
             _apply_success(build, version, result)

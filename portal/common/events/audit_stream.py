@@ -210,7 +210,7 @@ def _send_all(sink: Sink, until: datetime) -> int:
             _failed(row, error.code)
             break
         except Exception:
-            log.exception("the audit log was not sent on to %s", sink.name)
+            log.exception("could not send audit log to %s", sink.name)
             _failed(row, "internal")
             break
         streams.update(

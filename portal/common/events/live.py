@@ -56,7 +56,7 @@ def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
             pipe.publish(user_channel(owner_id), str(workspace_id))
             pipe.execute()
     except redis.RedisError as error:
-        log.warning("live hint not sent: %s", error)
+        log.warning("could not send live hint: %s", error)
 
 
 def publish_feed() -> None:
@@ -65,7 +65,7 @@ def publish_feed() -> None:
         connection().publish(FEED_CHANNEL, "entry")
     except redis.RedisError as error:
         # No warning: the first entries of a site are written before Redis runs.
-        log.debug("live hint not sent: %s", error)
+        log.debug("could not send live hint: %s", error)
 
 
 def publish_to(user_id: UUID, kind: str) -> None:
@@ -73,7 +73,7 @@ def publish_to(user_id: UUID, kind: str) -> None:
     try:
         connection().publish(user_channel(user_id), kind)
     except redis.RedisError as error:
-        log.warning("live hint not sent: %s", error)
+        log.warning("could not send live hint: %s", error)
 
 
 def publish_to_all(user_ids: Iterable[UUID], kind: str) -> None:
@@ -84,7 +84,7 @@ def publish_to_all(user_ids: Iterable[UUID], kind: str) -> None:
                 pipe.publish(user_channel(user_id), kind)
             pipe.execute()
     except redis.RedisError as error:
-        log.warning("live hint not sent: %s", error)
+        log.warning("could not send live hint: %s", error)
 
 
 def publish_check(run_id: UUID) -> None:
@@ -92,7 +92,7 @@ def publish_check(run_id: UUID) -> None:
     try:
         connection().publish(check_channel(run_id), "check")
     except redis.RedisError as error:
-        log.warning("live hint not sent: %s", error)
+        log.warning("could not send live hint: %s", error)
 
 
 def build_channel(build_id: UUID) -> str:
@@ -104,7 +104,7 @@ def publish_build(build_id: UUID) -> None:
     try:
         connection().publish(build_channel(build_id), "build")
     except redis.RedisError as error:
-        log.warning("live hint not sent: %s", error)
+        log.warning("could not send live hint: %s", error)
 
 
 def publish_account(user_id: UUID) -> None:
@@ -112,7 +112,7 @@ def publish_account(user_id: UUID) -> None:
     try:
         connection().publish(account_channel(user_id), "account")
     except redis.RedisError as error:
-        log.warning("live hint not sent: %s", error)
+        log.warning("could not send live hint: %s", error)
 
 
 async def hints(channel: str, *, ends_with: str = "", every_s: float = IDLE_S) -> AsyncGenerator[bool, None]:

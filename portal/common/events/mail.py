@@ -63,7 +63,7 @@ def send_due() -> int:
         try:
             server.close()
         except (SMTPException, OSError) as error:
-            log.warning("the mail server did not say goodbye: %s", error)
+            log.warning("mail server did not close the connection properly: %s", error)
     return sent
 
 
@@ -88,7 +88,7 @@ def _finish(row: Notification) -> None:
 
 
 def _failed(row: Notification, error: Exception) -> None:
-    log.warning("e-mail %s not sent (attempt %s of %s): %s", row.pk, row.mail_attempts, ATTEMPTS, error)
+    log.warning("could not send e-mail %s (attempt %s of %s): %s", row.pk, row.mail_attempts, ATTEMPTS, error)
 
 
 def _message(row: Notification, server: Any) -> EmailMessage:

@@ -65,6 +65,6 @@ def send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:
         )
     except Exception as error:
         # Redis is unavailable. The database still has the work, and the sweep sends it again.
-        log.warning("%s was not sent to %s: %s", task, queue, error)
+        log.warning("could not send %s to %s: %s", task, queue, error)
         return False
     return True

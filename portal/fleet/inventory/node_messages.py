@@ -32,7 +32,7 @@ def received(data: Any, kind: type[T], *, of: str) -> T | None:
     except ValueError as error:
         # The text may quote the message.
         text = str(error)[:300].encode("unicode_escape").decode()
-        log.warning("a message of %s is left out: %s", of[:120].encode("unicode_escape").decode(), text)
+        log.warning("ignored message from %s: %s", of[:120].encode("unicode_escape").decode(), text)
         return None
 
 
@@ -101,10 +101,10 @@ def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
     try:
         by, body = app.unseal(raw, key=key)
     except MessageRefused as error:
-        log.warning("a reply of %s is refused: %s", _line(queue), error.reason.value)
+        log.warning("rejected reply in queue %s: %s", _line(queue), error.reason.value)
         return None
     if by not in (_engine_queues() if queue == ENGINE_QUEUE else {queue}):
-        log.warning("a reply of %s is refused: it is of %s", _line(queue), _line(by))
+        log.warning("rejected reply in queue %s: sent by %s", _line(queue), _line(by))
         return None
     return received(body, dict[str, Any], of=queue)
 
@@ -114,7 +114,7 @@ def _engine_queues() -> set[str]:
 
 
 def _refuse(problem: str) -> None:
-    log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(problem))
+    log.warning("rejected message from %s: it %s", _line(sender() or "nobody"), _line(problem))
     notices.messages_refused(_line(sender()), "wrong_node", queue=CONTROL)
 
 

@@ -75,7 +75,7 @@ def apply_samples(
     now_s = time.time() if now_s is None else now_s
     if not isinstance(rollups, list | tuple) or len(rollups) > MAX_SAMPLES_PER_MESSAGE:
         log.warning(
-            "samples of %s left out: not a list of at most %d", _shorten(node_name), MAX_SAMPLES_PER_MESSAGE
+            "ignored samples from %s: not a list of at most %d", _shorten(node_name), MAX_SAMPLES_PER_MESSAGE
         )
         return Applied(refused=1)
     minutes: dict[tuple[str, int], DeviceMinute] = {}
@@ -85,7 +85,7 @@ def apply_samples(
             rollup = messages.receive(item, Rollup)
             row = _minute_of(rollup, now_s)
         except ValueError as error:
-            log.warning("a sample of %s left out: %s", _shorten(node_name), _shorten(error, 300))
+            log.warning("ignored sample from %s: %s", _shorten(node_name), _shorten(error, 300))
             refused += 1
             continue
         if row is None:
@@ -101,7 +101,9 @@ def apply_samples(
             by_device[devices[uuid]].append(row)
         else:
             log.warning(
-                "samples of %s on %s left out: no such device there", _shorten(uuid), _shorten(node_name)
+                "ignored samples of %s from %s: no such device on that node",
+                _shorten(uuid),
+                _shorten(node_name),
             )
             refused += 1
     written = _write(by_device) if by_device else 0

@@ -162,7 +162,7 @@ def newest(devices: Iterable[Device], *, now_s: float | None = None) -> dict[str
                 pipe.hmget(live_key(node_name), of_node)
             values = pipe.execute()
     except redis.RedisError as error:
-        log.debug("live samples were not read: %s", error)
+        log.debug("could not read live samples: %s", error)
         return {}
     raw = {
         uuid.encode(): value

@@ -156,7 +156,7 @@ class Guard:
             try:
                 self.check()
             except (redis.RedisError, OSError) as error:
-                log.debug("Redis was not checked: %s", error)
+                log.debug("could not check Redis: %s", error)
 
     def check(self) -> None:
         """Relieve Redis if necessary, and end pauses. Raises `RedisError`."""
@@ -169,7 +169,7 @@ class Guard:
             for flood in floods:
                 self._paused |= redis_users.refused(self._client)
                 log.warning(
-                    "%s filled Redis with %s MiB: its messages were deleted, and it is refused for %d s",
+                    "node %s filled Redis with %s MiB: deleted its messages, blocked it for %d s",
                     *(flood.node, "many" if flood.held_mib is None else flood.held_mib, PAUSE_S),
                 )
                 self._report(before, flood.node)
@@ -184,7 +184,7 @@ class Guard:
         try:
             self._send({"used_mib": seen.used_mib, "limit_mib": seen.limit >> 20, "node": node})
         except Exception as error:
-            log.warning("the memory of Redis was not reported: %s", error)
+            log.warning("could not report Redis memory: %s", error)
 
 
 class GuardStep(bootsteps.StartStopStep):

@@ -49,7 +49,7 @@ def sync(names: Iterable[str] | None = None) -> bool:
             _apply(now, before or {})
             before = now
     except (redis.RedisError, OSError) as error:
-        log.warning("users of Redis are not as they should be, for now: %s", error)
+        log.warning("could not update Redis users, will retry: %s", error)
         return False
     return True
 
@@ -92,7 +92,7 @@ def end_connections(name: str) -> None:
     try:
         connection().execute_command("CLIENT", "KILL", "USER", redis_rules.user_of(name))
     except (redis.RedisError, OSError) as error:
-        log.warning("connections of %s go on: %s", name, error)
+        log.warning("could not close Redis connections of %s: %s", name, error)
 
 
 def _digests(names: list[str] | None) -> dict[str, tuple[str, ...]]:

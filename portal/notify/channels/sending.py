@@ -77,7 +77,7 @@ def _run(jobs: list[Job], *, check: bool) -> dict[int, Outcome]:
             if process.poll() is None:
                 process.kill()
     if process.returncode > 0:
-        log.error("the process that sends to channels ended with %s", process.returncode)
+        log.error("channel sender process exited with %s", process.returncode)
     outcomes = {
         job.id: Outcome(ok=False, error="internal" if process.returncode > 0 else "timeout") for job in jobs
     }

@@ -155,7 +155,7 @@ def hint() -> None:
     try:
         app.send_task("control.send_to_channels", queue="control")
     except Exception as error:
-        log.info("no hint was sent: %s", error)
+        log.info("could not send hint: %s", error)
 
 
 def _locked_channel(channel: Channel) -> Channel:

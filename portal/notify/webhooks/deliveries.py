@@ -181,7 +181,7 @@ def _send(endpoint: Endpoint, delivery: Delivery) -> _Outcome:
     except Unreadable:
         code = UNREADABLE
     except Exception:
-        log.exception("webhook %s was not sent", delivery.pk)
+        log.exception("could not send webhook delivery %s", delivery.pk)
         code = "internal"
     return _Outcome(at, round((time.monotonic() - began) * 1000), error=code)
 

@@ -203,7 +203,7 @@ def secrets_of(endpoint: Endpoint) -> list[str]:
         try:
             secrets.append(unseal(endpoint.previous_secret, purpose=SECRET))
         except Unreadable:
-            log.warning("the previous secret of webhook %s cannot be read any more", endpoint.pk)
+            log.warning("previous secret of webhook %s is not readable", endpoint.pk)
     return secrets
 
 
@@ -212,7 +212,7 @@ def hint() -> None:
     try:
         app.send_task("control.send_webhooks", queue="control")
     except Exception as error:
-        log.info("no hint was sent: %s", error)
+        log.info("could not send hint: %s", error)
 
 
 def _locked_endpoint(endpoint: Endpoint) -> Endpoint:

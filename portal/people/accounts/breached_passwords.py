@@ -47,7 +47,7 @@ def is_breached(password: str) -> bool:
         if settings.BERTH_BREACHED_PASSWORDS_URL:
             return _in_range(digest, settings.BERTH_BREACHED_PASSWORDS_URL)
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
-        log.warning("a new password was not compared with those that have leaked: %s", error)
+        log.warning("could not compare new password with leaked passwords: %s", error)
     return False
 
 

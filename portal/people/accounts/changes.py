@@ -33,7 +33,7 @@ def _announce() -> None:
     try:
         live.connection().incr(REVISION_KEY)
     except redis.RedisError as error:
-        log.warning("a change of accounts was not announced: %s", error)
+        log.warning("could not announce account change: %s", error)
     passes.pause(settings.BERTH_PASSES_DIR, settings.BERTH_GATEWAY_SECRET)
 
 

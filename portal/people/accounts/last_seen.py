@@ -53,7 +53,7 @@ def note(session: SessionBase) -> None:
             rows.update(expire_date=session.get_expiry_date())
     except DatabaseError as error:
         # Full disk or read-only database: signed-in users still see the portal.
-        log.warning("that a session is in use was not noted: %s", error)
+        log.warning("could not record session use: %s", error)
 
 
 def _is_due(key: str) -> bool:

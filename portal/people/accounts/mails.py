@@ -42,7 +42,7 @@ def _order(task: str, **kwargs: str) -> None:
         app.send_task(task, kwargs=kwargs, queue="control")
     except Exception as error:
         # Without the queue nothing is sent; the user can ask again.
-        log.warning("%s was not sent to the worker: %s", task, error)
+        log.warning("could not send %s to the worker: %s", task, error)
 
 
 def send_link(user_id: UUID, kind: LinkKind) -> bool:

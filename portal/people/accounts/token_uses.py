@@ -38,7 +38,7 @@ def note(token: ApiToken, now: datetime) -> None:
     try:
         live.connection().hset(_KEY, str(token.pk), now.isoformat())
     except (redis.RedisError, OSError) as error:
-        log.warning("a token's use was not noted: %s", error)
+        log.warning("could not record token use: %s", error)
 
 
 def store() -> int:
@@ -46,7 +46,7 @@ def store() -> int:
     try:
         uses: Any = live.connection().hgetall(_KEY)
     except redis.RedisError as error:
-        log.warning("uses of tokens not read: %s", error)
+        log.warning("could not read token uses: %s", error)
         return 0
     if not uses:
         return 0
@@ -59,5 +59,5 @@ def store() -> int:
         live.connection().hdel(_KEY, *uses)
     except redis.RedisError as error:
         # They are written again, without effect.
-        log.warning("uses of tokens not removed: %s", error)
+        log.warning("could not remove token uses: %s", error)
     return len(uses)

@@ -451,7 +451,7 @@ def _default_team() -> Team | None:
     slug = settings.BERTH_DEFAULT_TEAM
     team = Team.objects.filter(slug=slug).first() if slug else None
     if slug and team is None:
-        log.warning("a new account joins no team: there is no team %r (BERTH_DEFAULT_TEAM)", slug)
+        log.warning("new account joins no team: team %r does not exist (BERTH_DEFAULT_TEAM)", slug)
     return team
 
 

@@ -45,7 +45,7 @@ class DirectoryBackend(BaseBackend):
             except NotAllowed as error:
                 reason = error.reason
             except ConnectionError as error:
-                log.warning("%s was not asked: %s", provider.id, error)
+                log.warning("could not query provider %s: %s", provider.id, error)
                 reason = Reason(IdentityCode.PROVIDER_DOWN, {"provider": provider.name})
             if reason is not None and request is not None:
                 request.sign_in_reason = reason  # type: ignore[attr-defined]

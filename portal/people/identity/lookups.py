@@ -51,7 +51,7 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
     try:
         claims = backends.look_up(provider, username) if username else None
     except ConnectionError as error:
-        log.warning("%s was not asked: %s", provider.id, error)
+        log.warning("could not query provider %s: %s", provider.id, error)
         raise Unavailable(Reason(IdentityCode.PROVIDER_DOWN, {"provider": provider.name})) from error
     if claims is None:
         reason = Reason(IdentityCode.DIRECTORY_NOBODY, {"provider": provider.name, "username": username})

@@ -86,10 +86,12 @@ def finish(request: HttpRequest, provider: Saml) -> HttpResponse:
     except (
         OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError, binascii.Error, etree.LxmlError, ValueError
     ) as error:  # fmt: skip
-        log.warning("a response of %s cannot be read: %s", provider.id, str(error)[:300])
+        log.warning("unreadable SAML response from %s: %s", provider.id, str(error)[:300])
         return flow.failed(request, provider, _wrong_response(provider, "the response cannot be read"))
     if errors or not auth.is_authenticated():
-        log.warning("a response of %s is refused: %s %s", provider.id, errors, auth.get_last_error_reason())
+        log.warning(
+            "rejected SAML response from %s: %s %s", provider.id, errors, auth.get_last_error_reason()
+        )
         return flow.failed(request, provider, _wrong_response(provider, "the response is not valid"))
     state = _state(request, provider, auth)
     if state is None:

@@ -91,7 +91,7 @@ def _redirect_to_provider(
 
 def _provider_failed(request: HttpRequest, provider: Provider, error: RequestException) -> HttpResponse:
     """Render the page for a provider that does not answer, or not correctly."""
-    log.warning("sign-in by %s failed: %s", provider.id, error)
+    log.warning("sign-in through %s failed: %s", provider.id, error)
     params: dict[str, Any] = {"provider": provider.name}
     if isinstance(error, NotTrusted):
         return flow.failed(
@@ -142,7 +142,7 @@ def left(request: HttpRequest, idp: str) -> HttpResponse:
     try:
         url = oidc.end_session_url(provider, stored.get("id_token", ""), back)
     except RequestException as error:
-        log.warning("%s was not notified of a sign-out: %s", provider.id, error)
+        log.warning("could not notify %s of a sign-out: %s", provider.id, error)
         url = ""
     return render(request, "identity/left.html", {"provider": provider, "url": url})
 

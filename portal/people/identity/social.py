@@ -46,7 +46,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         provider_: Provider = provider.provider_config
         context = extra_context or {}
         detail = str(exception or context.get("saml_last_error_reason", ""))[:300]
-        log.warning("sign-in by %s failed: %s %s", provider_.id, error, detail)
+        log.warning("sign-in through %s failed: %s %s", provider_.id, error, detail)
         began = "state" in context or "saml_errors" in context
         reason = _reason(provider_, error, exception, began=began, saml=context.get("saml_errors"))
         raise ImmediateHttpResponse(flow.failed(request, provider_, reason))

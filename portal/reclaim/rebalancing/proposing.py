@@ -276,7 +276,7 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
         try:
             services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
         except PortalError as error:
-            log.info("a proposal is not carried out: %s", error)
+            log.info("did not carry out move proposal: %s", error)
             continue
         return 1
     return 0

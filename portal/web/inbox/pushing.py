@@ -34,7 +34,7 @@ def capacity_changed(_event: DomainEvent) -> None:
     try:
         before = live.connection().set(LAST_KEY, digest, get=True)
     except redis.RedisError as error:
-        log.debug("troubles of capacity were not announced: %s", error)
+        log.debug("could not announce capacity problems: %s", error)
         return
     if before != digest.encode():
         services.refresh_pages(operators)

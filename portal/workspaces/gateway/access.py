@@ -247,7 +247,7 @@ class Access:
                 await self._bearers.look(token, name)
             except Exception as error:
                 # The pass expires, and the next request reports the error.
-                log.debug("a token could not be looked up again: %s", type(error).__name__)
+                log.debug("could not look up token again: %s", type(error).__name__)
                 return
             if not await self.memory.fresh():
                 return

@@ -432,7 +432,7 @@ class Gateway:
                     "Use the address that the portal shows.",
                 ).response(html=False)
             case RedisError() | OSError():
-                log.warning("message store not reachable: %s", type(error).__name__)
+                log.warning("Redis not reachable: %s", type(error).__name__)
                 return pages.store_unavailable_notice(f"{self._portal}/").response(html=html)
             case _:
                 log.error("gateway request failed", exc_info=error)
@@ -444,10 +444,10 @@ class Gateway:
             case Refusal.NOT_SIGNED_IN:
                 return self._sign_in(refused.name, client)
             case Refusal.FOREIGN_ORIGIN:
-                log.warning("entry to %s refused: another origin asked", refused.name)
+                log.warning("refused entry to %s: request from another origin", refused.name)
                 notice = pages.foreign_origin_notice(self._page_url(refused.name))
             case Refusal.FORBIDDEN:
-                log.warning("entry to %s refused: not among those who may enter", refused.name)
+                log.warning("refused entry to %s: user has no access", refused.name)
                 notice = pages.forbidden_notice(f"{self._portal}/")
         return notice.response(html=client.navigation)
 

@@ -254,7 +254,7 @@ class Passes:
                 self._remove(name)
 
     def _disable(self, error: OSError) -> None:
-        log.warning("passes are off, every request is asked about: %s", error)
+        log.warning("passes are off, every request goes to forward-auth: %s", error)
         self._end_all()
 
     def _end_all(self) -> None:

@@ -115,7 +115,7 @@ def publish(workspace: Workspace) -> None:
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:
-        log.warning("gateway not updated about %s: %s", workspace.external_name, error)
+        log.warning("could not update gateway about %s: %s", workspace.external_name, error)
     if not view.reachable and workspace.state not in _NOT_YET:
         _pause_passes()
 
@@ -150,7 +150,7 @@ def end_sessions(event: SignedOut) -> None:
     try:
         tickets.revoke_user(live.connection(), str(event.user_id))
     except redis.RedisError as error:
-        log.warning("workspace sessions of %s not ended: %s", event.user_id, error)
+        log.warning("could not end workspace sessions of %s: %s", event.user_id, error)
     _pause_passes()
 
 
@@ -159,7 +159,7 @@ def end_access(event: UserDeactivated) -> None:
     try:
         tickets.revoke_user(live.connection(), str(event.user.pk))
     except redis.RedisError as error:
-        log.warning("workspace sessions of %s not ended: %s", event.user.pk, error)
+        log.warning("could not end workspace sessions of %s: %s", event.user.pk, error)
     _pause_passes()
     for workspace in _base_queryset().filter(owner=event.user, state__in=STARTED):
         publish(workspace)

@@ -199,7 +199,7 @@ class Streams:
             async with asyncio.timeout(COME_S):
                 await asyncio.get_running_loop().create_connection(lambda: far, *self._door)
         except (OSError, TimeoutError) as error:
-            log.warning("the front door does not answer for a connection that lasts: %r", error)
+            log.warning("no answer from the front door about an open connection: %r", error)
             self._abort(connection)
             return
         if connection not in self._open:
@@ -275,11 +275,11 @@ class Streams:
             async with self._at_once, asyncio.timeout(LOOK_TIMEOUT_S):
                 upstream_headers = await self._reauthorize(group[0].name, group[0].client)
         except Refused as refused:
-            log.info("%d connections to %s are cut: %s", len(group), refused.name, refused.refusal)
+            log.info("closing %d connections to %s: %s", len(group), refused.name, refused.refusal)
             upstream_headers = None
         except Exception as error:
             # An error is not a denial, for up to `SILENT_S`.
-            log.debug("whether a connection may last was not found out: %r", error)
+            log.debug("could not re-authorize an open connection: %r", error)
             now = asyncio.get_running_loop().time()
             for connection in group:
                 if connection.silent_since is None:

@@ -61,7 +61,7 @@ def apply(
     nodes = Node.objects.filter(name=node_name, pool__simulated=False).select_related("pool")
     node = (nodes.filter(pool__slug=pool_slug) if pool_slug else nodes).first()
     if node is None or "\x00" in "".join(usage.home for usage in measured):
-        log.warning("homes of a node that is not known are left out")
+        log.warning("ignored homes reported by an unknown node")
         return
     pairs = {usage.home: usage.home.partition("/")[::2] for usage in measured}
     teams = {

@@ -427,7 +427,7 @@ def _clean(move: HomeMove) -> None:
             owner=move.owner_id, team=move.team_id, pool=move.pool_id, node=node
         ).exists()
     ):  # pragma: no branch
-        log.error("the home of move %s lies on %s: nothing is removed there", move.pk, name)
+        log.error("home of move %s is on %s; removing nothing there", move.pk, name)
         move.open = False
         move.save()
         return

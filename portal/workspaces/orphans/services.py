@@ -301,7 +301,7 @@ def _remove_by_policy(pk: UUID) -> None:
     try:
         remove(actor=SYSTEM, orphan_id=pk)
     except (StateConflict, NotFound) as error:
-        log.info("a leftover is not removed: %s", error)
+        log.info("did not remove leftover: %s", error)
 
 
 @transaction.atomic

@@ -104,18 +104,18 @@ def _read(session: requests.Session, path: str) -> Entry:
     except exceptions.InvalidPath:
         raise StateConflict(Reason(SecretCode.VAULT_NO_SUCH_PATH, {"path": path})) from None
     except exceptions.InvalidRequest as error:
-        log.error("Vault does not understand what it is asked about %s: %s", path, error.errors)
+        log.error("Vault rejected the request for %s: %s", path, error.errors)
         raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path})) from None
     except exceptions.VaultDown as error:
         sealed = any("sealed" in str(line).lower() for line in error.errors or [])
         raise _away(error, SecretCode.VAULT_SEALED if sealed else SecretCode.VAULT_AWAY) from None
     except requests.exceptions.SSLError as error:
-        log.error("Vault at %s: its certificate is not believed (%s)", settings.BERTH_VAULT_ADDR, error)
+        log.error("Vault at %s: certificate not trusted (%s)", settings.BERTH_VAULT_ADDR, error)
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
     except (requests.exceptions.RequestException, exceptions.VaultError) as error:
         raise _away(error, SecretCode.VAULT_AWAY) from None
     except OSError as error:  # Such as a missing CA file.
-        log.error("Vault cannot be asked: %s", error)
+        log.error("cannot query Vault: %s", error)
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
 
 
@@ -129,7 +129,7 @@ def _entry(client: Any, path: str) -> Entry:
     except (KeyError, TypeError, ValueError):
         values, version = None, 0
     if not isinstance(values, dict):
-        log.error("Vault's answer about %s is none of its KV engine, version 2", path)
+        log.error("Vault's answer about %s is not from a KV version 2 engine", path)
         raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path}))
     return Entry(values, version)
 
@@ -169,10 +169,10 @@ def _token(session: requests.Session) -> tuple[str, bool]:
             )
             token, lasts_s = str(answer["auth"]["client_token"]), float(answer["auth"]["lease_duration"])
         except (exceptions.InvalidRequest, exceptions.Forbidden, exceptions.InvalidPath) as error:
-            log.error("Vault does not let the portal's AppRole in: %s", error.errors)
+            log.error("Vault rejected the portal's AppRole: %s", error.errors)
             raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED)) from None
         except (KeyError, TypeError, ValueError):
-            log.error("Vault's answer to the portal's AppRole is none")
+            log.error("Vault's answer to the AppRole login has no token")
             raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED)) from None
         _kept.token, _kept.settings = token, mine
         _kept.until = now + min(lasts_s * 0.8 or MAX_TOKEN_S, MAX_TOKEN_S)
@@ -184,7 +184,7 @@ def _file(name: str) -> str:
     try:
         text = Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        log.error("%s, with which the portal signs in to Vault, cannot be read: %s", name, error)
+        log.error("cannot read %s, which the portal needs to sign in to Vault: %s", name, error)
         text = ""
     if not text or not text.isprintable():
         raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED))
@@ -196,9 +196,9 @@ def _denial_error(session: requests.Session, token: str, path: str) -> StateConf
     try:
         _client(session, token).auth.token.lookup_self()
     except exceptions.Forbidden:
-        log.error("Vault refuses the portal's token")
+        log.error("Vault rejected the portal's token")
         return StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED))
-    log.error("Vault's policies keep the portal from reading %s in %s", path, settings.BERTH_VAULT_MOUNT)
+    log.error("Vault's policies deny the portal access to %s in %s", path, settings.BERTH_VAULT_MOUNT)
     return StateConflict(Reason(SecretCode.VAULT_FORBIDDEN, {"path": path}))
 
 

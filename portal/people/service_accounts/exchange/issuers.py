@@ -123,7 +123,7 @@ def _refresh(issuer: str, keys: _Keys) -> None:
         }
     except IssuerUnreachable as error:
         keys.tried_at = time.monotonic()
-        log.warning("keys not read: %s", error)
+        log.warning("could not read issuer keys: %s", error)
         return
     keys.by_id = by_id
     keys.fetched_at = keys.tried_at = time.monotonic()

@@ -66,7 +66,7 @@ def count(key: str) -> Refusals:
             number, _set, left_s = pipe.execute()
             return Refusals(int(number), max(1, int(left_s)))
     except redis.RedisError as error:
-        log.warning("a refused token exchange is counted in this process only: %s", error)
+        log.warning("counting rejected token exchange in this process only: %s", error)
         return _count_locally(key)
 
 
