@@ -162,7 +162,7 @@ def test_streams_are_refused(as_user, ada, demanded):
 
 def test_setting_it_up_opens_everything(as_user, ada, demanded):
     client = as_user(ada)
-    assert "Your role demands" in client.get(PAGE).content.decode()
+    assert "Your role requires a second factor" in client.get(PAGE).content.decode()
     client.post(APP, {"code": code_of(shown_secret(client.get(APP)))})
     assert client.get("/users/").status_code == 200
 

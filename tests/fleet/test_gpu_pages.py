@@ -246,7 +246,7 @@ def test_a_split_gpu_names_who_holds_its_instances(catalog, make, alice, olga, a
     allocation = make(alice, name="on-a-part").allocations.get()
     allocation.devices.create(device=Device.objects.get(uuid="MIG-0"))
     page = text(as_user(olga).get(f"/gpus/devices/{device('gpu-03', 0).pk}/"))
-    assert "Held by <a" in page and "on-a-part of alice" in page
+    assert "Allocated to <a" in page and "on-a-part of alice" in page
 
 
 def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, as_user, sent):
@@ -272,7 +272,7 @@ def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_u
     simulated_pool(str(tmp_path))
     local_pool_with(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
     Pool.objects.update(hand_out_max_age_hours=0)
-    words = "Memory is held to its part by ending processes"
+    words = "Processes that exceed their share of memory are ended."
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
     of_it = {"pool": Pool.objects.get(slug="sim"), "cpu_milli": 100, "memory_mib": 64}
     FlavorFactory(slug="sim-half", accelerator_count=1, accelerator_milli=500, **of_it)
@@ -297,7 +297,7 @@ def test_a_share_is_said_not_to_be_isolated_wherever_it_is_offered_or_held(
     of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
     FlavorFactory(slug="half", accelerator_milli=500, **of_it)
     FlavorFactory(slug="gpu-1", **of_it)
-    client, words = as_user(alice), "A share of a GPU is not isolated"
+    client, words = as_user(alice), "GPU shares are not isolated"
     assert words in text(client.get("/workspaces/new/?template=jupyterlab&flavor=half"))
     assert words not in text(client.get("/workspaces/new/?template=jupyterlab&flavor=gpu-1"))
     first = make(alice, "half", name="first")

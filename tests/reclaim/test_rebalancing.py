@@ -385,17 +385,17 @@ def test_each_pool_says_for_itself_whether_its_work_moves(fragmented, pool, olga
         services.apply(actor=olga, proposal_id=row.pk)
     settings.BERTH_MOVE_AUTOMATICALLY = True
     assert proposing.run() == proposing.Report(0, 0, 0)
-    assert not proposals() and f"Switched off in {pool.name}" in page(as_user, olga)
+    assert not proposals() and f"Disabled in {pool.name}." in page(as_user, olga)
     # Proposed, whatever the site does by itself.
     pools.change(actor=olga, pool=pool, given={"rebalancing": "propose"})
     assert proposing.run().proposed == 1
     clock.shift(301)
     assert proposing.run() == proposing.Report(0, 1, 0)
-    assert "Nothing moves unless an operator says so" in page(as_user, olga)
+    assert "Workspaces move only if an operator applies a proposal." in page(as_user, olga)
     # Without an operator, whatever the site does.
     settings.BERTH_MOVE_AUTOMATICALLY = False
     pools.change(actor=olga, pool=pool, given={"rebalancing": "automatic"})
-    assert f"in {pool.name}." in page(as_user, olga)
+    assert f"moved automatically in {pool.name} after" in page(as_user, olga)
     assert proposing.run().applied == 1
 
 

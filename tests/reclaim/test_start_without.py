@@ -133,7 +133,7 @@ def test_the_form_offers_it_and_does_it(holder, team, alice, as_user):
     made = Workspace.objects.get(owner=alice)
     assert (made.state, made.gpu_released) == (State.PROVISIONING, True)
     body = web.get(f"/workspaces/{made.pk}/").content.decode()
-    assert "Its owner gets one notice when they are free" in body
+    assert "The owner is notified once when GPUs are free." in body
 
 
 def test_over_rest_the_preview_says_what_the_request_gets(holder, team, alice, with_token):

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.catalog import selectors
 from portal.catalog.models import Flavor
+from portal.common import rate_limits
 from portal.common.errors import Unavailable
 from portal.common.events import live
 from portal.workspaces import dispatch, services
@@ -153,6 +154,7 @@ def replies(monkeypatch, settings, tmp_path):
     trust(tmp_path / "keys", "node-1", NODE_KEY)
     trust(tmp_path / "keys", "node-2", OTHER_KEY)
     Answering.replies = []
+    rate_limits.connection()  # Keeps its client for the process, which must not be this one.
     monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: Answering())
     return Answering.replies
 
