@@ -56,7 +56,7 @@ def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
     browser = as_user(bob)
     assert 'href="/account/delete/"' in browser.get("/account/").content.decode()
     words = text_of(browser.get(PAGE))
-    for said in ("Delete account?", "API tokens", "you are signed out here", "with your name"):
+    for said in ("Delete your account?", "API tokens", "you are signed out here", "with your name"):
         assert said in words
     done = browser.post(PAGE, follow=True)
     assert done.redirect_chain[-1][0] == "/sign-in/"
@@ -100,7 +100,7 @@ def test_home_folders_as_it_is_said(as_user, bob, pool, make, settle, how, homes
     browser = as_user(bob)
     words = text_of(browser.get(PAGE))
     assert "Permanently delete 1 home folder with all its files: vision/bob (" in words
-    assert "where an operator finds them" in words
+    assert "where an operator can find them" in words
     asked = {"workspaces": "delete"} | ({"homes": "delete"} if homes else {})
     if how == "page":
         browser.post(PAGE, asked)

@@ -244,7 +244,7 @@ def test_the_page_of_limits(site, olga, as_user):
         ("CPU cores", "16", "4"), ("Memory", "32 GiB", "4 GiB"), ("Simulated H100", "8", "1"),
     ]  # fmt: skip
     page = text(response)
-    assert "In service 6 Promised" in page and "In use 2.5" in page
+    assert "In service 6 Sum of quotas" in page and "In use 2.5" in page
 
 
 def test_the_evidence_for_approvals(site, bob, petra, team, as_user, with_token):

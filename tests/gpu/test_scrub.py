@@ -118,11 +118,17 @@ def test_memory_that_stays_dirty_fails():
 
 
 def test_missing_memory_is_a_leak():
-    found = scrubbed(HostGpu(used_mib=6), baseline_mib=160)
+    found = scrubbed(HostGpu(total_mib=200, used_mib=106), baseline_mib=160)
     assert found.verdict is ScrubVerdict.LEAK and found.text.startswith("66 MiB") and not found.ok
     # As much as the check allows: what a driver takes for itself differs by some MiB.
-    assert scrubbed(HostGpu(used_mib=4), baseline_mib=96 + LEAK_MIB).verdict is ScrubVerdict.CLEAN
-    assert scrubbed(HostGpu(used_mib=5), baseline_mib=96 + LEAK_MIB).verdict is ScrubVerdict.LEAK
+    assert (
+        scrubbed(HostGpu(total_mib=200, used_mib=104), baseline_mib=96 + LEAK_MIB).verdict
+        is ScrubVerdict.CLEAN
+    )
+    assert (
+        scrubbed(HostGpu(total_mib=200, used_mib=105), baseline_mib=96 + LEAK_MIB).verdict
+        is ScrubVerdict.LEAK
+    )
     assert scrubbed(HostGpu(used_mib=2), baseline_mib=90).verdict is ScrubVerdict.CLEAN
 
 
@@ -245,8 +251,8 @@ def test_a_simulated_scrub_runs_through_and_is_never_ok(run):
 
 
 def test_the_child_finds_leaks_faults_and_company(run):
-    assert run(baseline_mib=100 + LEAK_MIB).verdict is ScrubVerdict.CLEAN
-    assert run(baseline_mib=101 + LEAK_MIB).verdict is ScrubVerdict.LEAK
+    assert run(total_mib=203, context_mib=101, baseline_mib=100 + LEAK_MIB).verdict is ScrubVerdict.CLEAN
+    assert run(total_mib=203, context_mib=101, baseline_mib=101 + LEAK_MIB).verdict is ScrubVerdict.LEAK
     assert run(stuck=True).verdict is ScrubVerdict.FAILED
     assert run(processes=1).verdict is ScrubVerdict.BUSY
     assert run(late=True).verdict is ScrubVerdict.INCONCLUSIVE

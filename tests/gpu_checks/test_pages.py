@@ -188,7 +188,7 @@ def test_what_could_not_run_names_the_library_and_the_fix(olga, as_user, h100, s
     command = only(sent)
     assert tell_portal(command, report=unavailable(command))
     page = text(as_user(olga).get(where))
-    assert "The CUDA bindings are missing." in page and "Install it." in page and "Undecided" in page
+    assert "The CUDA bindings are missing." in page and "Install it." in page and "Inconclusive" in page
 
 
 def test_the_block_is_refreshed_by_itself_and_leads_elsewhere_without_htmx(olga, as_user, h100, sent):

@@ -314,7 +314,7 @@ def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make,
     assert error_message(row).startswith(f"GPU {device.index} of node-1 has disappeared")
     notice = Notification.objects.get(kind="workspace.device_lost")
     assert notice.user == alice
-    assert notice.title == f"train had to be ended: GPU {device.index} of node-1 has disappeared"
+    assert notice.title == f"train was ended: GPU {device.index} of node-1 disappeared"
     assert again(other).state == State.RUNNING
     assert answer(sent, "delete", "absent")
     assert again(row).state == State.FAILED

@@ -201,11 +201,11 @@ def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, tea
         as_user(who).post("/quotas/ask/", FORM)
     client = as_user(petra)
     page = client.get("/quotas/approvals/").content.decode()
-    assert "2 wait for you" in page
+    assert "2 requests are waiting for you" in page
     first, second = QuotaRequest.objects.order_by("created_at")
     for made, left, badge in (
         (first, "1 request is waiting for you.", '><span class="badge plain wait">1<'),
-        (second, "Nothing waits", ">\n</span>"),
+        (second, "No requests are waiting for you.", ">\n</span>"),
     ):
         part = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
         body = part.content.decode()

@@ -42,7 +42,7 @@ def board(as_user, olga):
 def test_without_any_quota_the_page_teaches(board, team, local_pool):
     page = words(board())
     assert "No quotas set. Teams can use all capacity." in page
-    assert "Vision" in page and "none set" in page
+    assert "Vision" in page and "not set" in page
 
 
 def test_a_quota_is_set_in_the_row_in_peoples_units(board, team):

@@ -92,7 +92,7 @@ def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool
     with pytest.raises(NeedsApproval) as refused:
         make(alice, "sim-h100-x4")
     ask = {"team": "vision", "kind": "quota", "resource": H100, "amount": 2000}
-    note = "To start JupyterLab on Simulated H100 × 4."
+    note = "To start JupyterLab on 4 × Simulated H100."
     assert refused.value.extra["ask"] == {**ask, "note": note}
     assert not Workspace.objects.exists()
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from portal.catalog.environments import curated
+from portal.catalog.environments import builds, curated
 from portal.catalog.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed
@@ -306,7 +306,8 @@ def test_environments_are_made_and_built(ada):
     tools, own = (Environment.objects.get(slug=slug) for slug in ("tools", "vision-tools"))
     assert (tools.name, tools.successor.slug, tools.deprecated) == ("Tools", "base", True)
     assert (own.team.slug, own.enabled, own.notebook) == ("vision", False, False)
-    assert [each.state for each in versions("tools")] == [VersionState.BUILDING]
+    # The build is asked for, and no node builds here.
+    assert [builds.waits_for_node(version) for version in versions("tools")] == [True]
     assert [each.state for each in versions("vision-tools")] == [VersionState.NEW]
     assert Template.objects.get(slug="shell").environment == tools
 

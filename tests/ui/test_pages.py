@@ -280,7 +280,7 @@ def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
     body = client.get(f"/workspaces/{starting.pk}/?open=1").content.decode()
     assert body.count('class="stage done"') == 3
     assert body.count('class="stage current"') == 1
-    assert "It opens here by itself" in body
+    assert "The workspace opens here when it is ready." in body
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in body
     failed = workspace_in(
         "failed",

@@ -127,7 +127,7 @@ def test_the_form_of_a_new_workspace_names_them_and_remembers(
     run_until_ready(sent, made)
     page = browser.get(f"/workspaces/{made.pk}/")
     # Nobody has asked for them here, as this start has no agent.
-    assert b"Its secrets have changed since this start" in page.content
+    assert b"Secrets have changed since this start" in page.content
     services.delete(actor=bob, secret=Secret.objects.get(user=bob))
     services.delete(actor=alice, secret=Secret.objects.get(team=team, name="OWN"))
-    assert b"there are not any more" in browser.get(f"/workspaces/{made.pk}/").content
+    assert b"Missing secrets: OWN." in browser.get(f"/workspaces/{made.pk}/").content
