@@ -76,13 +76,13 @@ class Build:
     def run(self) -> Stamp:
         """Return the environment, built or existing. Raises `BuildError` or `OSError`."""
         command = self._command
-        if command.digest and (kept := self._store.find(command.digest)):
-            return kept
+        if command.digest and (stamp := self._store.find(command.digest)):
+            return stamp
         self._report(BuildStage.WAITING, 0, 0)
         with self._store.alone(self._going_on):
             self._store.sweep()
-            if command.digest and (kept := self._store.find(command.digest)):
-                return kept
+            if command.digest and (stamp := self._store.find(command.digest)):
+                return stamp
             work = self._store.building / secrets.token_hex(8)
             work.mkdir(mode=0o700)
             try:
@@ -129,8 +129,8 @@ class Build:
             npm = Npm(cell, *tool, packages.certificates, self._write, self._going_on)
             registry = replace(packages, urls=(), links=(), more_hosts=npm.hosts())
             with _access_to(cell, registry, work):
-                of_npm = tuple(each if each.digest else npm.locked(each) for each in of_npm)
-            lock = "\n".join([locked.rstrip(), *(each.line for each in of_npm), ""])
+                of_npm = tuple(package if package.digest else npm.locked(package) for package in of_npm)
+            lock = "\n".join([locked.rstrip(), *(package.line for package in of_npm), ""])
         if len(lock) > MAX_LOCK:
             raise BuildError(BuildFailure.TOO_LARGE, "The lock is too long. Leave packages out.")
         digest = digest_of(lock, command.python)
@@ -138,15 +138,15 @@ class Build:
             raise BuildError(
                 BuildFailure.HASH_MISMATCH, "The lock is not the one that the digest names. Lock again."
             )
-        if kept := self._store.find(digest):
+        if stamp := self._store.find(digest):
             self._write("This environment is here already.")
-            return kept
+            return stamp
         with _access_to(cell, packages, work):
-            made = self._installed(steps, work, digest, locked)
+            target = self._installed(steps, work, digest, locked)
         if npm is not None:
             with _access_to(cell, registry, work):
-                self._add_programs(cell, npm, of_npm, made, digest)
-        return self._finished(cell, python, made, digest, lock)
+                self._add_programs(cell, npm, of_npm, target, digest)
+        return self._finished(cell, python, target, digest, lock)
 
     def _lock(self, steps: uv_steps.Uv, work: Path, text: str, *, npm: bool) -> str:
         """Return the Python packages of the lock."""
@@ -178,23 +178,23 @@ class Build:
         return root / "env", f"{inside}/env"
 
     def _add_programs(
-        self, cell: Cell, npm: Npm, packages: tuple[NpmPackage, ...], made: Path, digest: str
+        self, cell: Cell, npm: Npm, packages: tuple[NpmPackage, ...], target: Path, digest: str
     ) -> None:
         place = self._store.place(digest)
-        target = made / npm_packages.FOLDER
-        target.mkdir(mode=0o755, parents=True)
-        apart = cell.folder / "npm" if cell.apart else target
+        npm_folder = target / npm_packages.FOLDER
+        npm_folder.mkdir(mode=0o755, parents=True)
+        apart = cell.folder / "npm" if cell.apart else npm_folder
         apart.mkdir(mode=0o755, exist_ok=True)
         cell.give(apart)
         for number, package in enumerate(packages):
             self._report(BuildStage.INSTALLING, number, len(packages))
-            inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(target)
-            npm.installed(package, apart, inside, [Shown(str(made), str(place))])
+            inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(npm_folder)
+            npm.installed(package, apart, inside, [Shown(str(target), str(place))])
         cell.take(apart)
-        if apart != target:
-            target.rmdir()
-            apart.rename(target)
-        npm_packages.write_programs(made, str(place), packages)
+        if apart != npm_folder:
+            npm_folder.rmdir()
+            apart.rename(npm_folder)
+        npm_packages.write_programs(target, str(place), packages)
 
     def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
         """Install the packages and return their folder. If all have wheels, no package code runs.
@@ -214,43 +214,43 @@ class Build:
             root.mkdir(mode=0o700, exist_ok=True)
             if not wheels_only:
                 steps.cell.give(root)
-            made = root / place.name if apart else place
-            remove_tree(made)
-            steps.cell.watched[:] = [made]
+            target = root / place.name if apart else place
+            remove_tree(target)
+            steps.cell.watched[:] = [target]
             shown = [Shown(str(root), str(self._store.folder), writable=True)]
             inside = str(self._store.folder / ".uv-cache") if apart else str(cache)
 
             steps.make_venv(str(place), shown, foreign=not wheels_only)
-            progress = self._progress(cache, made, total)
+            progress = self._progress(cache, target, total)
             lines = steps.synced(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
             if lines is None:
                 if not wheels_only:
                     steps.cell.take(root)
-                return made
+                return target
             if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
                 error = classify(lines, steps.requirements, resolving=False)
-                given = self._command.source_kind is SourceKind.LOCK
-                raise error if given else of_its_own_lock(error)
+                is_lock = self._command.source_kind is SourceKind.LOCK
+                raise error if is_lock else of_its_own_lock(error)
             self._write("Some packages have no wheel: they are built from source, apart from all else.")
         raise AssertionError("both ways end in one of the lines above")
 
-    def _progress(self, cache: Path, made: Path, total: int) -> Callable[[BuildStage], object]:
+    def _progress(self, cache: Path, target: Path, total: int) -> Callable[[BuildStage], object]:
         """Return a function that reports the number of downloaded or installed packages."""
         before = sum(1 for _ in cache.glob(ARCHIVES))
 
         def progress(stage: BuildStage) -> None:
             if stage is BuildStage.INSTALLING:
-                done = sum(1 for _ in made.glob("lib/python3*/site-packages/*.dist-info"))
+                count = sum(1 for _ in target.glob("lib/python3*/site-packages/*.dist-info"))
             else:
-                done = sum(1 for _ in cache.glob(ARCHIVES)) - before
-            self._report(stage, max(0, min(done, total)), total)
+                count = sum(1 for _ in cache.glob(ARCHIVES)) - before
+            self._report(stage, max(0, min(count, total)), total)
 
         return progress
 
-    def _finished(self, cell: Cell, python: pythons.Python, made: Path, digest: str, lock: str) -> Stamp:
+    def _finished(self, cell: Cell, python: pythons.Python, target: Path, digest: str, lock: str) -> Stamp:
         place = self._store.place(digest)
-        outcome.secure(made, python)
-        cell.watched[:] = [made]
+        outcome.secure(target, python)
+        cell.watched[:] = [target]
         self._report(BuildStage.COMPILING, 0, 0)
 
         def follow(line: str) -> None:
@@ -263,7 +263,7 @@ class Build:
         (cell.tmp(foreign=False) / CONTENTS).unlink(missing_ok=True)
         finishing = [python.executable, "-I", "-S", cell.inside("finishing.py"), str(place), workers]
         finishing += [f"{cell.temporary}/{CONTENTS}", json.dumps(notebook.DEFAULTS, indent=2) + "\n"]
-        shown = Shown(str(made), str(place), writable=True)
+        shown = Shown(str(target), str(place), writable=True)
         code, lines = cell.run(Step(finishing, [shown]), follow, self._going_on)
         if code:
             raise BuildError(
@@ -276,7 +276,7 @@ class Build:
         )
         self._report(BuildStage.CHECKING, 0, 0)
         code, lines = cell.run(
-            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(made), str(place))], foreign=True),
+            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(target), str(place))], foreign=True),
             self._write,
             self._going_on,
         )
@@ -286,9 +286,9 @@ class Build:
                 "Python does not start in the environment. Look at the last lines of the log.",
                 log_line=(lines or [""])[-1],
             )
-        preload = self._preload(cell, made, place, contents.programs)
-        outcome.secure(made, python)
-        size = size_kib(made) >> 10
+        preload = self._preload(cell, target, place, contents.programs)
+        outcome.secure(target, python)
+        size = size_kib(target) >> 10
         if size > self._command.disk_limit_mib:
             raise BuildError(
                 BuildFailure.TOO_LARGE,
@@ -310,11 +310,11 @@ class Build:
             cuda=cuda_of(lock),
         )
         self._going_on()
-        self._store.complete(made, stamp)
+        self._store.complete(target, stamp)
         self._store.mark_used(digest)
         return stamp
 
-    def _preload(self, cell: Cell, made: Path, place: Path, programs: list[str]) -> outcome.Preload:
+    def _preload(self, cell: Cell, target: Path, place: Path, programs: list[str]) -> outcome.Preload:
         """Determine which modules of JupyterLab can be preloaded; a failure does not fail the build."""
         file = cell.tmp(foreign=True) / "preload.json"
         file.unlink(missing_ok=True)
@@ -322,7 +322,7 @@ class Build:
             return outcome.Preload(False, [])
         argv = [f"{place}/bin/python", cell.inside("preload_check.py"), f"{cell.temporary}/{file.name}"]
         argv += [json.dumps(JUPYTERLAB.as_json())]
-        cell.run(Step(argv, [Shown(str(made), str(place))], foreign=True), self._write, self._going_on)
+        cell.run(Step(argv, [Shown(str(target), str(place))], foreign=True), self._write, self._going_on)
         if not file.exists() or file.is_symlink():
             return outcome.Preload(False, [])
         return outcome.read_preload(outcome.read_text(file, "what it imports ahead"))

@@ -134,8 +134,8 @@ class Cell:
         """Create the folders of the build. Raises `OSError`."""
         (self.folder / "etc").mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in {self.tmp(foreign=False), self.tmp(foreign=True)}:
-            for each in (path, path / "home"):
-                each.mkdir(mode=0o700, exist_ok=True)
+            for folder in (path, path / "home"):
+                folder.mkdir(mode=0o700, exist_ok=True)
         self.give(self.tmp(foreign=True))
         for name, text in etc_files(USER, USER, system_hosts="", resolv_conf="").items():
             (self.folder / "etc" / name).write_text(text)
@@ -219,8 +219,8 @@ class Cell:
 
     def _argv(self, step: Step, env: Mapping[str, str], mounts: list[Mount] | None) -> list[str]:
         """Return the sandbox's command line. `mounts` collects bind mounts for access by another user."""
-        found = self.sandbox
-        bwrap = found.bwrap
+        sandbox = self.sandbox
+        bwrap = sandbox.bwrap
         if mounts is not None:
             bwrap, of_program = staging.staged_program(bwrap)
             mounts += of_program
@@ -232,9 +232,9 @@ class Cell:
                 source = str(mounts[-1]["target"])
             return ["--bind" if writable else "--ro-bind", source, inside]
 
-        argv = [bwrap, *namespace_argv(disable_userns=found.disable_userns, own_network=True)]
+        argv = [bwrap, *namespace_argv(disable_userns=sandbox.disable_userns, own_network=True)]
         argv += ["--die-with-parent", "--hostname", USER]
-        if found.seccomp:
+        if sandbox.seccomp:
             argv += ["--seccomp", "{seccomp}"]
         argv += system_argv(system_folders())
         for path in ETC_SHARED:
@@ -277,11 +277,11 @@ class Cell:
                 data = os.read(descriptor, 65536)
                 if not data:
                     break
-                *whole, rest = (rest + data).split(b"\n")
+                *complete, rest = (rest + data).split(b"\n")
                 if len(rest) > MAX_LINE:
-                    whole, rest = [*whole, rest], b""
-                for each in whole:
-                    self._line(each, lines, on_line)
+                    complete, rest = [*complete, rest], b""
+                for line in complete:
+                    self._line(line, lines, on_line)
             going_on()
             if time.monotonic() > self.limits.deadline:
                 raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
@@ -301,8 +301,8 @@ class Cell:
 
     def check_disk(self) -> None:
         """Raise `BuildError` if the build exceeds its disk limit, or the disk is nearly full."""
-        taken = sum(size_kib(path) for path in (*self.watched, self.folder)) >> 10
-        if taken > self.limits.disk_mib:
+        used_mib = sum(size_kib(path) for path in (*self.watched, self.folder)) >> 10
+        if used_mib > self.limits.disk_mib:
             raise BuildError(
                 BuildFailure.TOO_LARGE,
                 f"The build takes more than the {self.limits.disk_mib} MiB that it may. Leave packages out.",

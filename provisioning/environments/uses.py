@@ -32,13 +32,13 @@ def _words(entry: Path) -> bytes:
 
     During `execve` a process briefly has neither, although the kernel already knows its program: retry then.
     """
-    words = b""
+    text = b""
     for _ in range(LOOKS):
-        words = _read(entry / "cmdline") + _read(entry / "environ")
-        if words or not _has_program(entry):
+        text = _read(entry / "cmdline") + _read(entry / "environ")
+        if text or not _has_program(entry):
             break
         sleep(LOOK_S)
-    return words
+    return text
 
 
 def _has_program(entry: Path) -> bool:
