@@ -100,30 +100,30 @@ def _covered(path: Path, covers: set[Path], shown: Iterable[Path]) -> bool:
     """Return whether `path` is hidden by a cover above it."""
     above = [cover for cover in covers if cover != path and path.is_relative_to(cover)]
     return any(
-        not any(path.is_relative_to(other) and other.is_relative_to(cover) for other in shown)
+        not any(path.is_relative_to(parent) and parent.is_relative_to(cover) for parent in shown)
         for cover in above
     )
 
 
 def _outermost(paths: Iterable[Path], covers: set[Path]) -> list[Path]:
     """Return the paths without those inside another one."""
-    found: list[Path] = []
+    outermost: list[Path] = []
     for path in sorted(set(paths)):
         shown = any(
-            path.is_relative_to(other)
-            and not any(path.is_relative_to(cover) and cover.is_relative_to(other) for cover in covers)
-            for other in found
+            path.is_relative_to(outer)
+            and not any(path.is_relative_to(cover) and cover.is_relative_to(outer) for cover in covers)
+            for outer in outermost
         )
         if not shown:
-            found.append(path)
-    return found
+            outermost.append(path)
+    return outermost
 
 
 def _real(path: Path, links: dict[Path, str]) -> Path:
     """Resolve `path` and add the links on the way to `links`. Raises `OSError` for a loop."""
     path = Path(os.path.normpath(Path.cwd() / path))
     for _ in range(MOST_LINKS):
-        link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
+        link = next((parent for parent in (*reversed(path.parents), path) if parent.is_symlink()), None)
         if link is None:
             return path
         target = str(link.readlink())

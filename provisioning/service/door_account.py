@@ -131,8 +131,8 @@ def _try_socket(local: Path, uid: int) -> None:
                 listener.bind(f"/proc/self/fd/{folder}/app.sock")
                 os.chown(inside, 0, uid)
                 inside.chmod(0o660)
-                found = inside.stat()
+                status = inside.stat()
         finally:
             os.close(folder)
-        if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (0, uid, 0o660):
+        if (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) != (0, uid, 0o660):
             raise Unusable(f"sockets in {local} cannot be given to a group")

@@ -128,8 +128,8 @@ class Supervisor:
             if code is not None:
                 service.detail = _exit_words(code)
                 # A process killed from outside had no time to log a reason.
-                words = self.last_words(name, since=log_size) if code >= 0 else ""
-                service.detail += f"; last log line: {words.rstrip('.')}" if words else ""
+                log_line = self.last_words(name, since=log_size) if code >= 0 else ""
+                service.detail += f"; last log line: {log_line.rstrip('.')}" if log_line else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
             service.restarts += 1
@@ -237,10 +237,10 @@ class Supervisor:
 
     def last_words(self, name: str, *, since: int = 0) -> str:
         """Return the most relevant of the last lines of a service's log, without secrets."""
-        words = logfiles.last_line(self._log_path(name), since=since)
+        line = logfiles.last_line(self._log_path(name), since=since)
         for secret in self._hidden:
-            words = words.replace(secret, "…")
-        return words
+            line = line.replace(secret, "…")
+        return line
 
     def _log_path(self, name: str) -> Path:
         return self._logs_dir / f"{name}.log"

@@ -80,13 +80,13 @@ def build(
         if not usable:
             progress("creating the environment")
             _run([python, "-m", "venv", "--clear", str(target)], output, environ, lambda _: None, log)
-        seen = 0
+        count = 0
 
         def follow(line: str) -> None:
-            nonlocal seen
+            nonlocal count
             if line.startswith("Collecting "):
-                seen += 1
-                progress(f"downloading package {seen} of {total}")
+                count += 1
+                progress(f"downloading package {count} of {total}")
             elif line.startswith("Installing collected packages"):
                 progress(f"installing {total} packages")
 
@@ -108,10 +108,10 @@ def _clean(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
 
 def _runs(python: Path) -> bool:
     try:
-        done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, timeout=60)
+        process = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def _run(
