@@ -75,5 +75,5 @@ class Rate:
         self._last, self._at_s = value, at_s
         if value is None or before is None or at_s <= before_s:
             return None
-        done = step(before, value, bits=self._bits)
-        return None if done.restarted else round(done.by / (at_s - before_s))
+        difference = step(before, value, bits=self._bits)
+        return None if difference.restarted else round(difference.by / (at_s - before_s))

@@ -37,17 +37,17 @@ _here = _Sessions()
 @contextmanager
 def session() -> Iterator[None]:
     """Keep NVML open in this process during the block; waits if a fork is imminent."""
-    here = _here
-    with here.changed:
-        while here.is_asked():
-            here.changed.wait(max(0.0, here.closed_until - time.monotonic()))
-        here.open += 1
+    sessions = _here
+    with sessions.changed:
+        while sessions.is_asked():
+            sessions.changed.wait(max(0.0, sessions.closed_until - time.monotonic()))
+        sessions.open += 1
     try:
         yield
     finally:
-        with here.changed:
-            here.open -= 1
-            here.changed.notify_all()
+        with sessions.changed:
+            sessions.open -= 1
+            sessions.changed.notify_all()
 
 
 def is_asked() -> bool:
@@ -57,10 +57,10 @@ def is_asked() -> bool:
 
 def prepare(*, wait_s: float = WAIT_S, hold_s: float = HOLD_S) -> bool:
     """Have NVML closed until the next fork; returns whether it is."""
-    here = _here
-    with here.changed:
-        here.closed_until = time.monotonic() + hold_s
-        return here.changed.wait_for(lambda: not here.open, wait_s)
+    sessions = _here
+    with sessions.changed:
+        sessions.closed_until = time.monotonic() + hold_s
+        return sessions.changed.wait_for(lambda: not sessions.open, wait_s)
 
 
 def _go_on() -> None:

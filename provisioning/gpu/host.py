@@ -144,8 +144,8 @@ def cpu(root: Path = Path("/")) -> CpuFacts:
             cores.add((socket, value))
         elif key in ("flags", "Features"):
             # Programs can rely only on features that every CPU has.
-            found = frozenset(value.split())
-            flags = flags & found if flags else found
+            names = frozenset(value.split())
+            flags = flags & names if flags else names
     features = tuple(name for name, needed in _FEATURES if needed <= flags)
     return CpuFacts(model, threads, len(cores), len(sockets) or (1 if threads else 0), features)
 
@@ -153,15 +153,15 @@ def cpu(root: Path = Path("/")) -> CpuFacts:
 def numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
     tiers = _tiers(root)
     origins = _dax_origins(root)
-    found: list[tuple[int, str, int]] = []
+    entries: list[tuple[int, str, int]] = []
     for folder in _children(root / "sys/devices/system/node", re.compile(r"node\d+")):
         number = int(folder.name[4:])
-        found.append((number, _text(folder / "cpulist").strip(), _memory_mib(folder)))
-    found.sort()
-    ordinary = [tiers[number] for number, cpus, _ in found if cpus and number in tiers]
+        entries.append((number, _text(folder / "cpulist").strip(), _memory_mib(folder)))
+    entries.sort()
+    ordinary = [tiers[number] for number, cpus, _ in entries if cpus and number in tiers]
     dram_tier = min(ordinary, default=-1)
     nodes = []
-    for number, cpus, memory_mib in found:
+    for number, cpus, memory_mib in entries:
         tier = tiers.get(number, -1)
         if cpus:
             kind = "dram"

@@ -90,9 +90,9 @@ def state_of(problem: NvmlProblem) -> MachineState:
 
 def _sentence(problem: NvmlProblem, root: Path) -> str:
     if isinstance(problem, NoDriver) and (count := len(nvidia_gpus(root))):
-        word = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
+        noun = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
         fix = NOUVEAU if has_nouveau(root) else problem.fix
-        return f"{problem.message} Yet {count} {word} can be seen on PCI. {fix}"
+        return f"{problem.message} Yet {count} {noun} can be seen on PCI. {fix}"
     if isinstance(problem, NoDriver):
         return f"{problem.message} Workspaces run without a GPU. {problem.fix}"
     return problem.sentence
@@ -134,9 +134,9 @@ def _overall(
             "The NVIDIA driver is installed, but there is no GPU. Workspaces run without one."
         )
     if broken:
-        words = {item.state for item in broken}
+        states = {item.state for item in broken}
         for state in (MachineState.GPU_LOST, MachineState.RESET_REQUIRED):
-            if state.value in words:
+            if state.value in states:
                 return state, broken[0].sentence
         return MachineState.ERROR, broken[0].sentence
     if missing:
@@ -237,14 +237,14 @@ def _links(device: Device) -> Links:
 
 def _profiles(device: Device) -> tuple[MigProfile, ...]:
     """Return the profiles that this GPU supports with this driver, with their legal placements."""
-    found: list[MigProfile] = []
+    profiles: list[MigProfile] = []
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        known = _quiet(device.mig_profile, number)
-        if known is None:
+        profile = _quiet(device.mig_profile, number)
+        if profile is None:
             continue
-        info, name = known
+        info, name = profile
         memory_mib, slices = int(info.memorySizeMB), int(info.sliceCount)
-        found.append(
+        profiles.append(
             MigProfile(
                 name=name or f"{slices}g.{round(memory_mib / 1024)}gb",
                 profile_id=int(info.id),
@@ -255,18 +255,18 @@ def _profiles(device: Device) -> tuple[MigProfile, ...]:
                 placements=_quiet(device.mig_placements, int(info.id)) or (),
             )
         )
-    return tuple(found)
+    return tuple(profiles)
 
 
 def _instances(driver: Nvml, device: Device, profiles: tuple[MigProfile, ...]) -> tuple[MigInstance, ...]:
     by_id = {profile.profile_id: profile for profile in profiles}
-    found = []
+    instances = []
     for mig in device.mig_devices():
         try:
-            found.append(_instance(driver, device, mig, by_id))
+            instances.append(_instance(driver, device, mig, by_id))
         except DeviceGone:
             continue  # destroyed meanwhile
-    return tuple(found)
+    return tuple(instances)
 
 
 def _instance(driver: Nvml, device: Device, mig: Device, by_id: dict[int, MigProfile]) -> MigInstance:
@@ -292,18 +292,18 @@ def _instance(driver: Nvml, device: Device, mig: Device, by_id: dict[int, MigPro
 
 def _profile_in(name: str) -> str:
     """Return the GPU instance's profile from a device name: `NVIDIA H200 MIG 1c.3g.71gb` → `3g.71gb`."""
-    word = name.rpartition("MIG ")[2].strip() if "MIG " in name else ""
-    first, _, rest = word.partition(".")
-    return rest if first.endswith("c") else word
+    mig_name = name.rpartition("MIG ")[2].strip() if "MIG " in name else ""
+    compute_profile, _, profile = mig_name.partition(".")
+    return profile if compute_profile.endswith("c") else mig_name
 
 
 def _processes(driver: Nvml, device: Device) -> tuple[Process, ...] | None:
-    found = _quiet(device.processes)
-    if found is None:
+    processes = _quiet(device.processes)
+    if processes is None:
         return None
     return tuple(
         Process(pid, None if memory is None else memory >> 20, _process_name(driver, pid))
-        for pid, memory in found
+        for pid, memory in processes
     )
 
 

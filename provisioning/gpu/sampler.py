@@ -187,8 +187,8 @@ class Sampler:
                 except Exception:
                     log.exception("sampling failed; it goes on with the next second")
                 # Keep to the interval; if a round took too long, skip to the next.
-                rest = self.interval_s - self._clock() % self.interval_s
-                end.wait(min(float(self.interval_s), max(0.01, rest)))
+                left_s = self.interval_s - self._clock() % self.interval_s
+                end.wait(min(float(self.interval_s), max(0.01, left_s)))
         finally:
             end.set()
             self._sender.wake()
@@ -260,10 +260,10 @@ class Sampler:
         self._seen_driver = True
         self._said.pop("", None)
         self._refresh_at = now_s + self._refresh_s
-        known = {source.uuid for source in self._sources}
+        uuids = {source.uuid for source in self._sources}
         oldest_s = now_s - self._capacity * self.interval_s
         for uuid, ring in list(self._rings.items()):
-            if uuid not in known and (ring.latest is None or ring.latest.at_s < oldest_s):
+            if uuid not in uuids and (ring.latest is None or ring.latest.at_s < oldest_s):
                 del self._rings[uuid]
 
     def _read(self, source: Source, now_s: float) -> None:

@@ -105,15 +105,15 @@ def halving(free_bytes: int, take: Callable[[int], bool]) -> int:
     Chunks are powers of two down to `CHUNK_MIN`. Never requests more than `free_bytes`, so it ends even if
     `take` always succeeds.
     """
-    size, taken = CHUNK_MIN, 0
+    size, allocated = CHUNK_MIN, 0
     while size * 2 <= free_bytes:
         size *= 2
     while size >= CHUNK_MIN:
-        if taken + size <= free_bytes and take(size):
-            taken += size
+        if allocated + size <= free_bytes and take(size):
+            allocated += size
         else:
             size //= 2
-    return taken
+    return allocated
 
 
 def scrub(
@@ -129,8 +129,8 @@ def scrub(
     `others` returns the number of other processes on the device, None if unknown. `baseline_mib` is
     `free_mib` of the last clean scrub with the same driver. `progress` is called with each stage.
     """
-    if found := others():
-        return _busy(uuid, found)
+    if count := others():
+        return _busy(uuid, count)
     chunks: list[tuple[int, int]] = []
     free = total = 0
     residue: int | None = None
@@ -157,7 +157,7 @@ def scrub(
         left = gpu.count_nonzero(chunks) if gpu.or_reduce(chunks) else 0
     except (DeviceFault, CallFailed, OutOfMemory) as problem:
         error = problem
-    still = others()
+    present = others()
     for address, _ in chunks:
         try:
             gpu.free(address)
@@ -169,7 +169,7 @@ def scrub(
         total=total,
         scrubbed=scrubbed,
         left=left,
-        others=still,
+        others=present,
         baseline_mib=baseline_mib,
         error=error,
     )

@@ -72,9 +72,9 @@ class CudaGpu:
             self._device.clear(self._out, 8)
             for address, size in chunks:
                 self._device.launch("scrub", kernel, ptr(address), u64(size // 8), ptr(self._out))
-            found = u64(0)
-            self._device.read(found, self._out)
-            return int(found.value)
+            result = u64(0)
+            self._device.read(result, self._out)
+            return int(result.value)
 
         return int(self._do(run))
 
@@ -128,11 +128,11 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
         process.register(selector)
         try:
             while not process.closed and result is None:
-                rest = until_s - time.monotonic()
-                if rest <= 0:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
                     late = True
                     break
-                for key, _ in selector.select(min(rest, 0.5)):
+                for key, _ in selector.select(min(left_s, 0.5)):
                     owner, stream = key.data
                     for message in owner.read(stream, selector):
                         if message["kind"] == "stage":
@@ -154,8 +154,8 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
     if late:
         text = f"The scrub did not end in time; it was ended at “{stage}”. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
-    said = process.stderr.decode(errors="replace").strip().splitlines()
-    reason = odd or f"exit status {process.code}" + (f"; it said: {said[-1][:200]}" if said else "")
+    lines = process.stderr.decode(errors="replace").strip().splitlines()
+    reason = odd or f"exit status {process.code}" + (f"; it said: {lines[-1][:200]}" if lines else "")
     text = f"The scrub broke off at “{stage}” without a result ({reason}). Scrub it again."
     return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
 
@@ -179,8 +179,8 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, hindrances.SPLIT)
 
         def users() -> int | None:
-            found = gpu.processes()
-            return None if found is None else len(found)
+            processes = gpu.processes()
+            return None if processes is None else len(processes)
 
         present = users()
         if present is None:
@@ -219,8 +219,8 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
 
         def others() -> int | None:
             # In a container NVML reports other PIDs, so this process cannot be identified.
-            found = users()
-            return None if found is None else max(0, found - 1)
+            count = users()
+            return None if count is None else max(0, count - 1)
 
         try:
             return scrub(

@@ -87,9 +87,9 @@ class CudaCalls:
         return args
 
     def _uuid(self, name: str) -> Any:
-        made = self._driver.CUuuid()
-        ctypes.memmove(made.getPtr(), uuid.UUID(name.split("-", 1)[1]).bytes, 16)
-        return made
+        value = self._driver.CUuuid()
+        ctypes.memmove(value.getPtr(), uuid.UUID(name.split("-", 1)[1]).bytes, 16)
+        return value
 
     def _call(self, function: str, *args: Any) -> Any:
         """Make one call. Raises `CallFailed` for errors of the driver or the bindings."""

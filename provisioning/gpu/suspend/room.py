@@ -24,22 +24,22 @@ class Short:
     free_bytes: int
 
 
-def held_bytes(seen: Look, pids: Iterable[int]) -> int:
+def held_bytes(look: Look, pids: Iterable[int]) -> int:
     """Return the GPU memory of processes in bytes.
 
     If it is unknown for a process, all used memory of its GPU counts.
     """
     total = 0
-    for uuid, users in seen.used_by(pids).items():
+    for uuid, users in look.used_by(pids).items():
         amounts = list(users.values())
-        known = sum(amount for amount in amounts if amount is not None)
-        total += known if None not in amounts else max(known, seen.gpus[uuid].used)
+        known_bytes = sum(amount for amount in amounts if amount is not None)
+        total += known_bytes if None not in amounts else max(known_bytes, look.gpus[uuid].used)
     return total
 
 
-def shortage(held: int, free: Mapping[str, int]) -> Short | None:
-    """Return where `held` bytes and the reserve do not fit, by the tightest of `free`; None if they fit."""
-    needed = held + SPARE_BYTES
+def shortage(size: int, free: Mapping[str, int]) -> Short | None:
+    """Return where `size` bytes and the reserve do not fit, by the tightest of `free`; None if they fit."""
+    needed = size + SPARE_BYTES
     tightest = min(free.items(), key=lambda item: item[1], default=None)
     if tightest is None or tightest[1] >= needed:
         return None

@@ -45,11 +45,11 @@ class Look(msgspec.Struct, frozen=True):
     def used_by(self, pids: Iterable[int]) -> dict[str, dict[int, int | None]]:
         """Return the bytes used by these processes, by GPU."""
         ours = frozenset(pids)
-        found = {
+        usage = {
             uuid: {pid: used for pid, used in gpu.users or () if pid in ours}
             for uuid, gpu in self.gpus.items()
         }
-        return {uuid: users for uuid, users in found.items() if users}
+        return {uuid: users for uuid, users in usage.items() if users}
 
     @property
     def tells_all(self) -> bool:
@@ -137,11 +137,11 @@ class _Listener:
             process.register(selector)
             try:
                 while not process.closed and not self._ended:
-                    rest = until_s - time.monotonic()
-                    if rest <= 0:
+                    left_s = until_s - time.monotonic()
+                    if left_s <= 0:
                         trouble = HUNG
                         break
-                    for key, _ in selector.select(min(rest, 0.5)):
+                    for key, _ in selector.select(min(left_s, 0.5)):
                         owner, stream = key.data
                         for message in owner.read(stream, selector):
                             self._take(message)
@@ -160,10 +160,12 @@ class _Listener:
     def _take(self, message: dict[str, Any]) -> None:
         match message.pop("kind"):
             case "look":
-                first = message.pop("when") == "before"
-                found = msgspec.convert(message, Look)
+                is_before = message.pop("when") == "before"
+                snapshot = msgspec.convert(message, Look)
                 self._answer = (
-                    replace(self._answer, before=found) if first else replace(self._answer, after=found)
+                    replace(self._answer, before=snapshot)
+                    if is_before
+                    else replace(self._answer, after=snapshot)
                 )
             case "step":
                 self._tell(str(message["call"]), int(message["pid"]))
@@ -173,8 +175,8 @@ class _Listener:
                 self._answer = replace(self._answer, states=_states(message))
             case "outcome":
                 states = _states(message)
-                said = message["trouble"]
-                trouble = Trouble(str(said[0]), int(said[1]), str(said[2])) if said else None
+                fields = message["trouble"]
+                trouble = Trouble(str(fields[0]), int(fields[1]), str(fields[2])) if fields else None
                 outcome = Outcome(Goal(self._config["goal"]), end_of(states), states, trouble)
                 self._answer = replace(self._answer, outcome=outcome)
             case "end":

@@ -49,30 +49,30 @@ def run_trial(
     on the intended GPU; and its bytes are unchanged.
     """
     tell("looking")
-    seen = look()
+    answer = look()
     trial = Trial(
         uuid,
         "",
-        seen.before.driver,
+        answer.before.driver,
         onto=onto,
         at=time.time(),
-        simulated=seen.simulated,
+        simulated=answer.simulated,
         machine=machine_id(instance),
     )
     try:
-        uuid = _idle(seen, uuid, onto)
-        trial = replace(trial, uuid=uuid, model=seen.before.gpus[uuid].model)
+        uuid = _idle(answer, uuid, onto)
+        trial = replace(trial, uuid=uuid, model=answer.before.gpus[uuid].model)
         suspend_ms, resume_ms, simulated = _try(uuid, onto, tell)
     except _Failed as failed:
         return replace(trial, problem=failed.problem)
     return replace(trial, suspend_ms=suspend_ms, resume_ms=resume_ms, simulated=trial.simulated or simulated)
 
 
-def _idle(seen: Answer, uuid: str, onto: str) -> str:
+def _idle(answer: Answer, uuid: str, onto: str) -> str:
     """Return the GPU for the trial. Raises `_Failed`; GPUs in use are never touched."""
-    gpus = seen.before.gpus
-    if seen.trouble or seen.before.problem:
-        raise _Failed(NOT_TOLD, seen.trouble or seen.before.problem)
+    gpus = answer.before.gpus
+    if answer.trouble or answer.before.problem:
+        raise _Failed(NOT_TOLD, answer.trouble or answer.before.problem)
     if any(name and not name.startswith("GPU-") for name in (uuid, onto)):
         raise _Failed(SPLIT)
     for name in filter(None, (uuid, onto)):
@@ -80,7 +80,7 @@ def _idle(seen: Answer, uuid: str, onto: str) -> str:
             raise _Failed(NO_GPU, name)
     if not gpus:
         raise _Failed(NO_GPU)
-    if not seen.before.tells_all:
+    if not answer.before.tells_all:
         raise _Failed(NOT_TOLD, "NVML does not tell who uses the GPUs")
     idle = [name for name, gpu in gpus.items() if not gpu.users and name != onto]
     chosen = uuid or next(iter(idle), "")
@@ -100,9 +100,9 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
     except OSError as error:
         raise _Failed(SUBJECT, str(error)) from error
     try:
-        said = _hear(subject, nonce)
-        if said["kind"] != "ready" or said["uuid"].lower() != uuid.lower():
-            raise _Failed(SUBJECT, str(said.get("text") or said.get("uuid")))
+        message = _hear(subject, nonce)
+        if message["kind"] != "ready" or message["uuid"].lower() != uuid.lower():
+            raise _Failed(SUBJECT, str(message.get("text") or message.get("uuid")))
         pid = subject.pid
         tell("suspending")
         began = time.monotonic()
@@ -126,9 +126,9 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
             raise _Failed(ELSEWHERE)
         tell("comparing")
         subject.finish()
-        said = _hear(subject, nonce)
-        if not (said["kind"] == "result" and said["kept"] is True and said["works"] is True):
-            raise _Failed(LOST, str(said.get("text", "")))
+        message = _hear(subject, nonce)
+        if not (message["kind"] == "result" and message["kept"] is True and message["works"] is True):
+            raise _Failed(LOST, str(message.get("text", "")))
     finally:
         subject.end()
     return suspend_ms, resume_ms, down.simulated or up.simulated
@@ -152,8 +152,8 @@ def _hear(subject: Process, nonce: str) -> dict[str, Any]:
     with selectors.DefaultSelector() as selector:
         subject.register(selector)
         try:
-            while not subject.closed and (rest := until - time.monotonic()) > 0:
-                for key, _ in selector.select(min(rest, 0.5)):
+            while not subject.closed and (left_s := until - time.monotonic()) > 0:
+                for key, _ in selector.select(min(left_s, 0.5)):
                     owner, stream = key.data
                     for message in owner.read(stream, selector):
                         if message.get("nonce") == nonce:

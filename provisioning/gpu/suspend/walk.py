@@ -99,7 +99,7 @@ class _Drive:
         """
         first: Trouble | None = None
         given_up: set[int] = set()
-        made: set[tuple[Call, int]] = set()
+        attempted: set[tuple[Call, int]] = set()
         while True:
             states = self.states()
             odd = next((pid for pid, state in states.items() if state in ODD), None)
@@ -115,9 +115,11 @@ class _Drive:
                 if stop():
                     return Trouble(call, pid, BROKEN_OFF)
                 failed = (
-                    NO_CHANGE if (call, pid) in made else self._make(call, pid, again=not give_up_at_once)
+                    NO_CHANGE
+                    if (call, pid) in attempted
+                    else self._make(call, pid, again=not give_up_at_once)
                 )
-                made.add((call, pid))
+                attempted.add((call, pid))
                 if failed is None:
                     continue
                 given_up.add(pid)

@@ -56,16 +56,16 @@ class Watcher:
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def take(self, seen: XidReport) -> None:
+    def take(self, report: XidReport) -> None:
         """Handle an XID of a source. Those caused by applications are not forwarded."""
-        last_xids.note(seen.slot, seen.xid)
-        if seen.xid == RECOVERY_CHANGED and not seen.line:
+        last_xids.note(report.slot, report.xid)
+        if report.xid == RECOVERY_CHANGED and not report.line:
             return  # only the kernel's line has the requested recovery, which inventory reads too
-        if of_xid(seen.xid, seen.line) is None or not self._once.first(seen):
+        if of_xid(report.xid, report.line) is None or not self._once.first(report):
             return
-        log.warning("XID %d of the GPU at %s: %s", seen.xid, seen.slot, seen.line or "by NVML")
+        log.warning("XID %d of the GPU at %s: %s", report.xid, report.slot, report.line or "by NVML")
         with self._ready:
-            self._waiting.append(seen)
+            self._waiting.append(report)
             self._ready.notify_all()
 
     # -- sources ----------------------------------------------------------------------------
@@ -81,8 +81,8 @@ class Watcher:
             try:
                 while not self._end.is_set():
                     if kernel.wait(LOOK_S):
-                        for seen in kernel.read():
-                            self.take(seen)
+                        for report in kernel.read():
+                            self.take(report)
                     if kernel.is_empty:
                         self._end.wait(LOOK_S)
             except OSError as error:
