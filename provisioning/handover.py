@@ -41,8 +41,8 @@ def hand_over(home: str | os.PathLike[str], uid: int, *, limit_s: float) -> bool
         os.close(descriptor)
 
 
-def _belongs(found: os.stat_result, uid: int) -> bool:
-    return found.st_uid == uid and found.st_gid == uid
+def _belongs(status: os.stat_result, uid: int) -> bool:
+    return status.st_uid == uid and status.st_gid == uid
 
 
 class _Walk:
@@ -67,18 +67,18 @@ class _Walk:
         if self.given >= LEAST and time.monotonic() >= self.until:
             return False
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(name, dir_fd=place, follow_symlinks=False)
-            if found.st_dev != self.device or _belongs(found, self.uid):
+            status = os.stat(name, dir_fd=place, follow_symlinks=False)
+            if status.st_dev != self.device or _belongs(status, self.uid):
                 return True
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 inner = os.open(name, _FOLDER, dir_fd=place)
                 try:
                     return self.folder(inner, depth + 1)
                 finally:
                     os.close(inner)
-            if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_ID:
+            if stat.S_ISREG(status.st_mode) and status.st_mode & _SET_ID:
                 self._clear(place, name)
-            if not (stat.S_ISBLK(found.st_mode) or stat.S_ISCHR(found.st_mode)):
+            if not (stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode)):
                 os.chown(name, self.uid, self.uid, dir_fd=place, follow_symlinks=False)
                 self.given += 1
         return True
@@ -86,9 +86,9 @@ class _Walk:
     def _clear(self, place: int, name: str) -> None:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
         try:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode):
-                os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_SET_ID)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_SET_ID)
         finally:
             os.close(descriptor)
 

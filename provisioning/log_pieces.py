@@ -15,9 +15,9 @@ def last_lines(data: bytes, end: int, lines: int, *, whole: bool) -> LogPiece:
 
     An unterminated last line is left for later, unless `whole` says that no more output will follow.
     """
-    kept = data if whole else data[: data.rfind(b"\n") + 1]
-    text = b"".join(kept.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
-    return LogPiece(text.decode("utf-8", "replace"), end - len(data) + len(kept))
+    complete = data if whole else data[: data.rfind(b"\n") + 1]
+    text = b"".join(complete.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
+    return LogPiece(text.decode("utf-8", "replace"), end - len(data) + len(complete))
 
 
 def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False) -> LogPiece:

@@ -52,7 +52,7 @@ def _storable(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("\0", "").encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):
-        return [_storable(each) for each in value]
+        return [_storable(item) for item in value]
     if isinstance(value, dict):
-        return {_storable(key): _storable(each) for key, each in value.items()}
+        return {_storable(key): _storable(item) for key, item in value.items()}
     return value

@@ -62,15 +62,15 @@ def listed(text: str) -> Mapping[str, ListedFolder]:
 
     Raises `InvalidSpec`, with the fix, for a malformed or repeated entry.
     """
-    found: dict[str, ListedFolder] = {}
-    for word in text.split():
-        match = _LISTED.fullmatch(word)
+    folders: dict[str, ListedFolder] = {}
+    for entry in text.split():
+        match = _LISTED.fullmatch(entry)
         if match is None:
-            raise InvalidSpec(f"{VARIABLE} holds “{word[:100]}”. Write NAME=/folder, or NAME=/folder:rw.")
-        if match["name"] in found:
+            raise InvalidSpec(f"{VARIABLE} holds “{entry[:100]}”. Write NAME=/folder, or NAME=/folder:rw.")
+        if match["name"] in folders:
             raise InvalidSpec(f"{VARIABLE} names {match['name']} twice. Take one of them out.")
-        found[match["name"]] = ListedFolder(match["name"], match["path"], match["writable"] is not None)
-    return found
+        folders[match["name"]] = ListedFolder(match["name"], match["path"], match["writable"] is not None)
+    return folders
 
 
 def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
@@ -87,27 +87,27 @@ def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
             warnings=(f"The folders of {VARIABLE} are shown in a sandbox only. There is none here.",)
         )
     needs, warnings = [], []
-    for each in folders.values():
+    for folder in folders.values():
         try:
-            _source(each, own)
+            _source(folder, own)
         except ProvisioningError as error:
             warnings.append(str(error))
             continue
-        needs.append(need_of(each.name))
-        if each.writable:
-            needs.append(need_of(each.name + WRITABLE))
+        needs.append(need_of(folder.name))
+        if folder.writable:
+            needs.append(need_of(folder.name + WRITABLE))
     return Offer(tuple(needs), tuple(warnings))
 
 
-def shown(words: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
+def shown(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
     """Return the folders to mount for the names of a template.
 
     Raises `MissingDependency` if the node does not list a folder, or lists it read-only, and `InvalidSpec`
     for a malformed list.
     """
-    folders, found = listed(text), []
-    for word in words:
-        name, writable = word.removesuffix(WRITABLE), word.endswith(WRITABLE)
+    folders, mounts = listed(text), []
+    for entry in entries:
+        name, writable = entry.removesuffix(WRITABLE), entry.endswith(WRITABLE)
         folder = folders.get(name)
         if folder is None:
             raise MissingDependency(
@@ -119,18 +119,18 @@ def shown(words: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[Show
                 f"This machine shows “{name}” for reading only. Add “:rw” to it in {VARIABLE} there, or have "
                 "the template ask for reading alone."
             )
-        found.append(ShownFolder(_source(folder, own), inside(name), writable))
-    return tuple(found)
+        mounts.append(ShownFolder(_source(folder, own), inside(name), writable))
+    return tuple(mounts)
 
 
-def need_of(word: str) -> str:
+def need_of(name: str) -> str:
     """Return the need for a name of a template."""
-    return f"{NEED}{word}"
+    return f"{NEED}{name}"
 
 
-def inside(word: str) -> str:
+def inside(name: str) -> str:
     """Return the path in a workspace for a name of a template."""
-    return f"{INSIDE}/{word.removesuffix(WRITABLE)}"
+    return f"{INSIDE}/{name.removesuffix(WRITABLE)}"
 
 
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
@@ -150,8 +150,8 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
         raise MissingDependency(
             f"{VARIABLE} names {folder.name}={folder.path}, which is no folder here. Make it, or take it out."
         )
-    for each in own:
-        if look.found == each or look.found in each.parents or each in look.found.parents:
+    for own_folder in own:
+        if look.found == own_folder or look.found in own_folder.parents or own_folder in look.found.parents:
             raise InvalidSpec(
                 f"{VARIABLE} names {folder.name}={folder.path}, where Berth keeps its own files or homes. "
                 "Name a folder beside them."

@@ -96,26 +96,26 @@ class Signer:
 def check(stamp: Any, *, task: str, body: Any, to: Collection[str], keys: Keys) -> Stamp:
     """Verify a stamp with the sender's keys and return it. Raises `MessageRefused`."""
     try:
-        found = msgspec.convert(stamp, Stamp)
-        signature = base64.b64decode(found.signature, validate=True)
+        verified = msgspec.convert(stamp, Stamp)
+        signature = base64.b64decode(verified.signature, validate=True)
     except (msgspec.ValidationError, binascii.Error, ValueError):
         raise MessageRefused(Refusal.UNSIGNED) from None
-    known = keys.get(found.sender)
-    if not known:
-        raise MessageRefused(Refusal.UNKNOWN_SENDER, found.sender)
-    if found.to not in to:
-        raise MessageRefused(Refusal.NOT_FOR_US, found.sender)
+    sender_keys = keys.get(verified.sender)
+    if not sender_keys:
+        raise MessageRefused(Refusal.UNKNOWN_SENDER, verified.sender)
+    if verified.to not in to:
+        raise MessageRefused(Refusal.NOT_FOR_US, verified.sender)
     try:
-        signed = _signed(found.sender, found.to, found.at, found.nonce, task, body)
+        signed = _signed(verified.sender, verified.to, verified.at, verified.nonce, task, body)
     except (TypeError, ValueError, RecursionError):
-        raise MessageRefused(Refusal.FORGED, found.sender) from None
-    for key in known:
+        raise MessageRefused(Refusal.FORGED, verified.sender) from None
+    for key in sender_keys:
         try:
             key.verify(signature, signed)
         except InvalidSignature:
             continue
-        return found
-    raise MessageRefused(Refusal.FORGED, found.sender)
+        return verified
+    raise MessageRefused(Refusal.FORGED, verified.sender)
 
 
 def check_age(stamp: Stamp, *, now: float, max_age_s: float) -> None:
@@ -166,13 +166,13 @@ def public_text(key: str) -> str:
 
 def public_keys(text: str) -> tuple[Ed25519PublicKey, ...]:
     """Parse public keys in hexadecimal, separated by spaces, commas or newlines. Raises `ValueError`."""
-    found = []
-    for word in re.split(r"[\s,]+", text.strip()) if text.strip() else ():
+    public = []
+    for digits in re.split(r"[\s,]+", text.strip()) if text.strip() else ():
         try:
-            found.append(Ed25519PublicKey.from_public_bytes(bytes.fromhex(word)))
+            public.append(Ed25519PublicKey.from_public_bytes(bytes.fromhex(digits)))
         except ValueError:
-            raise ValueError(f"“{word[:80]}” is no public key: it has 64 hexadecimal digits") from None
-    return tuple(found)
+            raise ValueError(f"“{digits[:80]}” is no public key: it has 64 hexadecimal digits") from None
+    return tuple(public)
 
 
 def sender_of(node_name: str) -> str:

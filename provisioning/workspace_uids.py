@@ -51,9 +51,9 @@ def configured(environ: Mapping[str, str]) -> Range | None:
         return None
     first, dash, last = text.partition("-")
     if dash and first.isdecimal() and last.isdecimal():
-        found = Range(int(first), int(last))
-        if found.first >= LEAST and found.last <= HIGHEST and found.last - found.first + 1 >= FEWEST:
-            return found
+        uids = Range(int(first), int(last))
+        if uids.first >= LEAST and uids.last <= HIGHEST and uids.last - uids.first + 1 >= FEWEST:
+            return uids
     raise InvalidSpec(
         f"{VARIABLE}={text} is no range of user ids. Write it like {DEFAULT}, from {LEAST} up and with at "
         f"least {FEWEST}, or none."

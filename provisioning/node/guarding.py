@@ -93,7 +93,7 @@ class Guard(threading.Thread):
     def round(self, now: float) -> list[ShareNote]:
         """Take due actions and return the notes to send. Raises `OSError`."""
         holders = self._shares.holders()
-        keys = {_key(each) for each in holders}
+        keys = {_key(holder) for holder in holders}
         self._over = {key: over for key, over in self._over.items() if key in keys}
         self._notified_at = {sent: at for sent, at in self._notified_at.items() if sent[0] in keys}
         self._skip_back &= keys
@@ -101,22 +101,22 @@ class Guard(threading.Thread):
             return []
         samples = self._latest()
         notes: list[ShareNote] = []
-        for uuid in sorted({each.share.uuid for each in holders}):
+        for uuid in sorted({holder.share.uuid for holder in holders}):
             sample = samples.get(uuid)
             if sample is None or not 0 <= self._clock() - sample.at_s <= FRESH_S:
                 continue
-            seen = self._shares.seen(uuid, holders, sample)
+            usage = self._shares.seen(uuid, holders, sample)
             for holder in holders:
-                if holder.share.uuid != uuid or holder.name not in seen:
+                if holder.share.uuid != uuid or holder.name not in usage:
                     continue
                 key = _key(holder)
-                over, acts = decide(self._over.get(key), seen[holder.name], now)
+                over, acts = decide(self._over.get(key), usage[holder.name], now)
                 self._over.pop(key, None)
                 if over is not None:
                     self._over[key] = over
                     if not acts and over.within_since is None and self._is_renotification_due(key, now):
                         # Nothing is left to end: repeat the report so that it does not lapse.
-                        acts = (Act(ShareStep.OVER, seen[holder.name].used_mib or 0),)
+                        acts = (Act(ShareStep.OVER, usage[holder.name].used_mib or 0),)
                 notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
         return notes
 

@@ -71,19 +71,19 @@ class Measuring(threading.Thread):
         homes = self._driver.homes
         if not homes.is_dir():
             return
-        found = home_usage.names(homes)
-        self._seen = {name: usage for name, usage in self._seen.items() if name in found}
+        names = home_usage.names(homes)
+        self._seen = {name: usage for name, usage in self._seen.items() if name in names}
         free_mib = _free_mib(homes)
-        self._hold(found)
+        self._hold(names)
         filling = self._free_mib - free_mib >= GROWTH_MIB
         if filling or free_mib > self._free_mib:
             self._free_mib = free_mib
-        due = [name for name in found if filling or self._due.get(name, (0.0, 0.0))[0] <= now_s]
+        due = [name for name in names if filling or self._due.get(name, (0.0, 0.0))[0] <= now_s]
         changed: list[HomeUsage] = []
         if due:
             most_files = self._driver.quotas.most_files()
             disk_low = free_mib < disk.reserve_mib()
-            unnamed = self._gently(home_usage.unnamed(homes, found, self._driver.pids()))
+            unnamed = self._gently(home_usage.unnamed(homes, names, self._driver.pids()))
             for name in due:
                 before = self._seen.get(name)
                 try:
@@ -104,10 +104,10 @@ class Measuring(threading.Thread):
         for first in range(0, len(changed), MAX_PER_MESSAGE):
             self._tell(changed[first : first + MAX_PER_MESSAGE])
 
-    def _hold(self, found: list[str]) -> None:
+    def _hold(self, names: list[str]) -> None:
         """Apply kernel quotas to homes where supported. Failures are retried in the next round."""
         try:
-            self._gently(self._driver.quotas.enforce(found))
+            self._gently(self._driver.quotas.enforce(names))
         except InterruptedError:
             raise
         except OSError as error:
@@ -130,13 +130,13 @@ class Measuring(threading.Thread):
             steps.close()
 
 
-def _alike(one: HomeUsage, other: HomeUsage) -> bool:
-    return abs(one.files - other.files) < NOTED_FILES and one == replace(other, files=one.files)
+def _alike(first: HomeUsage, second: HomeUsage) -> bool:
+    return abs(first.files - second.files) < NOTED_FILES and first == replace(second, files=first.files)
 
 
 def _free_mib(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize >> 20
+    statistics = os.statvfs(path)
+    return statistics.f_bavail * statistics.f_frsize >> 20
 
 
 class MeasuringStep(WatchStep):

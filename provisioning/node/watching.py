@@ -25,8 +25,8 @@ class Sender:
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
         self._app, self._pool_slug, self._node = app, pool_slug, node
 
-    def __call__(self, seen: list[XidReport]) -> None:
-        errors = tuple(DeviceError(each.slot, each.xid, each.line) for each in seen)
+    def __call__(self, reports: list[XidReport]) -> None:
+        errors = tuple(DeviceError(report.slot, report.xid, report.line) for report in reports)
         self._app.send_task(
             "control.apply_device_errors",
             kwargs={"found": messages.dump(DeviceErrors(self._pool_slug, self._node, errors))},
