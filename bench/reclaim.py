@@ -123,8 +123,8 @@ def timed(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> t
 
 
 def say(name: str, figures: list[tuple[float, int]]) -> None:
-    seconds = statistics.median(each for each, _statements in figures)
-    print(f"  {name:34} {seconds:6.2f} s  {max(each for _seconds, each in figures):5}", flush=True)
+    seconds = statistics.median(duration for duration, _statements in figures)
+    print(f"  {name:34} {seconds:6.2f} s  {max(count for _seconds, count in figures):5}", flush=True)
 
 
 _clock = 0
@@ -169,21 +169,21 @@ def history(changes: int, spells: int) -> None:
     from portal.workspaces.models import Workspace
 
     now = timezone.now()
-    made: list[Any] = []
+    batch: list[Any] = []
     for pk, generation in Workspace.objects.values_list("pk", "generation"):
         own = {"workspace_id": pk, "generation": generation}
-        made += [
+        batch += [
             ActivityChange(**own, at=now - timedelta(minutes=5 * n), active="cpu,gpu" if n % 2 else "")
             for n in range(changes)
         ]
-        if len(made) >= 20 * BATCH:
-            ActivityChange.objects.bulk_create(made, batch_size=BATCH)
-            made = []
-    ActivityChange.objects.bulk_create(made, batch_size=BATCH)
-    made = []
+        if len(batch) >= 20 * BATCH:
+            ActivityChange.objects.bulk_create(batch, batch_size=BATCH)
+            batch = []
+    ActivityChange.objects.bulk_create(batch, batch_size=BATCH)
+    batch = []
     for pk, generation in Workspace.objects.values_list("pk", "generation"):
         own = {"workspace_id": pk, "generation": generation}
-        made += [
+        batch += [
             IdleSpell(
                 **own,
                 kind="all",
@@ -192,7 +192,7 @@ def history(changes: int, spells: int) -> None:
             )
             for n in range(spells)
         ]
-    IdleSpell.objects.bulk_create(made, batch_size=BATCH)
+    IdleSpell.objects.bulk_create(batch, batch_size=BATCH)
 
 
 if __name__ == "__main__":
