@@ -13,8 +13,9 @@ The head of a request without TLS is parsed, rewritten and sent with its body, a
 smuggled second request is never sent. The content of a tunnel is not inspected.
 
 Run as `python -I -S egress_proxy.py` with a plan as JSON on standard input: `listener` (an inherited
-descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`), `uid`, the user to switch to from root, and
-`watched`, a pidfd: the proxy ends with that process. Refusals are written to standard error, once per host.
+descriptor), `hosts`, `networks`, `closed` (texts, see `ProxyRules`), `uid`, the user to switch to from root,
+and `watched`, a pidfd: the proxy ends with that process. Refusals are written to standard error, once per
+host.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def host_rule(text: str) -> HostRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ProxyRules:
     """Allowed destinations: `hosts` by name and port, `networks` by address on any port.
 
     `closed` are networks that names must not resolve to unless `networks` contains them. `here` are this
@@ -119,7 +120,7 @@ class Rules:
 
     def opens(self, address: Address) -> bool:
         """Return whether an allowed network contains this address."""
-        return _in(address, self.networks)
+        return _is_in_any(address, self.networks)
 
     def permits(self, text: str) -> bool:
         """Return whether an allowed name may resolve to this address."""
@@ -131,10 +132,10 @@ class Rules:
         address = mapped or address
         if address.is_loopback or address.is_unspecified or str(address) in self.here or _is_here(address):
             return False
-        return self.opens(address) or not (_in(address, self.closed) or address.is_multicast)
+        return self.opens(address) or not (_is_in_any(address, self.closed) or address.is_multicast)
 
 
-def _in(address: Address, networks: Iterable[Network]) -> bool:
+def _is_in_any(address: Address, networks: Iterable[Network]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 
@@ -269,7 +270,7 @@ class _Activity:
 class EgressProxy:
     """Proxy for the connections of one client network."""
 
-    rules: Rules
+    rules: ProxyRules
     max_connections: int = MAX_CONNECTIONS
     idle_timeout_s: float = IDLE_TIMEOUT_S
     head_timeout_s: float = HEAD_TIMEOUT_S
@@ -299,7 +300,7 @@ class EgressProxy:
                     room.release()
                     await asyncio.sleep(0.1)  # out of descriptors; a closed connection frees some
                     continue
-                task = loop.create_task(self._one(client))
+                task = loop.create_task(self._serve(client))
                 running.add(task)
                 task.add_done_callback(over)
         finally:
@@ -308,7 +309,7 @@ class EgressProxy:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _one(self, client: socket.socket) -> None:
+    async def _serve(self, client: socket.socket) -> None:
         client.setblocking(False)
         try:
             await self._answer(client)
@@ -323,7 +324,7 @@ class EgressProxy:
             async with asyncio.timeout(self.head_timeout_s):
                 head, rest = await _head_of(client)
             request = request_of(head)
-            server = await self._connected(request.host, request.port)
+            server = await self._connect(request.host, request.port)
         except ProxyRequestRefused as refused:
             text = f"{refused.reason}\n".encode()
             answer = (
@@ -334,18 +335,18 @@ class EgressProxy:
                 await loop.sock_sendall(client, answer.encode() + text)
             return
         with server:
-            async with self._watched() as activity:
+            async with self._watch_activity() as activity:
                 if request.tunnel:
                     await loop.sock_sendall(client, b"HTTP/1.1 200 Connection established\r\n\r\n")
                     await loop.sock_sendall(server, rest)
-                    await _both(_copy(client, server, activity), _copy(server, client, activity))
+                    await _run_both(_copy(client, server, activity), _copy(server, client, activity))
                 else:
                     await loop.sock_sendall(server, request.head)
                     answering = _copy(server, client, activity)
-                    await _both(_send_body(client, server, rest, request.body, activity), answering)
+                    await _run_both(_send_body(client, server, rest, request.body, activity), answering)
 
     @contextlib.asynccontextmanager
-    async def _watched(self) -> AsyncIterator[_Activity]:
+    async def _watch_activity(self) -> AsyncIterator[_Activity]:
         """Raise `TimeoutError` in the block if it transfers nothing for `idle_timeout_s`."""
         loop = asyncio.get_running_loop()
         activity = _Activity(loop.time())
@@ -363,7 +364,7 @@ class EgressProxy:
             finally:
                 again.cancel()
 
-    async def _connected(self, host: str, port: int) -> socket.socket:
+    async def _connect(self, host: str, port: int) -> socket.socket:
         """Connect to the host at an allowed address. Raises `ProxyRequestRefused`."""
         for address in await self._addresses(host, port):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -429,7 +430,7 @@ async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
         data += chunk
 
 
-async def _both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
+async def _run_both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
     """Run both to completion. If one raises `OSError`, cancel the other and raise it."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
@@ -469,9 +470,9 @@ async def _send_body(
             raise OSError("the client has gone")
 
 
-def rules_of(plan: dict[str, Any]) -> Rules:
+def rules_of(plan: dict[str, Any]) -> ProxyRules:
     """Parse the rules of a plan. Raises `KeyError` or `ValueError`."""
-    return Rules(
+    return ProxyRules(
         hosts=tuple(map(host_rule, plan["hosts"])),
         networks=tuple(map(ipaddress.ip_network, plan["networks"])),
         closed=tuple(map(ipaddress.ip_network, (*CLOSED, *plan.get("closed", ())))),

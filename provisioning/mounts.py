@@ -28,7 +28,7 @@ WORD = re.compile(r"[a-z0-9][a-z0-9-]{0,39}(:rw)?")
 LOOK_S = 2.0
 """Time limit for reading a folder: a file server that is down may never answer."""
 _LISTED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]{0,39})=(?P<path>/[^\s:]*)(?P<writable>:rw)?")
-_looking: dict[str, _Look] = {}
+_probes: dict[str, _FolderProbe] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ShownFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FolderOffer:
     """What a node provides from its list, as needs, and a warning for each unusable folder."""
 
     provides: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def listed(text: str) -> Mapping[str, ListedFolder]:
     return folders
 
 
-def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
+def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOffer:
     """Return what a node with this list provides: existing folders, if it has a sandbox.
 
     `own` are folders that hold Berth's state and homes.
@@ -81,9 +81,9 @@ def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
     try:
         folders = listed(text)
     except InvalidSpec as error:
-        return Offer(warnings=(str(error),))
+        return FolderOffer(warnings=(str(error),))
     if folders and not sandboxed:
-        return Offer(
+        return FolderOffer(
             warnings=(f"The folders of {VARIABLE} are shown in a sandbox only. There is none here.",)
         )
     needs, warnings = [], []
@@ -96,7 +96,7 @@ def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
         needs.append(need_of(folder.name))
         if folder.writable:
             needs.append(need_of(folder.name + WRITABLE))
-    return Offer(tuple(needs), tuple(warnings))
+    return FolderOffer(tuple(needs), tuple(warnings))
 
 
 def shown(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
@@ -136,16 +136,16 @@ def inside(name: str) -> str:
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
     """Return the resolved folder. Raises `MissingDependency` if it does not exist or does not answer, and
     `InvalidSpec` if it overlaps with Berth's own folders."""
-    look = _looking.get(folder.path)
+    look = _probes.get(folder.path)
     if look is None:
-        look = _looking[folder.path] = _Look(folder.path)
+        look = _probes[folder.path] = _FolderProbe(folder.path)
         look.start()
     look.join(LOOK_S)
     if look.is_alive():
         raise MissingDependency(
             f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Look at its server."
         )
-    _looking.pop(folder.path, None)
+    _probes.pop(folder.path, None)
     if look.found is None:
         raise MissingDependency(
             f"{VARIABLE} names {folder.name}={folder.path}, which is no folder here. Make it, or take it out."
@@ -159,7 +159,7 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
     return look.found
 
 
-class _Look(threading.Thread):
+class _FolderProbe(threading.Thread):
     """Checks a folder in a thread, which may block forever; one at a time per folder."""
 
     def __init__(self, path: str) -> None:

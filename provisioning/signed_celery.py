@@ -194,11 +194,17 @@ class Gate:
         log.warning(
             "%d messages dropped from queue %s (%s). Last: %s, sender %s, %.0f s off. "
             "%d since this worker began",
-            *(count, _short(queue), refused.reason.value, _short(task), _short(sender or "nobody")),
+            *(
+                count,
+                _shortened(queue),
+                refused.reason.value,
+                _shortened(task),
+                _shortened(sender or "nobody"),
+            ),
             *(refused.off_s, sum(self.refused.values())),
         )
         report = RefusedReport(
-            *(_short(sender), refused.reason.value, _short(queue), _short(task), count),
+            *(_shortened(sender), refused.reason.value, _shortened(queue), _shortened(task), count),
             round(refused.off_s, 1),
         )
         try:
@@ -240,5 +246,5 @@ def _body_of(headers: dict[str, Any], payload: Any) -> list[Any]:
     return [payload[0], payload[1]]
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     return text[:120].encode("unicode_escape").decode()[:200]

@@ -19,7 +19,7 @@ SPARE_PART = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class UidRange:
     """User IDs that nothing else on the machine uses, both ends included."""
 
     first: int
@@ -44,14 +44,14 @@ class Range:
         return self.last
 
 
-def configured(environ: Mapping[str, str]) -> Range | None:
+def configured(environ: Mapping[str, str]) -> UidRange | None:
     """Return this node's range; None if disabled. Raises `InvalidSpec`, with the fix."""
     text = environ.get(VARIABLE, "").strip() or DEFAULT
     if text == "none":
         return None
     first, dash, last = text.partition("-")
     if dash and first.isdecimal() and last.isdecimal():
-        uids = Range(int(first), int(last))
+        uids = UidRange(int(first), int(last))
         if uids.first >= LEAST and uids.last <= HIGHEST and uids.last - uids.first + 1 >= FEWEST:
             return uids
     raise InvalidSpec(

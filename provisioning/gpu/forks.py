@@ -31,13 +31,13 @@ class _Sessions:
         return time.monotonic() < self.closed_until
 
 
-_here = _Sessions()
+_process_sessions = _Sessions()
 
 
 @contextmanager
 def session() -> Iterator[None]:
     """Keep NVML open in this process during the block; waits if a fork is imminent."""
-    sessions = _here
+    sessions = _process_sessions
     with sessions.changed:
         while sessions.is_asked():
             sessions.changed.wait(max(0.0, sessions.closed_until - time.monotonic()))
@@ -52,27 +52,27 @@ def session() -> Iterator[None]:
 
 def is_asked() -> bool:
     """Return whether NVML must be closed because this process is about to fork."""
-    return _here.is_asked()
+    return _process_sessions.is_asked()
 
 
 def prepare(*, wait_s: float = WAIT_S, hold_s: float = HOLD_S) -> bool:
     """Have NVML closed until the next fork; returns whether it is."""
-    sessions = _here
+    sessions = _process_sessions
     with sessions.changed:
         sessions.closed_until = time.monotonic() + hold_s
         return sessions.changed.wait_for(lambda: not sessions.open, wait_s)
 
 
-def _go_on() -> None:
-    with _here.changed:
-        _here.closed_until = 0.0
-        _here.changed.notify_all()
+def _reopen() -> None:
+    with _process_sessions.changed:
+        _process_sessions.closed_until = 0.0
+        _process_sessions.changed.notify_all()
 
 
 def _reset_in_child() -> None:
     # The thread that held the old lock does not exist in the child.
-    global _here
-    _here = _Sessions()
+    global _process_sessions
+    _process_sessions = _Sessions()
 
 
-os.register_at_fork(after_in_parent=_go_on, after_in_child=_reset_in_child)
+os.register_at_fork(after_in_parent=_reopen, after_in_child=_reset_in_child)

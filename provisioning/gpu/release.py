@@ -27,7 +27,7 @@ TAKE_S = 0.5
 _NAME = "nvml-released"
 
 
-class Taken(Exception):
+class ReleaseTaken(Exception):
     """Another GPU of this machine is being reset."""
 
 
@@ -46,12 +46,12 @@ def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
     """Keep NVML closed in all processes during the block, for at most `lease_s`.
 
     Yields the lock's descriptor. A process that inherits it keeps NVML closed even if its parent is killed.
-    Raises `Taken`.
+    Raises `ReleaseTaken`.
     """
     folder = lock_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _NAME).open("a+") as file:
-        _take(file)
+        _take_lock(file)
         file.truncate(0)
         # Monotonic time is shared by all processes of a machine. Written in full precision: rounding could
         # extend the lease.
@@ -60,7 +60,7 @@ def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
         yield file.fileno()
 
 
-def _take(file: IO[str]) -> None:
+def _take_lock(file: IO[str]) -> None:
     until = time.monotonic() + TAKE_S
     while True:
         try:
@@ -68,7 +68,7 @@ def _take(file: IO[str]) -> None:
         except BlockingIOError:
             # Perhaps just a reader that checks.
             if time.monotonic() > until:
-                raise Taken from None
+                raise ReleaseTaken from None
             time.sleep(TAKE_S / 20)
         else:
             return

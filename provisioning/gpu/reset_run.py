@@ -63,13 +63,13 @@ def run_reset(
     """
     until = time.monotonic() + deadline_s
     try:
-        tool = _tool(bus or uuid)
+        tool = _find_tool(bus or uuid)
         with release.released(lease_s=deadline_s) as descriptor:
             gpu = _find(root, uuid, bus)
             with _without_persistence(tool, gpu):
                 _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
                 return _reset(tool, gpu, descriptor, until)
-    except release.Taken:
+    except release.ReleaseTaken:
         text = "Another GPU of this node is being reset, or its reset hangs. Ask again when that has ended."
         return ResetResult(uuid, ResetVerdict.REFUSED, text)
     except _Refused as refused:
@@ -79,7 +79,7 @@ def run_reset(
 # -- before ---------------------------------------------------------------------------------------
 
 
-def _tool(name: str) -> str:
+def _find_tool(name: str) -> str:
     tool = shutil.which(TOOL)
     if tool is None:
         raise _Refused(f"{TOOL} is not in the node worker's PATH. It comes with the NVIDIA driver.")
@@ -109,10 +109,10 @@ def _find(root: Path, uuid: str, bus: str) -> _Gpu:
 def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
     computing = _processes_by_nvml(gpu)
     if computing:
-        raise _Refused(_held_by(computing))
+        raise _Refused(_holders_sentence(computing))
     while holders := holders_of(root / f"dev/nvidia{gpu.minor}"):
         if time.monotonic() >= until:
-            raise _Refused(_held_by(holders))
+            raise _Refused(_holders_sentence(holders))
         time.sleep(LOOK_S)
 
 
@@ -170,7 +170,7 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
     return (-1, of.st_rdev) if stat.S_ISCHR(of.st_mode) else (of.st_dev, of.st_ino)
 
 
-def _held_by(pids: tuple[int, ...]) -> str:
+def _holders_sentence(pids: tuple[int, ...]) -> str:
     names = ", ".join(f"{_name(pid)} (process {pid})" for pid in pids[:8])
     further = f" and {len(pids) - 8} more" if len(pids) > 8 else ""
     return f"The GPU is in use by {names}{further}. End that, then ask again."
@@ -229,7 +229,7 @@ def _reset(tool: str, gpu: _Gpu, descriptor: int, until: float) -> ResetResult:
         return ResetResult(gpu.uuid, ResetVerdict.HUNG, f"The reset did not end in time. {_REBOOT}")
     if code == 0:
         return ResetResult(gpu.uuid, ResetVerdict.DONE, f"The GPU at {gpu.bus} was reset.", output)
-    return _judged(gpu, code, output)
+    return _interpret(gpu, code, output)
 
 
 def _run(argv: list[str], timeout_s: float, *descriptors: int) -> tuple[int | None, str]:
@@ -253,7 +253,7 @@ def _run(argv: list[str], timeout_s: float, *descriptors: int) -> tuple[int | No
     return process.returncode, output.decode(errors="replace").replace("\0", "").strip()[:MAX_OUTPUT]
 
 
-def _judged(gpu: _Gpu, code: int, output: str) -> ResetResult:
+def _interpret(gpu: _Gpu, code: int, output: str) -> ResetResult:
     """Interpret the tool's output: a refusal changed nothing, anything else is a failure."""
     detail = f"{TOOL} says: {' '.join(output.split())[:400]}" if output else f"{TOOL} ended with {code}."
     if _LINKED.search(output):

@@ -148,7 +148,7 @@ def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rol
     for name in METRICS:
         metric_parts = [part.metrics[name] for part in ordered if name in part.metrics]
         if metric_parts:
-            metrics[name] = _joined(name, metric_parts)
+            metrics[name] = _join_metrics(name, metric_parts)
     throttle: Counter[str] = Counter()
     for part in ordered:
         throttle.update(part.throttle)
@@ -166,19 +166,19 @@ def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rol
 
 def _metric(name: str, values: list[int]) -> Metric:
     bins = Counter(bin_of(name, value) for value in values)
-    return _with_bins(name, len(values), sum(values), max(values), bins)
+    return _metric_of_bins(name, len(values), sum(values), max(values), bins)
 
 
-def _joined(name: str, parts: list[Metric]) -> Metric:
+def _join_metrics(name: str, parts: list[Metric]) -> Metric:
     bins: Counter[int] = Counter()
     for part in parts:
         bins.update(dict(part.bins))
-    return _with_bins(
+    return _metric_of_bins(
         name, sum(part.n for part in parts), sum(part.sum for part in parts), max(p.max for p in parts), bins
     )
 
 
-def _with_bins(name: str, n: int, total: int, peak: int, bins: Counter[int]) -> Metric:
+def _metric_of_bins(name: str, n: int, total: int, peak: int, bins: Counter[int]) -> Metric:
     ordered = tuple(sorted(bins.items()))
     rank = -(-n * 95 // 100)
     cumulative, p95 = 0, peak

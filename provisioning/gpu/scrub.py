@@ -44,14 +44,14 @@ class DeviceFault(Exception):
     """A call failed because of the device."""
 
 
-class CallFailed(Exception):
+class ScrubCallFailed(Exception):
     """A call failed for a reason unrelated to the device."""
 
 
 class Gpu(Protocol):
     """The CUDA operations that scrubbing needs. Sizes are in bytes, addresses on the device.
 
-    Any call may raise `DeviceFault` or `CallFailed`, and `alloc` also `OutOfMemory`. The counting calls
+    Any call may raise `DeviceFault` or `ScrubCallFailed`, and `alloc` also `OutOfMemory`. The counting calls
     synchronise with the device.
     """
 
@@ -130,7 +130,7 @@ def scrub(
     `free_mib` of the last clean scrub with the same driver. `progress` is called with each stage.
     """
     if count := others():
-        return _busy(uuid, count)
+        return _busy_result(uuid, count)
     chunks: list[tuple[int, int]] = []
     free = total = 0
     residue: int | None = None
@@ -155,13 +155,13 @@ def scrub(
             gpu.clear(address, size)
         progress("verify")
         left = gpu.count_nonzero(chunks) if gpu.or_reduce(chunks) else 0
-    except (DeviceFault, CallFailed, OutOfMemory) as problem:
+    except (DeviceFault, ScrubCallFailed, OutOfMemory) as problem:
         error = problem
     present = others()
     for address, _ in chunks:
         try:
             gpu.free(address)
-        except (DeviceFault, CallFailed) as problem:
+        except (DeviceFault, ScrubCallFailed) as problem:
             error = error or problem
     scrubbed = sum(size for _, size in chunks)
     verdict, text = judge(
@@ -236,7 +236,7 @@ def judge(
     return ScrubVerdict.CLEAN, "All free memory was cleared and is proven clean."
 
 
-def _busy(uuid: str, count: int) -> ScrubResult:
+def _busy_result(uuid: str, count: int) -> ScrubResult:
     return ScrubResult(
         uuid,
         ScrubVerdict.BUSY,

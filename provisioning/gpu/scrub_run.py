@@ -26,7 +26,7 @@ from provisioning.gpu.check.process import Process, python, reap_abandoned
 from provisioning.gpu.check.wire import Broken, Out, die_with_parent
 from provisioning.gpu.missing import NEWER_DRIVER, none_shown
 from provisioning.gpu.nvml import GpuLost, NoDriver, NvmlProblem, session
-from provisioning.gpu.scrub import CallFailed, DeviceFault, OutOfMemory, ScrubResult, ScrubVerdict, scrub
+from provisioning.gpu.scrub import DeviceFault, OutOfMemory, ScrubCallFailed, ScrubResult, ScrubVerdict, scrub
 
 DEADLINE_S = 120.0
 GPU_EXTRA = "Install the `gpu` extra: pip install 'berth[gpu]'."
@@ -38,36 +38,36 @@ class CudaGpu:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._out = self._do(device.alloc, 8)
+        self._out = self._guard(device.alloc, 8)
 
-    def _do(self, call: Callable[..., Any], *args: Any) -> Any:
+    def _guard(self, call: Callable[..., Any], *args: Any) -> Any:
         try:
             return call(*args)
         except CudaError as error:
             if error.out_of_memory:
                 raise OutOfMemory(str(error)) from error
-            raise (DeviceFault if error.blames_device else CallFailed)(str(error)) from error
+            raise (DeviceFault if error.blames_device else ScrubCallFailed)(str(error)) from error
 
     def memory(self) -> tuple[int, int]:
-        free, total = self._do(self._device.memory)
+        free, total = self._guard(self._device.memory)
         return int(free), int(total)
 
     def alloc(self, size: int) -> int:
-        return int(self._do(self._device.alloc, size))
+        return int(self._guard(self._device.alloc, size))
 
     def free(self, address: int) -> None:
-        self._do(self._device.free, address)
+        self._guard(self._device.free, address)
 
     def clear(self, address: int, size: int) -> None:
-        self._do(self._device.clear, address, size)
+        self._guard(self._device.clear, address, size)
 
     def count_nonzero(self, chunks: Sequence[tuple[int, int]]) -> int:
-        return self._over("count_nonzero", chunks)
+        return self._run_kernel("count_nonzero", chunks)
 
     def or_reduce(self, chunks: Sequence[tuple[int, int]]) -> int:
-        return self._over("or_reduce", chunks)
+        return self._run_kernel("or_reduce", chunks)
 
-    def _over(self, kernel: str, chunks: Sequence[tuple[int, int]]) -> int:
+    def _run_kernel(self, kernel: str, chunks: Sequence[tuple[int, int]]) -> int:
         def run() -> int:
             self._device.clear(self._out, 8)
             for address, size in chunks:
@@ -76,7 +76,7 @@ class CudaGpu:
             self._device.read(result, self._out)
             return int(result.value)
 
-        return int(self._do(run))
+        return int(self._guard(run))
 
 
 def run_scrub(
@@ -256,7 +256,7 @@ def main(argv: list[str]) -> int:
         result = ScrubResult(uuid, ScrubVerdict.FAILED, problem.sentence)
     except NvmlProblem as problem:
         result = ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, problem.sentence)
-    except (CudaError, CallFailed, DeviceFault, OutOfMemory) as error:
+    except (CudaError, ScrubCallFailed, DeviceFault, OutOfMemory) as error:
         blames = isinstance(error, DeviceFault) or (isinstance(error, CudaError) and error.blames_device)
         verdict = ScrubVerdict.FAILED if blames else ScrubVerdict.INCONCLUSIVE
         result = ScrubResult(uuid, verdict, f"The GPU could not be scrubbed ({error}). Check this GPU.")

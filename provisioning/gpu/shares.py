@@ -74,7 +74,7 @@ class ShareUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class OverShare:
     """State of a workspace that exceeds its share. Times are from one monotonic clock.
 
     `asked` is the process that last got a SIGTERM, at `asked_at`. `done` are processes that need no further
@@ -92,7 +92,7 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class ShareAction:
     """A notification and an action: ASKED is a SIGTERM to `process`, KILLED a SIGKILL."""
 
     step: ShareStep
@@ -101,22 +101,24 @@ class Act:
     ends_in_s: int = 0
 
 
-def decide(before: Over | None, usage: ShareUse, now: float) -> tuple[Over | None, tuple[Act, ...]]:
+def decide(
+    before: OverShare | None, usage: ShareUse, now: float
+) -> tuple[OverShare | None, tuple[ShareAction, ...]]:
     """Return the next state of one workspace on one device, and the actions; None means within its share.
 
     `now` is in seconds of a monotonic clock. Call it about once per second.
     """
     used = usage.used_mib
     if used is None:
-        return None, (Act(ShareStep.UNKNOWN, 0),)
+        return None, (ShareAction(ShareStep.UNKNOWN, 0),)
     if used <= usage.part_mib:
-        return _within(before, used, now)
-    acts: list[Act] = []
+        return _within_share(before, used, now)
+    acts: list[ShareAction] = []
     if before is None:
-        before = Over(now, now)
-        acts.append(Act(ShareStep.OVER, used, ends_in_s=0 if usage.urgent else int(GRACE_S)))
+        before = OverShare(now, now)
+        acts.append(ShareAction(ShareStep.OVER, used, ends_in_s=0 if usage.urgent else int(GRACE_S)))
     elif now - before.seen_at > GAP_S:
-        before = Over(now, now)
+        before = OverShare(now, now)
     over = replace(before, seen_at=now, within_since=None)
     if not usage.urgent and now - over.since < GRACE_S:
         return over, tuple(acts)
@@ -124,23 +126,25 @@ def decide(before: Over | None, usage: ShareUse, now: float) -> tuple[Over | Non
         return over, tuple(acts)
     survivor = next((process for process in usage.processes if process.identity == over.asked), None)
     if survivor is not None and survivor.memory_mib and not over.killed:
-        acts.append(Act(ShareStep.KILLED, used, survivor))
+        acts.append(ShareAction(ShareStep.KILLED, used, survivor))
         return replace(over, asked_at=now, killed=True), tuple(acts)
     if over.asked is not None:
         over = replace(over, asked=None, killed=False, done=over.done | {over.asked})
     chosen = next_to_end(usage, over.done)
     if chosen is not None:
-        acts.append(Act(ShareStep.ASKED, used, chosen))
+        acts.append(ShareAction(ShareStep.ASKED, used, chosen))
         over = replace(over, asked=chosen.identity, asked_at=now)
     return over, tuple(acts)
 
 
-def _within(before: Over | None, used_mib: int, now: float) -> tuple[Over | None, tuple[Act, ...]]:
+def _within_share(
+    before: OverShare | None, used_mib: int, now: float
+) -> tuple[OverShare | None, tuple[ShareAction, ...]]:
     if before is None:
         return None, ()
     since = now if before.within_since is None else before.within_since
     if now - since >= STEADY_S:
-        return None, (Act(ShareStep.BACK, used_mib),)
+        return None, (ShareAction(ShareStep.BACK, used_mib),)
     return replace(before, seen_at=now, within_since=since), ()
 
 

@@ -161,7 +161,7 @@ class NvmlDevices:
         """Return the sources. Raises `NvmlProblem`; `NoDriver` if there is no driver."""
         with self._lock:
             try:
-                return self._look()
+                return self._current_sources()
             except NvmlProblem:
                 self._close()
                 raise
@@ -177,7 +177,7 @@ class NvmlDevices:
         if stack is not None:
             stack.close()
 
-    def _look(self) -> list[GpuSource | MigSource]:
+    def _current_sources(self) -> list[GpuSource | MigSource]:
         if self._reopen:
             # A recovered device is visible only after reopening the library.
             sources, self._reopen = self._known, False

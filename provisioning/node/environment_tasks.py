@@ -21,7 +21,7 @@ from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.driver import Driver
 from provisioning.drivers.local import cgroups
 from provisioning.drivers.local.driver import LocalDriver
-from provisioning.environment_builds.build import Build, Machine
+from provisioning.environment_builds.build import Build, BuildMachine
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import (
     MAX_LOG,
@@ -36,7 +36,7 @@ from provisioning.environment_messages import (
     SourceKind,
 )
 from provisioning.environments.folders import OLDEST, VARIABLE, digest_of_folder
-from provisioning.environments.store import Stamp, Store
+from provisioning.environments.store import EnvironmentStamp, Store
 from provisioning.node.local_settings import LOCAL, driver_for
 from provisioning.node.tasks import failure_of, reply, require_reply_key
 from provisioning.node.worker import app
@@ -122,12 +122,12 @@ def _run(command: EnvironmentBuild) -> None:
                 log.info("build %s is not begun: it goes on, or was done", command.build)
     except Exception:
         log.exception("build %s could not be begun", command.build)
-        _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen().failure))
+        _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen_error().failure))
 
 
 def _watch(command: EnvironmentBuild) -> None:
     """Wait for the build with a separate time limit, sending progress meanwhile."""
-    progress = Progress(command)
+    progress = BuildProgress(command)
     answers: list[EnvironmentBuilt] = []
     worker = threading.Thread(
         target=lambda: answers.append(_build(command, progress)), name="environment-work", daemon=True
@@ -146,14 +146,14 @@ def _watch(command: EnvironmentBuild) -> None:
     _answer(replace(answers[0], log_offset=offset, log=log))
 
 
-def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
+def _build(command: EnvironmentBuild, progress: BuildProgress) -> EnvironmentBuilt:
     """Return the answer for every outcome, including unexpected errors."""
     key = _key(command.build, command.lease)
     try:
         driver = local_driver()
         if command.source_kind is SourceKind.FOLDER:
-            return _looked_at(command, driver.environments, progress)
-        machine = Machine(driver.sandbox(), cgroups.detect(driver.instance), driver.base)
+            return _check_folder(command, driver.environments, progress)
+        machine = BuildMachine(driver.sandbox(), cgroups.detect(driver.instance), driver.base)
         build = Build(
             command,
             driver.environments,
@@ -168,13 +168,13 @@ def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
         progress.write(f"{error.code.value}: {error.message}")
     except Exception as error:
         log.exception("unforeseen error in a build")
-        problem = _unforeseen(type(error).__name__)
+        problem = _unforeseen_error(type(error).__name__)
     return EnvironmentBuilt(
         command.build, command.lease, failure=problem.failure, failed_line=problem.failed_line
     )
 
 
-def _looked_at(command: EnvironmentBuild, store: Store, progress: Progress) -> EnvironmentBuilt:
+def _check_folder(command: EnvironmentBuild, store: Store, progress: BuildProgress) -> EnvironmentBuilt:
     """Return the answer for an existing folder, which is only read. Raises `BuildError`."""
     path = command.source.strip()
     progress.at(BuildStage.CHECKING, 0, 0)
@@ -194,7 +194,7 @@ def _looked_at(command: EnvironmentBuild, store: Store, progress: Progress) -> E
     return built(command, stamp)
 
 
-def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
+def built(command: EnvironmentBuild, stamp: EnvironmentStamp) -> EnvironmentBuilt:
     """Return the answer for a complete environment."""
     return EnvironmentBuilt(
         build=command.build,
@@ -209,7 +209,7 @@ def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
     )
 
 
-class Progress:
+class BuildProgress:
     """Stage and log of a build, sent at most once per second and at least every 5 seconds."""
 
     def __init__(self, command: EnvironmentBuild) -> None:
@@ -322,7 +322,7 @@ def _key(build: str, lease: str) -> str:
     return f"{build}-{lease}"
 
 
-def _unforeseen(kind: str = "") -> BuildError:
+def _unforeseen_error(kind: str = "") -> BuildError:
     return BuildError(
         BuildFailure.UNFORESEEN,
         f"The node met an unforeseen error{f' ({kind})' if kind else ''}. Ask your operator to look at the "

@@ -92,7 +92,7 @@ def begin(command: CheckCommand) -> threading.Thread | None:
         _answer(command, failure=failure_of(error))
         return None
     if at_once:
-        _answer(command, **_work(driver, command, _ProgressSender(command)))
+        _answer(command, **_run_command(driver, command, _ProgressSender(command)))
         return None
     thread = threading.Thread(target=_run, args=(driver, command), name=f"gpu-{command.kind}", daemon=True)
     thread.start()
@@ -114,7 +114,7 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
     progress = _ProgressSender(command)
     results: list[dict[str, Any]] = []
     worker = threading.Thread(
-        target=lambda: results.append(_work(driver, command, progress)), name="gpu-work", daemon=True
+        target=lambda: results.append(_run_command(driver, command, progress)), name="gpu-work", daemon=True
     )
     progress(Progress("prepare"))
     worker.start()
@@ -130,7 +130,7 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
     _answer(command, failure=Failure(code="hung", message=text, retryable=False, blame="operator"))
 
 
-def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
+def _run_command(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
     """Return the content of the answer for every outcome, including unexpected errors."""
     try:
         if command.kind == REPARTITION:
@@ -227,14 +227,14 @@ def _answer(command: CheckCommand, **outcome: Any) -> None:
             app.send_task("control.apply_gpu_check", kwargs=body, queue=CONTROL_QUEUE)
         except Exception as error:
             problem = error
-            if not _patient():
+            if not _may_wait():
                 raise
         else:
             return
     log.error("the result of the %s of %s was not sent: %s", command.kind, command.uuid, problem)
 
 
-def _patient() -> bool:
+def _may_wait() -> bool:
     """Return whether this thread may wait: a worker's main thread has other work."""
     return threading.current_thread() is not threading.main_thread()
 

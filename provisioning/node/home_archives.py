@@ -63,7 +63,7 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
         with driver.home_moves(team=order.team, owner=order.owner).alone(home):
             archives = driver.home_archives(team=order.team, owner=order.owner)
             try:
-                answer = _carried_out(order, answer, archives, home)
+                answer = _carry_out(order, answer, archives, home)
             except ArchiveRefused:
                 archives.end(home)
                 raise
@@ -76,7 +76,7 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
         return replace(answer, failure=failure_of(error))
 
 
-def _carried_out(
+def _carry_out(
     order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
 ) -> HomeArchived:
     match order.do:
@@ -110,7 +110,7 @@ def _make(order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives,
     until = time.monotonic() + STEP_S
     while True:
         response = archives.make(home, job=order.job, archive=order.archive, most_bytes=order.most_bytes)
-        progress = _ok(response)
+        progress = _result_of(response)
         if progress.get("state") == "done":
             return _with_amounts(replace(answer, done=True), progress)
         if time.monotonic() > until:
@@ -127,7 +127,7 @@ def _restore(
     if archives.placed(home, job=order.job):
         return replace(answer, done=True, placed=True)
     while True:
-        progress = _ok(archives.restore(home, job=order.job, archive=order.archive))
+        progress = _result_of(archives.restore(home, job=order.job, archive=order.archive))
         if progress.get("state") == "done":
             archives.place(home, job=order.job)
             return _with_amounts(replace(answer, done=True, placed=True), progress)
@@ -147,7 +147,7 @@ def _with_amounts(answer: HomeArchived, progress: dict[str, Any]) -> HomeArchive
     )
 
 
-def _ok(response: dict[str, Any]) -> dict[str, Any]:
+def _result_of(response: dict[str, Any]) -> dict[str, Any]:
     """Return the file server's result.
 
     Raises `ArchiveRefused`, and `ArchiveCutOff` if a retry can succeed.

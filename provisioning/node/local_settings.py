@@ -38,15 +38,15 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     home = os.path.realpath(environ.get("BERTH_HOME") or "var")
     environment = environ.get("BERTH_NODE_ENVIRONMENT") or str(Path(home) / "environments" / "notebook")
     homes = os.path.realpath(environ.get("BERTH_HOMES_DIR") or Path(home) / "homes")
-    _same(pool.config, "home", home, "BERTH_HOME")
-    _same(pool.config, "homes", homes, "BERTH_HOMES_DIR")
-    _same(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
+    _require_same_folder(pool.config, "home", home, "BERTH_HOME")
+    _require_same_folder(pool.config, "homes", homes, "BERTH_HOMES_DIR")
+    _require_same_folder(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
     if pool.config.get("mounts"):
         raise InvalidSpec(
             "The pool sets mounts. Take it out of the pool's configuration, and set "
             f"{mounts.VARIABLE} on the node."
         )
-    policy = _egress(pool.config, environ)
+    policy = _egress_of(pool.config, environ)
     return replace(
         pool,
         config={
@@ -54,7 +54,7 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
             "home": home,
             "homes": homes,
             "environment": environment,
-            "sandbox": _sandbox(pool.config, environ),
+            "sandbox": _sandbox_of(pool.config, environ),
             "egress": policy.egress.value,
             "egress_allow": policy.words(),
             "mounts": environ.get(mounts.VARIABLE) or "",
@@ -62,7 +62,7 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     )
 
 
-def _same(config: Mapping[str, JsonScalar], name: str, own: str, variable: str) -> None:
+def _require_same_folder(config: Mapping[str, JsonScalar], name: str, own: str, variable: str) -> None:
     folder = config.get(name)
     if folder and os.path.realpath(str(folder)) != os.path.realpath(own):
         raise InvalidSpec(
@@ -71,7 +71,7 @@ def _same(config: Mapping[str, JsonScalar], name: str, own: str, variable: str) 
         )
 
 
-def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> str:
+def _sandbox_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> str:
     floor = environ.get("BERTH_SANDBOX") or "auto"
     requested = str(config.get("sandbox") or floor)
     for value, where in ((floor, "BERTH_SANDBOX"), (requested, "sandbox")):
@@ -85,7 +85,7 @@ def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> st
     return max(floor, requested, key=SANDBOXES.index)
 
 
-def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> EgressPolicy:
+def _egress_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> EgressPolicy:
     floor = policy_of(environ.get("BERTH_EGRESS") or "open", environ.get("BERTH_EGRESS_ALLOW") or "")
     requested = policy_of(
         str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or "")

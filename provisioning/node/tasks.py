@@ -159,7 +159,7 @@ def run(command: Command, *, now: float) -> Result:
     """Run one command on its driver. Every outcome, including an unexpected error, is a `Result`."""
     try:
         if now > command.expires_at:
-            raise _late()
+            raise _expired_error()
         observation = within_bounds(_call(command))
         return Result(op=command.op, ref=command.ref, lease=command.lease, observation=observation)
     except Exception as error:
@@ -179,7 +179,7 @@ def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
     """Run one deletion step. Every outcome, including an unexpected error, is an answer."""
     try:
         if now > order.expires_at:
-            raise _late()
+            raise _expired_error()
         deleted = driver_for(order.pool).delete_home(team=order.team, owner=order.owner)
         return HomeDeleted(order.deletion, order.lease, done=deleted)
     except Exception as error:
@@ -190,14 +190,14 @@ def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
     """Run one removal step. Every outcome, including an unexpected error, is an answer."""
     try:
         if now > order.expires_at:
-            raise _late()
+            raise _expired_error()
         removed = driver_for(order.pool).remove_leftover(order.kind, order.name)
         return LeftoverRemoved(order.orphan, order.lease, done=removed)
     except Exception as error:
         return LeftoverRemoved(order.orphan, order.lease, failure=failure_of(error))
 
 
-def _late() -> Stale:
+def _expired_error() -> Stale:
     return Stale("This command came too late and was not carried out. It is sent again by itself.")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from provisioning.gpu.watcher.xid_report import XidReport
 
 
-class Sender:
+class DeviceErrorSender:
     """The watcher's sink: sends to the control plane. Raises errors of the broker; the watcher retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
@@ -44,7 +44,7 @@ class WatcherStep(WatchStep):
         from provisioning.gpu.watcher.watcher import Watcher
 
         pool = os.environ.get("BERTH_NODE_POOL", "")
-        return Watcher(Sender(consumer.app, pool_slug=pool, node=node_name()))
+        return Watcher(DeviceErrorSender(consumer.app, pool_slug=pool, node=node_name()))
 
 
 def install(app: Celery) -> None:

@@ -63,26 +63,26 @@ def main(argv: list[str]) -> None:
 def confine(wanted: dict[str, Any]) -> None:
     """Set up the file-system view and drop privileges. Raises `OSError`."""
     folder, mask = os.getcwd(), os.umask(0o022)  # noqa: PTH109
-    _leave(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
-    _show(wanted)
+    _unmount_below(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
+    _build_view(wanted)
     os.chdir(folder)
     os.umask(mask)
-    _drop(wanted["uid"], wanted["groups"], wanted["capabilities"])
+    _drop_privileges(wanted["uid"], wanted["groups"], wanted["capabilities"])
 
 
-def _leave(covers: list[str], kept_paths: list[str]) -> None:
+def _unmount_below(covers: list[str], kept_paths: list[str]) -> None:
     """Enter a new mount namespace and unmount foreign mounts below `covers`, to never keep them busy."""
     _call("unshare", libc.unshare(CLONE_NEWNS))
     # Unmounts outside propagate into this namespace; mounts here do not propagate outside.
     _mount(None, "/", MS_REC | MS_SLAVE)
-    for place in reversed(_mounted()):
-        if any(_below(place, cover) for cover in covers) and not any(
-            path == place or _below(path, place) for path in kept_paths
+    for place in reversed(_mount_points()):
+        if any(_is_below(place, cover) for cover in covers) and not any(
+            path == place or _is_below(path, place) for path in kept_paths
         ):
             libc.umount2(os.fsencode(place), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
-def _show(wanted: dict[str, Any]) -> None:
+def _build_view(wanted: dict[str, Any]) -> None:
     """Cover folders and bind the wanted paths into them, from outer to inner."""
     uid = wanted["uid"]
     opened = {path: os.open(path, os.O_PATH | _NOFOLLOW) for path, _ in wanted["binds"]}
@@ -147,7 +147,7 @@ def _bind(descriptor: int, place: str, *, writable: bool) -> None:
     _mount(None, place, MS_REMOUNT | MS_BIND | flags | added)
 
 
-def _drop(uid: int, groups: list[int], capabilities: list[int]) -> None:
+def _drop_privileges(uid: int, groups: list[int], capabilities: list[int]) -> None:
     """Switch to the user and groups; drop capabilities except `capabilities`, and ways to gain more."""
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in range(HIGHEST_CAPABILITY + 1):
@@ -166,13 +166,13 @@ def _drop(uid: int, groups: list[int], capabilities: list[int]) -> None:
         _call("ambient", libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0))
 
 
-def _mounted() -> list[str]:
+def _mount_points() -> list[str]:
     """Return mount points in the order of mounting."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
         return [_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split()[4]) for line in lines]
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
 
 

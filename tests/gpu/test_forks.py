@@ -13,7 +13,7 @@ from provisioning.gpu import forks, release
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_here", forks._Sessions())
+    monkeypatch.setattr(forks, "_process_sessions", forks._Sessions())
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def fork() -> int:
     """What a child finds open, as its exit code."""
     pid = os.fork()
     if pid == 0:
-        os._exit(forks._here.open)
+        os._exit(forks._process_sessions.open)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -51,7 +51,7 @@ def test_it_is_closed_for_the_fork_and_may_be_opened_after_it(holder: threading.
     assert fork() == 0 and holder.wait(30)
     assert not release.is_asked()
     with forks.session():
-        assert forks._here.open == 1
+        assert forks._process_sessions.open == 1
 
 
 def test_who_opens_it_meanwhile_waits_for_the_fork() -> None:

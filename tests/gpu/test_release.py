@@ -22,7 +22,7 @@ def test_only_while_it_is_held() -> None:
     assert not release.is_asked()
     with release.released():
         assert release.is_asked()
-        with pytest.raises(release.Taken), release.released():
+        with pytest.raises(release.ReleaseTaken), release.released():
             pass
     assert not release.is_asked()
 

@@ -15,9 +15,9 @@ from provisioning.gpu.check.thresholds import LEAK_MIB
 from provisioning.gpu.scrub import (
     CHUNK_MIN,
     MIB,
-    CallFailed,
     DeviceFault,
     OutOfMemory,
+    ScrubCallFailed,
     ScrubResult,
     ScrubVerdict,
     halving,
@@ -161,7 +161,7 @@ def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
     ("error", "verdict"),
     [
         (DeviceFault("CUDA_ERROR_ECC_UNCORRECTABLE"), ScrubVerdict.FAILED),
-        (CallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
+        (ScrubCallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
     ],
 )
 def test_a_failure_at_any_point_is_told_and_the_rest_is_given_back(where, error, verdict):
@@ -189,7 +189,7 @@ def test_dirt_outweighs_everything():
         left=1,
         others=1,
         baseline_mib=200,
-        error=CallFailed("x"),
+        error=ScrubCallFailed("x"),
     )
     assert verdict is ScrubVerdict.FAILED
 

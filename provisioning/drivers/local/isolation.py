@@ -46,7 +46,7 @@ class SandboxProbe:
     network_reason: str = ""
     seccomp: str = ""
     seccomp_reason: str = ""
-    uids: workspace_uids.Range | None = None
+    uids: workspace_uids.UidRange | None = None
     uids_reason: str = ""
     gvisor: str = ""
     gvisor_reason: str = ""
@@ -76,7 +76,7 @@ class SandboxProbe:
         )
 
 
-_known: dict[tuple[str, workspace_uids.Range | None], tuple[float, SandboxProbe]] = {}
+_known: dict[tuple[str, workspace_uids.UidRange | None], tuple[float, SandboxProbe]] = {}
 
 
 def system_folders() -> tuple[tuple[str, str], ...]:

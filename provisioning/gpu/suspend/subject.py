@@ -19,7 +19,7 @@ from provisioning.gpu.check.wire import Out, die_with_parent
 SIZE = 32 << 20
 
 
-class Memory:
+class SubjectMemory:
     """A block of memory on the first visible GPU."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     out = Out(int(argv[2]))
     nonce = json.loads(argv[1])["nonce"]
     try:
-        memory = Memory()
+        memory = SubjectMemory()
         data = os.urandom(SIZE)
         memory.write(data)
         digest = hashlib.sha256(data).digest()

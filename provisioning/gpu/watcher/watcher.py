@@ -16,7 +16,7 @@ from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
 from provisioning.gpu.problems import GpuLost, NvmlProblem
 from provisioning.gpu.watcher import last_xids, nvml_events
 from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
-from provisioning.gpu.watcher.xid_report import Once, XidReport
+from provisioning.gpu.watcher.xid_report import XidDeduplicator, XidReport
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -33,7 +33,7 @@ class Watcher:
 
     def __init__(self, sink: Sink, *, kmsg: Path = KMSG, follow: Follow = nvml_events.follow) -> None:
         self._sink, self._kmsg, self._follow = sink, kmsg, follow
-        self._once = Once()
+        self._once = XidDeduplicator()
         self._end = threading.Event()
         self._waiting: deque[XidReport] = deque(maxlen=MAX_WAITING)
         self._ready = threading.Condition()
@@ -61,7 +61,7 @@ class Watcher:
         last_xids.note(report.slot, report.xid)
         if report.xid == RECOVERY_CHANGED and not report.line:
             return  # only the kernel's line has the requested recovery, which inventory reads too
-        if of_xid(report.xid, report.line) is None or not self._once.first(report):
+        if of_xid(report.xid, report.line) is None or not self._once.is_first(report):
             return
         log.warning("XID %d of the GPU at %s: %s", report.xid, report.slot, report.line or "by NVML")
         with self._ready:
@@ -75,7 +75,7 @@ class Watcher:
             try:
                 kernel = KernelLog(self._kmsg)
             except OSError as error:
-                self._say("log", f"the kernel's log cannot be read for XIDs: {error}")
+                self._log_once("log", f"the kernel's log cannot be read for XIDs: {error}")
                 self._end.wait(RETRY_S)
                 continue
             try:
@@ -86,7 +86,7 @@ class Watcher:
                     if kernel.is_empty:
                         self._end.wait(LOOK_S)
             except OSError as error:
-                self._say("log", f"the kernel's log ended: {error}")
+                self._log_once("log", f"the kernel's log ended: {error}")
                 self._end.wait(LOOK_S)
             finally:
                 kernel.close()
@@ -103,16 +103,16 @@ class Watcher:
                 continue
             except GpuLost as problem:
                 # NVML raises this while waiting for events of any GPU. Keep watching the others.
-                self._say("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
+                self._log_once("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
                 self._end.wait(LOOK_S)
                 continue
             except NvmlProblem as problem:
-                self._say("nvml", f"NVML tells no XIDs: {problem.sentence}")
+                self._log_once("nvml", f"NVML tells no XIDs: {problem.sentence}")
             except Exception:
                 log.exception("watching NVML for XIDs failed; it is tried again")
             self._end.wait(RETRY_S)
 
-    def _say(self, source: str, text: str) -> None:
+    def _log_once(self, source: str, text: str) -> None:
         """Log a problem once."""
         if self._said.get(source) != text:
             self._said[source] = text
@@ -133,7 +133,7 @@ class Watcher:
         try:
             self._sink(batch)
         except Exception as error:
-            self._say("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
+            self._log_once("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
             return False
         self._said.pop("send", None)
         with self._ready:

@@ -20,7 +20,7 @@ class XidReport:
     line: str = ""
 
 
-class Once:
+class XidDeduplicator:
     """Accepts each XID of a device once per minute: both sources report it, and some repeat rapidly."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class Once:
         self._last: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
 
-    def first(self, report: XidReport) -> bool:
+    def is_first(self, report: XidReport) -> bool:
         now = self._clock()
         with self._lock:
             before = self._last.get((report.slot, report.xid))

@@ -133,7 +133,7 @@ def test_a_node_answers_for_what_its_setting_names_alone(tmp_path, monkeypatch):
             ),
             EnvironmentBuild,
         )
-        return environment_tasks._build(command, environment_tasks.Progress(command))
+        return environment_tasks._build(command, environment_tasks.BuildProgress(command))
 
     refused = answer(place)
     assert refused.failure is not None and refused.failure.code == BuildFailure.NO_SUCH_FOLDER
