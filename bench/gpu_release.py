@@ -60,7 +60,7 @@ def berth() -> Iterator[instance.Berth]:
             yield started
 
 
-def held(site: instance.Berth, workspace: str) -> tuple[datetime, datetime | None]:
+def allocation_times(site: instance.Berth, workspace: str) -> tuple[datetime, datetime | None]:
     """When it got the GPU last, and when it gave it back."""
     allocated, released = site.rows(HELD, workspace.replace("-", ""))[0]
     return _utc(allocated), _utc(released) if released else None
@@ -85,9 +85,9 @@ def measure(site: instance.Berth, runs: int) -> Iterator[tuple[float, float, flo
         people[holder].act(holder, "release-gpu")
         people[waits].wait(waits, "running", limit_s=LIMIT_S)
         runs_after_s = time.monotonic() - asked_at
-        free_at = held(site, holder)[1]
+        free_at = allocation_times(site, holder)[1]
         assert free_at is not None
-        got_at = held(site, waits)[0]
+        got_at = allocation_times(site, waits)[0]
         yield free_at.timestamp() - began, (got_at - free_at).total_seconds(), runs_after_s
         people[holder].wait(holder, "running", limit_s=LIMIT_S)
         people[holder].act(holder, "attach-gpu")

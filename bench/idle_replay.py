@@ -78,7 +78,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Found:
+class Totals:
     """What a replay saw; waits in seconds, GPU-hours of the whole of it."""
 
     waits: list[int] = field(default_factory=list)
@@ -138,7 +138,7 @@ def _use(sessions: Sequence[Session]) -> float:
     return sum(session.job.gpus * session.work_s for session in sessions) / total_s
 
 
-def parts(session: Session, outcome: Found, *, reclaim: bool) -> list[Part]:
+def parts(session: Session, outcome: Totals, *, reclaim: bool) -> list[Part]:
     """Its starts: one, or more where the ladder stops it in a gap and its user comes back."""
     if not reclaim:
         return [Part(session.held_s, session.work_s)]
@@ -175,9 +175,9 @@ def _work_between(turns: Sequence[int], begin_s: int, end_s: int) -> int:
     return total
 
 
-def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Found:
+def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Totals:
     """The whole trace through the scheduler, until all that was asked for has ended."""
-    outcome = Found(gpus=gpus)
+    outcome = Totals(gpus=gpus)
     jobs = [session.job for session in every]
     teams = quotas(jobs, gpus)
     first_s = jobs[0].submit_s

@@ -153,7 +153,7 @@ def vacuum() -> None:
                 cursor.execute(f"VACUUM {table}")
 
 
-def sent(
+def minute_messages(
     nodes: list[tuple[str, list[str]]],
     kinds: list[list[dict[str, Any]]],
     start_s: int,
@@ -193,7 +193,7 @@ def run(devices: int, days: float, per_node: int, *, seed: int = 1, say: Any = N
     for number in range(minutes):
         start_s = START_S + number * MINUTE_S
         now_s = start_s + MINUTE_S + 1
-        batch = list(sent(nodes, templates, start_s, chance))
+        batch = list(minute_messages(nodes, templates, start_s, chance))
 
         def apply(batch: Any = batch, now_s: float = now_s) -> None:
             for node, rollups in batch:

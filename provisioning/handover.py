@@ -50,7 +50,7 @@ class _HandOver:
         self.uid = uid
         self.device = device
         self.until = until
-        self.given = 0
+        self.handed_over = 0
 
     def folder(self, descriptor: int, depth: int) -> bool:
         """Change the contents of an open folder, then the folder; return False if the time is up."""
@@ -60,11 +60,11 @@ class _HandOver:
             if not self._entry(descriptor, name, depth):
                 return False
         os.fchown(descriptor, self.uid, self.uid)
-        self.given += 1
+        self.handed_over += 1
         return True
 
     def _entry(self, place: int, name: str, depth: int) -> bool:
-        if self.given >= LEAST and time.monotonic() >= self.until:
+        if self.handed_over >= LEAST and time.monotonic() >= self.until:
             return False
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(name, dir_fd=place, follow_symlinks=False)
@@ -80,7 +80,7 @@ class _HandOver:
                 self._clear(place, name)
             if not (stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode)):
                 os.chown(name, self.uid, self.uid, dir_fd=place, follow_symlinks=False)
-                self.given += 1
+                self.handed_over += 1
         return True
 
     def _clear(self, place: int, name: str) -> None:

@@ -146,17 +146,21 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
             f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Look at its server."
         )
     _probes.pop(folder.path, None)
-    if look.found is None:
+    if look.folder is None:
         raise MissingDependency(
             f"{VARIABLE} names {folder.name}={folder.path}, which is no folder here. Make it, or take it out."
         )
     for own_folder in own:
-        if look.found == own_folder or look.found in own_folder.parents or own_folder in look.found.parents:
+        if (
+            look.folder == own_folder
+            or look.folder in own_folder.parents
+            or own_folder in look.folder.parents
+        ):
             raise InvalidSpec(
                 f"{VARIABLE} names {folder.name}={folder.path}, where Berth keeps its own files or homes. "
                 "Name a folder beside them."
             )
-    return look.found
+    return look.folder
 
 
 class _FolderProbe(threading.Thread):
@@ -165,8 +169,8 @@ class _FolderProbe(threading.Thread):
     def __init__(self, path: str) -> None:
         super().__init__(name=f"look at {path}", daemon=True)
         self._path = path
-        self.found: Path | None = None
+        self.folder: Path | None = None
 
     def run(self) -> None:
         path = Path(os.path.realpath(self._path))
-        self.found = path if path.is_dir() else None
+        self.folder = path if path.is_dir() else None

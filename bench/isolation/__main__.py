@@ -100,7 +100,7 @@ class Node:
         self.home = folder
         config = {"home": str(folder), "environment": str(folder / "none"), "spares": 0}
         self.driver = LocalDriver(PoolConfig("bench", "local", config))
-        self.found: SandboxProbe = probe() if own else replace(probe(), network=None, network_reason="")
+        self.probe: SandboxProbe = probe() if own else replace(probe(), network=None, network_reason="")
         self.refs: list[WorkspaceRef] = []
 
     def start(self) -> tuple[Observation, float]:
@@ -118,7 +118,7 @@ class Node:
             app_token="app",
         )
         self.refs.append(ref)
-        local.probe = lambda: self.found  # type: ignore[attr-defined]  # what this machine is said to have
+        local.probe = lambda: self.probe  # type: ignore[attr-defined]  # what this machine is said to have
         begun = time.perf_counter()
         self.driver.ensure_started(spec, Placement((NodePlacement(self.driver.node_name),)))
         while True:
@@ -260,8 +260,8 @@ def large_mib_s(port: int) -> float:
     return 1024 / (time.perf_counter() - begun)
 
 
-def ways(folder: Path, shared: Node, own: Node, rounds: int) -> dict[str, Any]:
-    """Both ways to an app, alternating."""
+def measure_routes(folder: Path, shared: Node, own: Node, rounds: int) -> dict[str, Any]:
+    """Measure both routes to an app, alternating."""
     plain, _ = shared.start()
     apart, _ = own.start()
     state = shared.driver._dir(plain.ref).agent_state()
@@ -312,7 +312,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
         shared, own = Node(Path(folder, "shared"), own=False), Node(Path(folder, "own"), own=True)
         try:
-            report["way"] = ways(Path(folder), shared, own, options.rounds)
+            report["way"] = measure_routes(Path(folder), shared, own, options.rounds)
             print("way", report["way"], flush=True)
             starts_ms: dict[str, list[float]] = {"shared": [], "own": []}
             for _ in range(options.count):

@@ -122,7 +122,7 @@ class Folders:
     def __init__(self, paths: Callable[[], list[str]]) -> None:
         self._paths = paths
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, tuple[int, ...], Folder | None]] = {}
+        self._cache: dict[str, tuple[float, tuple[int, ...], Folder | None]] = {}
 
     def all(self) -> list[Folder]:
         return [folder for path in self._paths() if (folder := self._read(path)) is not None]
@@ -137,10 +137,10 @@ class Folders:
     def _read(self, path: str) -> Folder | None:
         marks = _marks(path)
         with self._lock:
-            at, before, folder = self._kept.get(path, (0.0, (), None))
+            at, before, folder = self._cache.get(path, (0.0, (), None))
             if before != marks or time.monotonic() - at > FRESH_S:
                 folder = read(path)
-                self._kept[path] = (time.monotonic(), marks, folder)
+                self._cache[path] = (time.monotonic(), marks, folder)
         return folder
 
 

@@ -115,7 +115,7 @@ class Sampler:
         self._deadline_s = deadline_s
         self._refresh_s = refresh_s
         self._capacity = capacity
-        self._sender: Outbox[Rollup] = Outbox(sink, what="samples", limit=MAX_WAITING)
+        self._sender: Outbox[Rollup] = Outbox(sink, content="samples", limit=MAX_WAITING)
         self._sources: list[SampleSource] = []
         self._refresh_at = 0.0
         self._seen_driver = False
@@ -124,7 +124,7 @@ class Sampler:
         self._minute = -1
         self._tallies: dict[str, ProcessTally] = {}
         self._rings: dict[str, Ring] = {}
-        self._said: dict[str, str] = {}
+        self._logged_texts: dict[str, str] = {}
         self._end = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -258,7 +258,7 @@ class Sampler:
             self._sources = []
             return
         self._seen_driver = True
-        self._said.pop("", None)
+        self._logged_texts.pop("", None)
         self._refresh_at = now_s + self._refresh_s
         uuids = {source.uuid for source in self._sources}
         oldest_s = now_s - self._capacity * self.interval_s
@@ -278,7 +278,7 @@ class Sampler:
         except NvmlProblem as problem:
             self._log_once(uuid, problem.sentence)
             return
-        self._said.pop(uuid, None)
+        self._logged_texts.pop(uuid, None)
         ring = self._rings.get(uuid)
         if ring is None:
             ring = self._rings[uuid] = Ring(self._capacity)
@@ -287,8 +287,8 @@ class Sampler:
 
     def _log_once(self, uuid: str, text: str) -> None:
         """Log a problem once."""
-        if self._said.get(uuid) != text:
-            self._said[uuid] = text
+        if self._logged_texts.get(uuid) != text:
+            self._logged_texts[uuid] = text
             log.warning("sampling %s: %s", uuid or "GPUs", text)
 
     def _close_minute(self, now_s: float) -> None:

@@ -153,7 +153,7 @@ class NvmlDevices:
     def __init__(self) -> None:
         self._stack: ExitStack | None = None
         self._driver: Nvml | None = None
-        self._known: dict[str, GpuSource | MigSource] = {}
+        self._sources_by_uuid: dict[str, GpuSource | MigSource] = {}
         self._reopen = False
         self._lock = threading.Lock()
 
@@ -172,18 +172,20 @@ class NvmlDevices:
 
     def _close(self) -> None:
         stack, self._stack, self._driver = self._stack, None, None
-        _close_meters(self._known.values())
-        self._known = {}
+        _close_meters(self._sources_by_uuid.values())
+        self._sources_by_uuid = {}
         if stack is not None:
             stack.close()
 
     def _current_sources(self) -> list[GpuSource | MigSource]:
         if self._reopen:
             # A recovered device is visible only after reopening the library.
-            sources, self._reopen = self._known, False
+            sources, self._reopen = self._sources_by_uuid, False
             self._close()
             # Meters are bound to the closed library; counters of whole GPUs continue.
-            self._known = {uuid: source for uuid, source in sources.items() if isinstance(source, GpuSource)}
+            self._sources_by_uuid = {
+                uuid: source for uuid, source in sources.items() if isinstance(source, GpuSource)
+            }
         if self._driver is None:
             stack = ExitStack()
             self._driver = stack.enter_context(session())
@@ -203,7 +205,7 @@ class NvmlDevices:
         self._reopen = broken is not None
         for uuid, source in current.items():
             # Sources keep counters between calls, so keep those of remaining devices.
-            previous = self._known.get(uuid)
+            previous = self._sources_by_uuid.get(uuid)
             if isinstance(previous, GpuSource) and isinstance(source, GpuSource):
                 previous.device = source.device
                 current[uuid] = previous
@@ -211,8 +213,8 @@ class NvmlDevices:
                 previous.device = source.device
                 # The same UUID means the same instance, so its meter continues.
                 current[uuid] = previous
-        _close_meters(source for uuid, source in self._known.items() if uuid not in current)
-        self._known = current
+        _close_meters(source for uuid, source in self._sources_by_uuid.items() if uuid not in current)
+        self._sources_by_uuid = current
         return list(current.values())
 
     @staticmethod

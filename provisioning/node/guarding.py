@@ -66,7 +66,7 @@ class Guard(threading.Thread):
     ) -> None:
         super().__init__(name="gpu-shares", daemon=True)
         self._shares, self._latest, self._clock = shares, latest, clock
-        self._outbox: Outbox[ShareNote] = Outbox(tell, what="notes of shared GPUs", limit=MAX_WAITING)
+        self._outbox: Outbox[ShareNote] = Outbox(tell, content="notes of shared GPUs", limit=MAX_WAITING)
         self._end = threading.Event()
         self._over: dict[Key, OverShare] = {}
         self._notified_at: dict[tuple[Key, ShareStep], float] = {}

@@ -49,7 +49,7 @@ class MemoryWatch(threading.Thread):
         self._base, self._tell, self._kernel_lines = base, tell, kernel_lines
         self._end = threading.Event()
         self._reported = _load(base / FILE)
-        self._held: set[tuple[str, str]] = set()
+        self._pending: set[tuple[str, str]] = set()
         self._names: dict[str, str] = {}
 
     def run(self) -> None:
@@ -75,8 +75,8 @@ class MemoryWatch(threading.Thread):
         groups = {group.name for counter in counters.values() for group in counter.groups}
         self._names = {group: name for group, name in self._names.items() if group in groups}
         new = {key: counter for key, counter in counters.items() if counter.kills > self._count_of(key)}
-        due = [counter for key, counter in new.items() if key in self._held]
-        self._held = set(new)
+        due = [counter for key, counter in new.items() if key in self._pending]
+        self._pending = set(new)
         for first in range(0, len(due), MAX_KILLS):
             part = due[first : first + MAX_KILLS]
             self._tell([self._report(counter) for counter in part])

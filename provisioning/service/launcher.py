@@ -148,7 +148,7 @@ def _bind(descriptor: int, place: str, *, writable: bool) -> None:
 
 
 def _drop_privileges(uid: int, groups: list[int], capabilities: list[int]) -> None:
-    """Switch to the user and groups; drop capabilities except `capabilities`, and ways to gain more."""
+    """Switch to the user and groups; drop capabilities not in `capabilities`, and ways to gain more."""
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in range(HIGHEST_CAPABILITY + 1):
         if capability not in capabilities:

@@ -19,9 +19,9 @@ def of(meeting: Meeting) -> dict[str, str]:
     With `NCCL_COMM_ID` no id needs to be sent between nodes: both derive it from the rendezvous, where rank 0
     listens. Two ranks on the same machine use the network too, since the link is under test.
     """
-    here = {name: os.environ[name] for name in OF_THIS_NODE if os.environ.get(name)}
+    own = {name: os.environ[name] for name in OF_THIS_NODE if os.environ.get(name)}
     return {
-        **here,
+        **own,
         **MESSAGES,
         "NCCL_COMM_ID": meeting.place,
         "NCCL_NET": NET[meeting.transport],

@@ -37,7 +37,7 @@ class Watcher:
         self._end = threading.Event()
         self._waiting: deque[XidReport] = deque(maxlen=MAX_WAITING)
         self._ready = threading.Condition()
-        self._said: dict[str, str] = {}
+        self._logged_texts: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -114,8 +114,8 @@ class Watcher:
 
     def _log_once(self, source: str, text: str) -> None:
         """Log a problem once."""
-        if self._said.get(source) != text:
-            self._said[source] = text
+        if self._logged_texts.get(source) != text:
+            self._logged_texts[source] = text
             log.warning("%s", text)
 
     # -- forwarding -------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Watcher:
         except Exception as error:
             self._log_once("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
             return False
-        self._said.pop("send", None)
+        self._logged_texts.pop("send", None)
         with self._ready:
             for _ in batch:
                 if self._waiting:
