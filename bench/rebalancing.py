@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(rounds: int, name: str, *, calm: bool) -> None:
-    from bench.reclaim import timed
+    from bench.reclaim import time_work
     from portal.fleet.inventory.models import DeviceMinute
     from portal.reclaim.models import RebalanceProposal
     from portal.reclaim.rebalancing import proposing
@@ -66,8 +66,8 @@ def measure(rounds: int, name: str, *, calm: bool) -> None:
     rule = "team" if calm else "placement"
     QueueEntry.objects.filter(workspace__state="pending").update(blocker={"rule": rule})
     DeviceMinute.objects.filter(sm_clock_mhz__lt=1500).update(thermal_s=0 if calm else 60)
-    first = timed(proposing.run)
-    figures = [timed(proposing.run) for _ in range(rounds)]
+    first = time_work(proposing.run)
+    figures = [time_work(proposing.run) for _ in range(rounds)]
     seconds = statistics.median(duration for duration, _statements in figures)
     open_count = RebalanceProposal.objects.filter(state="open").count()
     print(

@@ -57,7 +57,7 @@ class FolderOffer:
     warnings: tuple[str, ...] = ()
 
 
-def listed(text: str) -> Mapping[str, ListedFolder]:
+def parse_folders(text: str) -> Mapping[str, ListedFolder]:
     """Parse a node's list; return folders by name without accessing them.
 
     Raises `InvalidSpec`, with the fix, for a malformed or repeated entry.
@@ -73,13 +73,13 @@ def listed(text: str) -> Mapping[str, ListedFolder]:
     return folders
 
 
-def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOffer:
+def folder_offer(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOffer:
     """Return what a node with this list provides: existing folders, if it has a sandbox.
 
     `own` are folders that hold Berth's state and homes.
     """
     try:
-        folders = listed(text)
+        folders = parse_folders(text)
     except InvalidSpec as error:
         return FolderOffer(warnings=(str(error),))
     if folders and not sandboxed:
@@ -99,13 +99,13 @@ def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOffer:
     return FolderOffer(tuple(needs), tuple(warnings))
 
 
-def shown(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
+def mounts_for(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
     """Return the folders to mount for the names of a template.
 
     Raises `MissingDependency` if the node does not list a folder, or lists it read-only, and `InvalidSpec`
     for a malformed list.
     """
-    folders, mounts = listed(text), []
+    folders, mounts = parse_folders(text), []
     for entry in entries:
         name, writable = entry.removesuffix(WRITABLE), entry.endswith(WRITABLE)
         folder = folders.get(name)
@@ -119,7 +119,7 @@ def shown(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[Sh
                 f"This machine shows “{name}” for reading only. Add “:rw” to it in {VARIABLE} there, or have "
                 "the template ask for reading alone."
             )
-        mounts.append(ShownFolder(_source(folder, own), inside(name), writable))
+        mounts.append(ShownFolder(_source(folder, own), path_inside(name), writable))
     return tuple(mounts)
 
 
@@ -128,7 +128,7 @@ def need_of(name: str) -> str:
     return f"{NEED}{name}"
 
 
-def inside(name: str) -> str:
+def path_inside(name: str) -> str:
     """Return the path in a workspace for a name of a template."""
     return f"{INSIDE}/{name.removesuffix(WRITABLE)}"
 

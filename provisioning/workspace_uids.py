@@ -44,7 +44,7 @@ class UidRange:
         return self.last
 
 
-def configured(environ: Mapping[str, str]) -> UidRange | None:
+def configured_range(environ: Mapping[str, str]) -> UidRange | None:
     """Return this node's range; None if disabled. Raises `InvalidSpec`, with the fix."""
     text = environ.get(VARIABLE, "").strip() or DEFAULT
     if text == "none":
@@ -63,7 +63,7 @@ def configured(environ: Mapping[str, str]) -> UidRange | None:
 def is_for_workspaces(uid: int, environ: Mapping[str, str]) -> bool:
     """Return whether `uid` is in the range set by `environ`; False for an invalid range."""
     try:
-        reserved = configured(environ)
+        reserved = configured_range(environ)
     except InvalidSpec:
         return False
     return reserved is not None and uid in reserved

@@ -94,7 +94,7 @@ def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) ->
         # Alone on its node, as the runner has it.
         repeated = [test for test in state.plan if test.name in names]
         _again, alone, alone_findings = _look(gpu, command, repeated, chance, crowded=False)
-        tests = second_look.merged(tests, alone, names)
+        tests = second_look.merge_results(tests, alone, names)
         findings = list(second_look.findings_of_both(findings, alone_findings, verdict.of_tests(tests)))
         took_s += SECONDS[level] * len(repeated) / len(state.plan)
     if not state.ended:

@@ -17,7 +17,7 @@ from provisioning.drivers.local.failures import is_full
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.environment_builds import gate, index, npm_packages, outcome, pythons, sources, uv_steps
 from provisioning.environment_builds.cell import INSIDE, Cell, CellLimits, CellMount, CellStep
-from provisioning.environment_builds.failures import BuildError, classify, of_its_own_lock
+from provisioning.environment_builds.failures import BuildError, classify, own_lock_error
 from provisioning.environment_builds.npm_packages import Npm, NpmPackage
 from provisioning.environment_messages import (
     MAX_LOCK,
@@ -104,7 +104,7 @@ class Build:
         self._report(BuildStage.RESOLVING, 0, 0)
         uv = uv_steps.find_uv()
         python = pythons.find(command.python, uv=uv, downloads=self._store.folder / ".pythons")
-        packages = index.of_this_node()
+        packages = index.configured_index()
         cell = Cell(
             folder=work,
             sandbox=self._machine.sandbox,
@@ -152,11 +152,11 @@ class Build:
         """Return the Python packages of the lock."""
         command = self._command
         if command.lock:
-            sources.prepared(SourceKind.LOCK, text)
+            sources.prepare_source(SourceKind.LOCK, text)
             return text
         if npm and not re.search(rf"^{npm_packages.NODE}\b", text, re.M):
             text = f"{text.rstrip()}\n{npm_packages.NODE_REQUIREMENT}\n"
-        source = sources.prepared(command.source_kind, text)
+        source = sources.prepare_source(command.source_kind, text)
         if command.source_kind is SourceKind.LOCK and sources.is_locked(text):
             return text
         return steps.resolved(source, work)
@@ -230,7 +230,7 @@ class Build:
             if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
                 error = classify(lines, steps.requirements, resolving=False)
                 is_lock = self._command.source_kind is SourceKind.LOCK
-                raise error if is_lock else of_its_own_lock(error)
+                raise error if is_lock else own_lock_error(error)
             self._write("Some packages have no wheel: they are built from source, apart from all else.")
         raise AssertionError("both ways end in one of the lines above")
 
@@ -357,7 +357,7 @@ def _network_access(
     cell: Cell, packages: index.PackageIndex, work: Path
 ) -> contextlib.AbstractContextManager[object]:
     """Return a context in which the hosts of an index are reachable."""
-    return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
+    return gate.open_gate(packages, work) if cell.apart else contextlib.nullcontext()
 
 
 def _disk_error(error: OSError) -> BuildError:

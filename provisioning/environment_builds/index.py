@@ -98,7 +98,7 @@ class PackageIndex:
         return variables
 
 
-def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
+def configured_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
     """Return the index configured on this node. Raises `BuildError` for an invalid setting."""
     environ = os.environ if environ is None else environ
     pip = _pip_settings(environ)

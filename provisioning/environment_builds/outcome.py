@@ -36,12 +36,12 @@ def secure(environment: Path, python: pythons.Python) -> None:
     """
     for folder in (environment, environment / "bin", environment / "lib"):
         if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise tampered(folder.name)
+            raise tampered_error(folder.name)
     for path, facts in _walk(environment):
         if stat.S_ISLNK(facts.st_mode):
             continue
         if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
-            raise tampered(path.name)
+            raise tampered_error(path.name)
         mode = stat.S_IMODE(facts.st_mode)
         wanted = mode & 0o755 | (0o755 if stat.S_ISDIR(facts.st_mode) else 0o444)
         if mode != wanted:
@@ -76,7 +76,7 @@ def read_contents(text: str) -> Contents:
     try:
         contents = msgspec.json.decode(text, type=Contents)
     except msgspec.MsgspecError as error:
-        raise tampered("its list of packages") from error
+        raise tampered_error("its list of packages") from error
     return Contents(
         [(name[:200], version[:100], max(0, size)) for name, version, size in contents.packages[:5000]],
         [name for name in contents.programs[:1024] if 0 < len(name) <= 200],
@@ -91,7 +91,7 @@ def read_preload(text: str) -> Preload:
         return Preload(False, [])
 
 
-def tampered(subject: str) -> BuildError:
+def tampered_error(subject: str) -> BuildError:
     return BuildError(
         BuildFailure.BUILD_FAILED,
         f"A package has left what cannot be in an environment ({subject}). Leave that package out.",
@@ -105,4 +105,4 @@ def read_text(path: Path, subject: str) -> str:
         with os.fdopen(descriptor, "rb") as file:
             return file.read(MAX_LOCK + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise tampered(subject) from error
+        raise tampered_error(subject) from error

@@ -41,11 +41,11 @@ class Python:
 
 def find(wanted: str, *, uv: str, downloads: Path) -> Python:
     """Return the newest interpreter of a version such as 3.12, preferably the node's. Raises `BuildError`."""
-    available = installed(uv, downloads)
+    available = installed_pythons(uv, downloads)
     good = [python for python in available if python.minor == wanted]
     if not good and os.environ.get(DOWNLOADS) == "1":
         _download(wanted, uv, downloads)
-        good = [python for python in installed(uv, downloads) if python.minor == wanted]
+        good = [python for python in installed_pythons(uv, downloads) if python.minor == wanted]
     if good:
         return good[0]
     versions = ", ".join(sorted({python.version for python in available})) or "none"
@@ -55,7 +55,7 @@ def find(wanted: str, *, uv: str, downloads: Path) -> Python:
     )
 
 
-def installed(uv: str, downloads: Path) -> list[Python]:
+def installed_pythons(uv: str, downloads: Path) -> list[Python]:
     """Return every CPython of this machine by its real path: this node's own, then newest first."""
     own = _inspect(str(getattr(sys, "_base_executable", "") or sys.executable))
     pythons: dict[str, Python] = {own.executable: own} if own else {}

@@ -33,7 +33,7 @@ class RequirementsSource:
     requirements: tuple[tuple[int, str], ...]
 
 
-def prepared(kind: SourceKind, text: str) -> RequirementsSource:
+def prepare_source(kind: SourceKind, text: str) -> RequirementsSource:
     """Return the source as input for uv. Raises `BuildError` that names the invalid line."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:

@@ -69,7 +69,7 @@ def is_plain(path: str) -> bool:
     return len(path) <= MAX_PATH and bool(_PLAIN.fullmatch(path)) and os.path.normpath(path) == path != "/"
 
 
-def named(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
+def named_folders(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
     """Return the existing folders that the setting names, as resolved paths.
 
     Skipped: links (name their target instead), folders that contain or are inside a folder of `never`, and

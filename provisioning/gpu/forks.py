@@ -27,7 +27,7 @@ class _Sessions:
         self.open = 0
         self.closed_until = 0.0
 
-    def is_asked(self) -> bool:
+    def is_close_requested(self) -> bool:
         return time.monotonic() < self.closed_until
 
 
@@ -39,7 +39,7 @@ def session() -> Iterator[None]:
     """Keep NVML open in this process during the block; waits if a fork is imminent."""
     sessions = _process_sessions
     with sessions.changed:
-        while sessions.is_asked():
+        while sessions.is_close_requested():
             sessions.changed.wait(max(0.0, sessions.closed_until - time.monotonic()))
         sessions.open += 1
     try:
@@ -50,9 +50,9 @@ def session() -> Iterator[None]:
             sessions.changed.notify_all()
 
 
-def is_asked() -> bool:
+def is_close_requested() -> bool:
     """Return whether NVML must be closed because this process is about to fork."""
-    return _process_sessions.is_asked()
+    return _process_sessions.is_close_requested()
 
 
 def prepare(*, wait_s: float = WAIT_S, hold_s: float = HOLD_S) -> bool:

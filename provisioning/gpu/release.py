@@ -42,7 +42,7 @@ def lock_folder() -> Path:
 
 
 @contextmanager
-def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
+def release_nvml(*, lease_s: float = LEASE_S) -> Iterator[int]:
     """Keep NVML closed in all processes during the block, for at most `lease_s`.
 
     Yields the lock's descriptor. A process that inherits it keeps NVML closed even if its parent is killed.
@@ -74,9 +74,9 @@ def _take_lock(file: IO[str]) -> None:
             return
 
 
-def is_asked() -> bool:
+def is_release_requested() -> bool:
     """Return whether NVML must be kept closed now."""
-    return forks.is_asked() or _is_held()
+    return forks.is_close_requested() or _is_held()
 
 
 def _is_held() -> bool:
@@ -96,7 +96,7 @@ def _is_held() -> bool:
 def wait(limit_s: float = math.inf) -> None:
     """Wait until NVML may be opened. Raises `StillAsked` after `limit_s`."""
     until = time.monotonic() + limit_s
-    while is_asked():
+    while is_release_requested():
         if time.monotonic() >= until:
             raise StillAsked
         time.sleep(LOOK_S)

@@ -64,7 +64,7 @@ def run_reset(
     until = time.monotonic() + deadline_s
     try:
         tool = _find_tool(bus or uuid)
-        with release.released(lease_s=deadline_s) as descriptor:
+        with release.release_nvml(lease_s=deadline_s) as descriptor:
             gpu = _find(root, uuid, bus)
             with _without_persistence(tool, gpu):
                 _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))

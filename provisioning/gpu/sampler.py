@@ -177,7 +177,7 @@ class Sampler:
             while not end.is_set():
                 now = self._clock()
                 try:
-                    if release.is_asked():
+                    if release.is_release_requested():
                         self._release_driver()
                     else:
                         self.tick(now)

@@ -99,7 +99,7 @@ class ScrubResult:
         return self.verdict is ScrubVerdict.CLEAN and not self.simulated
 
 
-def halving(free_bytes: int, take: Callable[[int], bool]) -> int:
+def allocate_by_halving(free_bytes: int, take: Callable[[int], bool]) -> int:
     """Allocate chunks, the largest first, halving when `take` refuses; returns the allocated bytes.
 
     Chunks are powers of two down to `CHUNK_MIN`. Never requests more than `free_bytes`, so it ends even if
@@ -147,7 +147,7 @@ def scrub(
             return True
 
         progress("take")
-        halving(free, take)
+        allocate_by_halving(free, take)
         progress("count")
         residue = gpu.count_nonzero(chunks)
         progress("clear")

@@ -162,7 +162,7 @@ def _build(command: EnvironmentBuild, progress: BuildProgress) -> EnvironmentBui
             write=progress.write,
             cancelled=lambda: driver.environments.is_cancelled(key),
         )
-        return built(command, build.run())
+        return build_result(command, build.run())
     except BuildError as error:
         problem = error
         progress.write(f"{error.code.value}: {error.message}")
@@ -191,10 +191,10 @@ def _check_folder(command: EnvironmentBuild, store: Store, progress: BuildProgre
         progress.write("JupyterLab is not in it: templates that start JupyterLab cannot run in it.")
     if "ipykernel" not in {package.name.lower() for package in stamp.packages}:
         progress.write("ipykernel is not in it: notebooks have no kernel of it.")
-    return built(command, stamp)
+    return build_result(command, stamp)
 
 
-def built(command: EnvironmentBuild, stamp: EnvironmentStamp) -> EnvironmentBuilt:
+def build_result(command: EnvironmentBuild, stamp: EnvironmentStamp) -> EnvironmentBuilt:
     """Return the answer for a complete environment."""
     return EnvironmentBuilt(
         build=command.build,

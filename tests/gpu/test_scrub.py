@@ -20,7 +20,7 @@ from provisioning.gpu.scrub import (
     ScrubCallFailed,
     ScrubResult,
     ScrubVerdict,
-    halving,
+    allocate_by_halving,
     judge,
     scrub,
 )
@@ -205,7 +205,7 @@ def test_halving_takes_all_that_chunks_can_take(free, there):
         taken.append(size)
         return True
 
-    total = halving(free, take)
+    total = allocate_by_halving(free, take)
     assert total == sum(taken) <= min(free, there)
     assert min(free, there) - total < CHUNK_MIN
     assert all(size >= CHUNK_MIN and size & (size - 1) == 0 for size in taken)

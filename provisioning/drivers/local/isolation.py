@@ -100,7 +100,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
     `InvalidSpec` if this node's user ids are no range.
     """
     path = shutil.which("bwrap") or _bundled()
-    wanted = workspace_uids.configured(os.environ) if os.geteuid() == 0 else None
+    wanted = workspace_uids.configured_range(os.environ) if os.geteuid() == 0 else None
     kept = _known.get((path, wanted))
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]

@@ -78,7 +78,7 @@ def _problem(
             return Status.FAILED, f"A planted error was not found by: {missed}"
         if test.probe == "two_nodes":
             return Status.WARNED, f"{raw.errors} wrong words in sums with {_partner(test)}. {THIRD_NODE}"
-        pairs = "; ".join(map(str, wrong_pairs.of(raw.detail, own=True)))
+        pairs = "; ".join(map(str, wrong_pairs.pairs_of(raw.detail, own=True)))
         return Status.FAILED, f"{raw.errors} wrong words{_devices_with_errors(raw)}" + (
             f" ({pairs})" if pairs else ""
         )
@@ -210,7 +210,7 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
         if not all(0.0 <= v < 1e15 for v in measures.values()):
             return None
         detail = dict(message.get("detail") or {})
-        wrong_pairs.of(detail, own=True)
+        wrong_pairs.pairs_of(detail, own=True)
         return Raw(
             test=str(message["test"]),
             state=str(message["state"]),

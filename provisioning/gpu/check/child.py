@@ -24,7 +24,7 @@ from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_dr
 from provisioning.gpu.check.nccl import NcclError
 from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory, two_nodes
 from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
-from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
+from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
 
 PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
@@ -178,7 +178,7 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
         yield True
         return
     wanted = turns_for(probe, turns["link"], alone=turns["alone"])
-    with holding(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
+    with hold_turns(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
         if probe in OVER_PCIE:
             stack.enter_context(near(turns["cpus"]))
         yield mine

@@ -23,7 +23,7 @@ def _is_low(test: TestResult) -> bool:
     return test.status == Status.FAILED and figures and not test.errors
 
 
-def merged(
+def merge_results(
     first: Sequence[TestResult], second: Sequence[TestResult], repeated: Sequence[str]
 ) -> tuple[TestResult, ...]:
     """Return the tests with the results of the second look; a test that it did not reach is open."""

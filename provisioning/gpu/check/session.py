@@ -190,7 +190,7 @@ class Check:
             "CUDA_VISIBLE_DEVICES": visible,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_CACHE_DISABLE": "1",
-            **(meeting_env.of(self._meeting) if self._meeting is not None else ONE_NODE),
+            **(meeting_env.meeting_environ(self._meeting) if self._meeting is not None else ONE_NODE),
         }
         self._child = Process("child", self._child_argv, config, env)
         state.child_pid = self._child.pid
@@ -393,12 +393,12 @@ class Check:
             for test in state.plan
         )  # fmt: skip
         findings = list(state.findings)
-        tests = standing.excused(tests, findings)
+        tests = standing.excuse_lowered_limits(tests, findings)
         if state.before is not None and state.after is not None:
             codes = {f.code for f in findings}
             findings += [f for f in health.state(state.after) if f.code not in codes]
             findings += health.changes(state.before, state.after)
-        findings += standing.untested(state.facts.compute_capability)
+        findings += standing.untested_findings(state.facts.compute_capability)
         findings += health.xids(state.xids)
         findings += health.throttling(state.samples)
         if state.ended and not state.samples:

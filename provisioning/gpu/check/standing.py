@@ -195,7 +195,7 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def untested(capability: tuple[int, int] | None) -> list[Finding]:
+def untested_findings(capability: tuple[int, int] | None) -> list[Finding]:
     """Return a finding if the device has circuits that no test uses."""
     if capability != VOLTA:
         return []
@@ -203,7 +203,7 @@ def untested(capability: tuple[int, int] | None) -> list[Finding]:
     return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
 
 
-def excused(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:
+def excuse_lowered_limits(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:
     """Return the tests; with lowered limits, a value below its floor is only a warning."""
     if not any(finding.code in LOWERED for finding in findings):
         return tuple(tests)

@@ -248,7 +248,7 @@ def comparable(baseline_of: str, software: str) -> bool:
     return not baseline_of or baseline_of == software
 
 
-def held(value: float, fail: float, warn: float) -> Status:
+def status_of(value: float, fail: float, warn: float) -> Status:
     """Compare a value with its floors; exactly at a floor passes."""
     if value < fail:
         return Status.FAILED
@@ -295,12 +295,12 @@ def judge(
     elif sheet is not None and not own_kernel:
         fail, warn, against = sheet[1].fail * sheet[0], sheet[1].warn * sheet[0], "datasheet"
     median = (node_median or {}).get(metric, 0.0)
-    status = held(value, fail, warn)
+    status = status_of(value, fail, warn)
     if median > 0:
         floor = NODE_MEDIAN.fail * median
         if against == "none" or (value < floor and status != Status.FAILED):
             fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
-            status = held(value, fail, warn)
+            status = status_of(value, fail, warn)
     if against == "none":
         crowd = metric.startswith((ALL_PAIRS, BUS_GB_S))
         reason = (
@@ -333,7 +333,7 @@ def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
     if generation is None or not width or generation not in PCIE_FAIL:
         return Judgement(metric, value, "GB/s", Status.MEASURED, text="The link's generation is not known.")
     fail = PCIE_FAIL[generation] * width / 16
-    status = held(value, fail, fail)
+    status = status_of(value, fail, fail)
     if facts.numa_hidden and status == Status.FAILED:
         return Judgement(
             metric, value, "GB/s", Status.WARNED, None, round(fail, 3), "link",
@@ -353,7 +353,7 @@ def judge_peer(metric: str, value: float, links: int | None, facts: Facts) -> Ju
         )
     link_gb_s = NVLINK5_GB_S if capability is not None and capability[0] >= 10 else NVLINK_GB_S
     fail, warn = PEER.fail * links * link_gb_s, PEER.warn * links * link_gb_s
-    return Judgement(metric, value, "GB/s", held(value, fail, warn), fail, warn, "link")
+    return Judgement(metric, value, "GB/s", status_of(value, fail, warn), fail, warn, "link")
 
 
 def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
@@ -362,7 +362,7 @@ def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
         text = "What the ports carry is not known: advisory."
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
     warn = lint(PORT_WARN, "port") * port_gb_s
-    return Judgement(metric, value, "GB/s", held(value, 0.0, warn), None, round(warn, 3), "link")
+    return Judgement(metric, value, "GB/s", status_of(value, 0.0, warn), None, round(warn, 3), "link")
 
 
 def judge_link_state(facts: Facts, observed: Sequence[tuple[int | None, int | None]]) -> str:

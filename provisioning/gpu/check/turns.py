@@ -74,7 +74,7 @@ def near_cpus(bus: str, root: Path = Path("/")) -> tuple[int, ...]:
 
 
 @contextmanager
-def holding(where: Path, turns: Sequence[Turn], *, wait_s: float = WAIT_S) -> Iterator[bool]:
+def hold_turns(where: Path, turns: Sequence[Turn], *, wait_s: float = WAIT_S) -> Iterator[bool]:
     """Hold all `turns` during the block; yields False if that takes longer than `wait_s`."""
     until = time.monotonic() + wait_s
     with ExitStack() as stack:

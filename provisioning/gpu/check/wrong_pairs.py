@@ -23,7 +23,7 @@ class WrongPair:
         return f"{self.source} to {self.target}: {self.errors}"
 
 
-def of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
+def pairs_of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
     """Return pairs that include the checked device (`own`), or those between two peers.
 
     Raises `KeyError`, `TypeError` or `ValueError` if any is malformed.
@@ -39,7 +39,7 @@ def findings(tests: Sequence[TestResult]) -> list[Finding]:
     """Return findings for errors between two peers, which do not count against the checked device."""
     notices = []
     for test in tests:
-        wrong = of(test.detail, own=False)
+        wrong = pairs_of(test.detail, own=False)
         if wrong:
             text = (
                 f"Wrong words between two peers, and neither is this device: {'; '.join(map(str, wrong))}. "

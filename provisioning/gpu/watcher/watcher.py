@@ -93,12 +93,12 @@ class Watcher:
 
     def _read_nvml(self) -> None:
         while not self._end.is_set():
-            if release.is_asked():
+            if release.is_release_requested():
                 # The kernel's log is still read.
                 self._end.wait(LOOK_S)
                 continue
             try:
-                self._follow(self.take, lambda: not self._end.is_set() and not release.is_asked())
+                self._follow(self.take, lambda: not self._end.is_set() and not release.is_release_requested())
                 self._end.wait(LOOK_S)
                 continue
             except GpuLost as problem:

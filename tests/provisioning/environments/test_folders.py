@@ -38,7 +38,7 @@ def folder(place: Path, *packages: str, python: str = "3.11", programs: tuple[st
 
 
 def names(setting: str, *never: Path) -> list[str]:
-    return folders.named({folders.VARIABLE: setting}, never=never)
+    return folders.named_folders({folders.VARIABLE: setting}, never=never)
 
 
 def test_only_what_the_setting_names_and_is_no_trap(tmp_path):
