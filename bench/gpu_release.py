@@ -54,25 +54,25 @@ def berth() -> Iterator[instance.Berth]:
             "LD_LIBRARY_PATH": str(simulated_gpu.library(folder / "driver")),
             "BERTH_AGENT_URL": f"http://127.0.0.1:{server.server_address[1]}",
         }
-        with instance.running(folder, environment=environment, **variables) as found:
-            simulated_gpu.serve_for(server, found.instance.web_port)
-            found.run("-c", PREPARE, DJANGO_SETTINGS_MODULE="portal.settings")
-            yield found
+        with instance.running(folder, environment=environment, **variables) as started:
+            simulated_gpu.serve_for(server, started.instance.web_port)
+            started.run("-c", PREPARE, DJANGO_SETTINGS_MODULE="portal.settings")
+            yield started
 
 
-def held(found: instance.Berth, workspace: str) -> tuple[datetime, datetime | None]:
+def allocation_times(site: instance.Berth, workspace: str) -> tuple[datetime, datetime | None]:
     """When it got the GPU last, and when it gave it back."""
-    got, gave = found.rows(HELD, workspace.replace("-", ""))[0]
-    return _utc(got), _utc(gave) if gave else None
+    allocated, released = site.rows(HELD, workspace.replace("-", ""))[0]
+    return _utc(allocated), _utc(released) if released else None
 
 
 def _utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def measure(found: instance.Berth, runs: int) -> Iterator[tuple[float, float, float]]:
+def measure(site: instance.Berth, runs: int) -> Iterator[tuple[float, float, float]]:
     """Of each release: until it has ended, from there until the next has it, and until that runs."""
-    ada, ben = found.api("ada"), found.api("ben")
+    ada, ben = site.api("ada"), site.api("ben")
     people = {
         ada.create("jupyterlab", "one-gpu", name="first")["id"]: ada,
         ben.create("jupyterlab", "one-gpu", name="second")["id"]: ben,
@@ -81,13 +81,13 @@ def measure(found: instance.Berth, runs: int) -> Iterator[tuple[float, float, fl
     people[holder].wait(holder, "running", limit_s=LIMIT_S)
     for _ in range(runs + 1):
         people[waits].wait(waits, "pending", limit_s=LIMIT_S)
-        began, asked = time.time(), time.monotonic()
+        began, asked_at = time.time(), time.monotonic()
         people[holder].act(holder, "release-gpu")
         people[waits].wait(waits, "running", limit_s=LIMIT_S)
-        runs_after_s = time.monotonic() - asked
-        free_at = held(found, holder)[1]
+        runs_after_s = time.monotonic() - asked_at
+        free_at = allocation_times(site, holder)[1]
         assert free_at is not None
-        got_at = held(found, waits)[0]
+        got_at = allocation_times(site, waits)[0]
         yield free_at.timestamp() - began, (got_at - free_at).total_seconds(), runs_after_s
         people[holder].wait(holder, "running", limit_s=LIMIT_S)
         people[holder].act(holder, "attach-gpu")
@@ -96,12 +96,14 @@ def measure(found: instance.Berth, runs: int) -> Iterator[tuple[float, float, fl
 
 def main() -> None:
     arguments = parse()
-    with berth() as found:
+    with berth() as started:
         figures = []
-        for number, each in enumerate(measure(found, arguments.runs)):
-            print("  ended after {:.2f} s, next has it after {:.2f} s, runs after {:.2f} s".format(*each))
+        for number, durations in enumerate(measure(started, arguments.runs)):
+            print(
+                "  ended after {:.2f} s, next has it after {:.2f} s, runs after {:.2f} s".format(*durations)
+            )
             if number:
-                figures.append(each)
+                figures.append(durations)
     print(f"{len(figures)} releases: seconds, p50 and max")
     names = (
         "from the word until it has ended",

@@ -56,10 +56,10 @@ def main() -> None:
                 batch = []
         GpuDay.objects.bulk_create(batch, batch_size=2000)
         print(f"{arguments.devices} devices, {arguments.days} days, {GpuDay.objects.count()} rows")
-        begun, made = time.process_time(), 0
+        begun, count = time.process_time(), 0
         while fresh := month_sums.run(datetime.now(UTC).replace(hour=12)):
-            made += len(fresh)
-        print(f"adding up {made} months: {time.process_time() - begun:.1f} s")
+            count += len(fresh)
+        print(f"adding up {count} months: {time.process_time() - begun:.1f} s")
         since = today - timedelta(days=arguments.days - 1)
         for team in ("", "team-0"):
             for by in gpu_use.BY:
@@ -83,12 +83,12 @@ def rows_of(day: date, devices: int) -> Iterator[Any]:
     chance = random.Random(day.toordinal())
 
     def row(team: str, dimension: str, key: str, gpus: float, *, whole: bool = False) -> Any:
-        held = round(gpus * 24 * HOUR)
-        seen, used = round(held * 0.98), round(held * chance.uniform(0.1, 0.6))
-        more = {"capacity": held, "measured": seen, "used": used} if whole else {}
+        held_s = round(gpus * 24 * HOUR)
+        measured, used = round(held_s * 0.98), round(held_s * chance.uniform(0.1, 0.6))
+        figures = {"capacity": held_s, "measured": measured, "used": used} if whole else {}
         return GpuDay(
-            day=day, team=team, dimension=dimension, key=key, held=held, held_measured=seen, held_used=used,
-            waited=held // 10, reclaimed=held // 20, **more,
+            day=day, team=team, dimension=dimension, key=key, held=held_s, held_measured=measured,
+            held_used=used, waited=held_s // 10, reclaimed=held_s // 20, **figures,
         )  # fmt: skip
 
     nodes = devices // PER_NODE
@@ -123,18 +123,18 @@ def samples(devices: int, today: date) -> None:
     nodes = Node.objects.bulk_create(
         Node(pool=pool, name=f"node-{number}") for number in range(devices // PER_NODE)
     )
-    made = Device.objects.bulk_create(
+    rows = Device.objects.bulk_create(
         Device(node=nodes[number // PER_NODE % len(nodes)], uuid=f"GPU-{number}", index=number % PER_NODE,
                model=f"NVIDIA model {number % MODELS}")
         for number in range(devices)
     )  # fmt: skip
-    series = DeviceSeries.objects.bulk_create(DeviceSeries(device=device) for device in made)
+    series = DeviceSeries.objects.bulk_create(DeviceSeries(device=device) for device in rows)
     begin_s = int(datetime(today.year, today.month, today.day, tzinfo=UTC).timestamp()) - 86_400
     DeviceHour.objects.bulk_create(
         (
-            DeviceHour(series=each, start_s=begin_s + 3600 * hour, measured_s=3600, gpu_s=3600,
+            DeviceHour(series=row, start_s=begin_s + 3600 * hour, measured_s=3600, gpu_s=3600,
                        gpu_pct_s=3600 * (hour * 4), gpu_used_s=3600)
-            for each in series
+            for row in series
             for hour in range(24)
         ),
         batch_size=2000,
@@ -142,12 +142,12 @@ def samples(devices: int, today: date) -> None:
 
 
 def median(work: Callable[[], None]) -> float:
-    taken = []
+    seconds = []
     for _ in range(5):
         begun = time.process_time()
         work()
-        taken.append(time.process_time() - begun)
-    return statistics.median(taken)
+        seconds.append(time.process_time() - begun)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ def draw(result: Mapping[str, Any]) -> str:
     def x(value: float, top: float) -> float:
         return round(_LEFT + (value / top if top else 0.0) * (_WIDTH - _LEFT - _RIGHT), 1)
 
-    def label(words: str) -> None:
+    def label(text: str) -> None:
         parts.append(
-            f'<text x="{_LEFT - 14}" y="{y + 18}" text-anchor="end" fill="#1a1a1a">{escape(words)}</text>'
+            f'<text x="{_LEFT - 14}" y="{y + 18}" text-anchor="end" fill="#1a1a1a">{escape(text)}</text>'
         )
 
     def bar(begin: float, end: float, colour: str) -> None:
@@ -34,32 +34,32 @@ def draw(result: Mapping[str, Any]) -> str:
             f'fill="{colour}"/>'
         )
 
-    def value(at: float, words: str) -> None:
+    def value(at: float, text: str) -> None:
         parts.append(
             f'<text x="{at + 8}" y="{y + 18}" font-size="13" font-weight="600" fill="#1a1a1a">'
-            f"{escape(words)}</text>"
+            f"{escape(text)}</text>"
         )
 
     described = []
-    for name, words in _NAMES.items():
+    for name, caption in _NAMES.items():
         row = runs[name]
-        label(words)
+        label(caption)
         middle = x(row["gpu_hours_used"], most)
         bar(_LEFT, middle, _USED)
         bar(middle, x(row["gpu_hours_held"], most), _IDLE)
         value(x(row["gpu_hours_held"], most), f"{row['used_percent']:.0f} % used")
-        described.append(f"{words}: {row['gpu_hours_held']} GPU-hours held, {row['gpu_hours_used']} used")
+        described.append(f"{caption}: {row['gpu_hours_held']} GPU-hours held, {row['gpu_hours_used']} used")
         y += _STEP
     parts.append(_legend(y + 8))
     y += 62
     parts.append(f'<text x="24" y="{y - 16}" fill="#333333">Waits for the first start, hours</text>')
     for percent in ("p50", "p95"):
-        for name, words in _NAMES.items():
+        for name, caption in _NAMES.items():
             waited = runs[name][f"wait_{percent}_h"]
-            label(f"{percent}, {words}")
+            label(f"{percent}, {caption}")
             bar(_LEFT, x(waited, longest), _WAIT)
             value(x(waited, longest), f"{waited:.1f} h")
-            described.append(f"{percent} {words}: {waited:.1f} h")
+            described.append(f"{percent} {caption}: {waited:.1f} h")
             y += _STEP
     recovered = result["gpu_hours_recovered"]
     title = f"Reclaiming idle GPUs recovers {recovered:,} of {runs['without']['gpu_hours_held']:,} GPU-hours"
@@ -84,9 +84,9 @@ def draw(result: Mapping[str, Any]) -> str:
 
 
 def _legend(y: int) -> str:
-    found, at = [], _LEFT
-    for words, colour in (("GPU-hours used", _USED), ("held and idle", _IDLE)):
-        found.append(f'<rect x="{at}" y="{y - 11}" width="12" height="12" fill="{colour}"/>')
-        found.append(f'<text x="{at + 18}" y="{y}" fill="#333333">{escape(words)}</text>')
+    elements, at = [], _LEFT
+    for text, colour in (("GPU-hours used", _USED), ("held and idle", _IDLE)):
+        elements.append(f'<rect x="{at}" y="{y - 11}" width="12" height="12" fill="{colour}"/>')
+        elements.append(f'<text x="{at + 18}" y="{y}" fill="#333333">{escape(text)}</text>')
         at += 170
-    return "\n".join(found)
+    return "\n".join(elements)

@@ -78,7 +78,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Found:
+class Totals:
     """What a replay saw; waits in seconds, GPU-hours of the whole of it."""
 
     waits: list[int] = field(default_factory=list)
@@ -133,12 +133,12 @@ def sessions(jobs: Sequence[Job], use_percent: float, seed: int) -> list[Session
     return with_median(high)
 
 
-def _use(found: Sequence[Session]) -> float:
-    held = sum(each.job.gpus * each.held_s for each in found)
-    return sum(each.job.gpus * each.work_s for each in found) / held
+def _use(sessions: Sequence[Session]) -> float:
+    total_s = sum(session.job.gpus * session.held_s for session in sessions)
+    return sum(session.job.gpus * session.work_s for session in sessions) / total_s
 
 
-def parts(session: Session, found: Found, *, reclaim: bool) -> list[Part]:
+def parts(session: Session, outcome: Totals, *, reclaim: bool) -> list[Part]:
     """Its starts: one, or more where the ladder stops it in a gap and its user comes back."""
     if not reclaim:
         return [Part(session.held_s, session.work_s)]
@@ -148,22 +148,22 @@ def parts(session: Session, found: Found, *, reclaim: bool) -> list[Part]:
             idle.append(Spell(clock, clock + seconds))
         clock += seconds
     end_s = session.held_s
-    made, began_s = [], 0
+    pieces, began_s = [], 0
     for stop in replay(Past(0, end_s, tuple(idle)), DEFAULT):
         at_s = round(stop.at_s)
-        gap = next((each for each in idle if each.begin_s <= at_s < each.end_s), None)
-        found.stops += 1
+        gap = next((spell for spell in idle if spell.begin_s <= at_s < spell.end_s), None)
+        outcome.stops += 1
         if gap is None or stop.interrupted or at_s - gap.begin_s < 2 * HOUR_S - 1:
-            found.stops_of_work += 1
+            outcome.stops_of_work += 1
         last = gap is None or gap is idle[-1]
-        found.stops_in_gaps += not last
+        outcome.stops_in_gaps += not last
         until_s = end_s if gap is None else round(gap.end_s)
         work_s = _work_between(session.turns, began_s, at_s)
-        made.append(Part(at_s - began_s, work_s, 0 if last else until_s - at_s))
+        pieces.append(Part(at_s - began_s, work_s, 0 if last else until_s - at_s))
         began_s = until_s
         if last:
-            return made
-    return [*made, Part(end_s - began_s, _work_between(session.turns, began_s, end_s))]
+            return pieces
+    return [*pieces, Part(end_s - began_s, _work_between(session.turns, began_s, end_s))]
 
 
 def _work_between(turns: Sequence[int], begin_s: int, end_s: int) -> int:
@@ -175,36 +175,36 @@ def _work_between(turns: Sequence[int], begin_s: int, end_s: int) -> int:
     return total
 
 
-def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Found:
+def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Totals:
     """The whole trace through the scheduler, until all that was asked for has ended."""
-    found = Found(gpus=gpus)
-    jobs = [each.job for each in every]
+    outcome = Totals(gpus=gpus)
+    jobs = [session.job for session in every]
     teams = quotas(jobs, gpus)
     first_s = jobs[0].submit_s
     capacity = {GPU: gpus * ONE}
     policy = Policy(preemption=False)
     scheduler = Scheduler(Snapshot(first_s, teams, (Cohort("site"),), capacity=capacity, policy=policy))
     expect, learn = history_estimates()
-    of = {each.job.id: parts(each, found, reclaim=reclaim) for each in every}
+    parts_of = {session.job.id: parts(session, outcome, reclaim=reclaim) for session in every}
     by_id = {job.id: job for job in jobs}
-    asked = [(job.submit_s, job.id, 0) for job in jobs]
-    heapq.heapify(asked)
+    requests = [(job.submit_s, job.id, 0) for job in jobs]
+    heapq.heapify(requests)
     ends: list[tuple[int, str, int]] = []
     submitted: dict[str, int] = {}
     usage_s = first_s
-    while asked or ends:
-        soonest_s = min(asked[0][0] if asked else 1 << 62, ends[0][0] if ends else 1 << 62)
+    while requests or ends:
+        soonest_s = min(requests[0][0] if requests else 1 << 62, ends[0][0] if ends else 1 << 62)
         now_s = -(-soonest_s // EVERY_S) * EVERY_S
         while ends and ends[0][0] <= now_s:
             _, name, number = ends.pop(0)
             scheduler.finish(f"{name}.{number}")
-            part, job = of[name][number], by_id[name]
+            part, job = parts_of[name][number], by_id[name]
             learn(Job(name, job.team, job.gpus, job.submit_s, part.held_s))
-            found.last_s = now_s - first_s
-            if number + 1 < len(of[name]):
-                heapq.heappush(asked, (now_s + part.next_after_s, name, number + 1))
-        while asked and asked[0][0] <= now_s:
-            at_s, name, number = heapq.heappop(asked)
+            outcome.last_s = now_s - first_s
+            if number + 1 < len(parts_of[name]):
+                heapq.heappush(requests, (now_s + part.next_after_s, name, number + 1))
+        while requests and requests[0][0] <= now_s:
+            at_s, name, number = heapq.heappop(requests)
             job = by_id[name]
             submitted[f"{name}.{number}"] = at_s
             scheduler.submit(
@@ -225,12 +225,12 @@ def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Found:
         for key in cycle.starts:
             name, _, text = key.rpartition(".")
             number = int(text)
-            part, job = of[name][number], by_id[name]
-            (found.returns if number else found.waits).append(now_s - submitted.pop(key))
-            found.held += job.gpus * part.held_s / HOUR_S
-            found.used += job.gpus * part.work_s / HOUR_S
+            part, job = parts_of[name][number], by_id[name]
+            (outcome.returns if number else outcome.waits).append(now_s - submitted.pop(key))
+            outcome.held += job.gpus * part.held_s / HOUR_S
+            outcome.used += job.gpus * part.work_s / HOUR_S
             insort(ends, (now_s + max(1, part.held_s), name, number))
-    return found
+    return outcome
 
 
 def main() -> int:
@@ -246,23 +246,23 @@ def main() -> int:
     jobs = load(options.data / "philly" / "philly_first_half.csv.gz", options.jobs)
     every = sessions(jobs, options.use, options.seed)
     span_s = jobs[-1].submit_s - jobs[0].submit_s
-    held_s = sum(each.job.gpus * each.held_s for each in every)
+    held_s = sum(session.job.gpus * session.held_s for session in every)
     gpus = max(max(job.gpus for job in jobs), math.ceil(held_s / span_s / options.load))
-    left = sorted(each.turns[-1] for each in every)
+    idle_s = sorted(session.turns[-1] for session in every)
     result: dict[str, Any] = {
         "jobs": len(jobs),
         "gpus": gpus,
         "use_percent": options.use,
-        "left_open_median_h": round(left[len(left) // 2] / HOUR_S, 2),
-        "gaps_over_two_hours": sum(gap > 2 * HOUR_S for each in every for gap in each.turns[1:-1:2]),
+        "left_open_median_h": round(idle_s[len(idle_s) // 2] / HOUR_S, 2),
+        "gaps_over_two_hours": sum(gap > 2 * HOUR_S for session in every for gap in session.turns[1:-1:2]),
         "runs": {},
     }
     failed = False
     for name, reclaim in (("without", False), ("with", True)):
         began = time.perf_counter()
-        found = run(every, gpus, reclaim=reclaim)
-        failed |= bool(found.stops_of_work)
-        result["runs"][name] = {**found.row(), "replay_s": round(time.perf_counter() - began, 1)}
+        outcome = run(every, gpus, reclaim=reclaim)
+        failed |= bool(outcome.stops_of_work)
+        result["runs"][name] = {**outcome.row(), "replay_s": round(time.perf_counter() - began, 1)}
         print(name, result["runs"][name], flush=True)
     without, having = result["runs"]["without"], result["runs"]["with"]
     result["gpu_hours_recovered"] = without["gpu_hours_held"] - having["gpu_hours_held"]

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(rounds: int, name: str, *, calm: bool) -> None:
-    from bench.reclaim import timed
+    from bench.reclaim import time_work
     from portal.fleet.inventory.models import DeviceMinute
     from portal.reclaim.models import RebalanceProposal
     from portal.reclaim.rebalancing import proposing
@@ -66,13 +66,13 @@ def measure(rounds: int, name: str, *, calm: bool) -> None:
     rule = "team" if calm else "placement"
     QueueEntry.objects.filter(workspace__state="pending").update(blocker={"rule": rule})
     DeviceMinute.objects.filter(sm_clock_mhz__lt=1500).update(thermal_s=0 if calm else 60)
-    first = timed(proposing.run)
-    figures = [timed(proposing.run) for _ in range(rounds)]
-    seconds = statistics.median(each for each, _statements in figures)
-    found = RebalanceProposal.objects.filter(state="open").count()
+    first = time_work(proposing.run)
+    figures = [time_work(proposing.run) for _ in range(rounds)]
+    seconds = statistics.median(duration for duration, _statements in figures)
+    open_count = RebalanceProposal.objects.filter(state="open").count()
     print(
         f"  {name:45} first {first[0]:5.2f} s {first[1]:4}, then {seconds:5.2f} s "
-        f"{max(each for _seconds, each in figures):4}; {found} open",
+        f"{max(count for _seconds, count in figures):4}; {open_count} open",
         flush=True,
     )
 
@@ -98,17 +98,17 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
     build(devices, workspaces + gone + waiting, waiting)
     Pool.objects.update(config={"node": "none", "homes_shared": True, "homes": "/homes"})
     running = list(Workspace.objects.filter(state="running").values_list("pk", flat=True))
-    left = set(chance.sample(running, len(running) - workspaces))
-    for first in range(0, len(left), 500):
-        some = list(left)[first : first + 500]
-        AllocatedDevice.objects.filter(allocation__workspace__in=some).delete()
-        Allocation.objects.filter(workspace__in=some).delete()
-        Workspace.objects.filter(pk__in=some).update(state="stopped", desired_state="stopped", pool=None)
+    stopping = set(chance.sample(running, len(running) - workspaces))
+    for first in range(0, len(stopping), 500):
+        batch = list(stopping)[first : first + 500]
+        AllocatedDevice.objects.filter(allocation__workspace__in=batch).delete()
+        Allocation.objects.filter(workspace__in=batch).delete()
+        Workspace.objects.filter(pk__in=batch).update(state="stopped", desired_state="stopped", pool=None)
     Workspace.objects.filter(state="running").update(loses_work=False)
     old = timezone.now() - timedelta(hours=3)
     Workspace.objects.filter(state="pending").update(requested_at=old)
     now_s = int(timezone.now().timestamp()) // 60 * 60
-    held = {
+    hot_by_device = {
         device: chance.randrange(100) < hot
         for device in AllocatedDevice.objects.values_list("device_id", flat=True)
     }
@@ -120,11 +120,11 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
         batch_size=BATCH,
     )
     minutes = []
-    for each in series:
-        is_hot, is_held = held.get(each.device_id, False), each.device_id in held
+    for row in series:
+        is_hot, is_held = hot_by_device.get(row.device_id, False), row.device_id in hot_by_device
         minutes += [
             DeviceMinute(
-                series=each,
+                series=row,
                 # Ahead of now, so that they stay fresh while the bench runs.
                 start_s=now_s - 60 * number + 600,
                 measured_s=60,

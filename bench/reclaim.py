@@ -77,15 +77,15 @@ def measure(arguments: argparse.Namespace) -> None:
     heartbeat(busy=True)
     observing.run()
     tells = partial(heartbeat, busy=True, tells=True)
-    say("look, all in use", [timed(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
-    timed(observing.run, tells)
-    say("look, all tell their progress", [timed(observing.run, tells) for _ in range(rounds)])
-    say("look, all idle", [timed(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
-    mixed = [timed(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
+    say("look, all in use", [time_work(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
+    time_work(observing.run, tells)
+    say("look, all tell their progress", [time_work(observing.run, tells) for _ in range(rounds)])
+    say("look, all idle", [time_work(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
+    mixed = [time_work(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
     say("look, all begin or end to work", mixed)
     WorkspaceActivity.objects.update(idle_s=0.0)
     LastPass.objects.all().delete()
-    say("pass, nothing is near", [timed(passes.run) for _ in range(rounds)])
+    say("pass, nothing is near", [time_work(passes.run) for _ in range(rounds)])
     WorkspaceActivity.objects.update(idle_s=6000.0, observed_at=timezone.now())
 
     def unwarned() -> None:
@@ -93,17 +93,17 @@ def measure(arguments: argparse.Namespace) -> None:
         WorkspaceActivity.objects.update(observed_at=timezone.now())
         LastPass.objects.update(at=timezone.now())
 
-    say("pass, as many are warned as may be", [timed(passes.run, unwarned) for _ in range(rounds)])
+    say("pass, as many are warned as may be", [time_work(passes.run, unwarned) for _ in range(rounds)])
     while passes.run().warned:
         pass
     assert ReclaimNotice.objects.count() == arguments.workspaces
-    say("pass, all have been warned", [timed(passes.run) for _ in range(rounds)])
+    say("pass, all have been warned", [time_work(passes.run) for _ in range(rounds)])
     WorkspaceActivity.objects.update(idle_s=0.0, observed_at=timezone.now())
-    say("pass, all begin to work", [timed(passes.run)])
+    say("pass, all begin to work", [time_work(passes.run)])
     assert not ReclaimNotice.objects.exists()
 
 
-def timed(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> tuple[float, int]:
+def time_work(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> tuple[float, int]:
     """CPU seconds of `work`, and how many statements it sent."""
     from django.db import connection
 
@@ -123,8 +123,8 @@ def timed(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> t
 
 
 def say(name: str, figures: list[tuple[float, int]]) -> None:
-    seconds = statistics.median(each for each, _statements in figures)
-    print(f"  {name:34} {seconds:6.2f} s  {max(each for _seconds, each in figures):5}", flush=True)
+    seconds = statistics.median(duration for duration, _statements in figures)
+    print(f"  {name:34} {seconds:6.2f} s  {max(count for _seconds, count in figures):5}", flush=True)
 
 
 _clock = 0
@@ -169,21 +169,21 @@ def history(changes: int, spells: int) -> None:
     from portal.workspaces.models import Workspace
 
     now = timezone.now()
-    made: list[Any] = []
+    batch: list[Any] = []
     for pk, generation in Workspace.objects.values_list("pk", "generation"):
         own = {"workspace_id": pk, "generation": generation}
-        made += [
+        batch += [
             ActivityChange(**own, at=now - timedelta(minutes=5 * n), active="cpu,gpu" if n % 2 else "")
             for n in range(changes)
         ]
-        if len(made) >= 20 * BATCH:
-            ActivityChange.objects.bulk_create(made, batch_size=BATCH)
-            made = []
-    ActivityChange.objects.bulk_create(made, batch_size=BATCH)
-    made = []
+        if len(batch) >= 20 * BATCH:
+            ActivityChange.objects.bulk_create(batch, batch_size=BATCH)
+            batch = []
+    ActivityChange.objects.bulk_create(batch, batch_size=BATCH)
+    batch = []
     for pk, generation in Workspace.objects.values_list("pk", "generation"):
         own = {"workspace_id": pk, "generation": generation}
-        made += [
+        batch += [
             IdleSpell(
                 **own,
                 kind="all",
@@ -192,7 +192,7 @@ def history(changes: int, spells: int) -> None:
             )
             for n in range(spells)
         ]
-    IdleSpell.objects.bulk_create(made, batch_size=BATCH)
+    IdleSpell.objects.bulk_create(batch, batch_size=BATCH)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def shapes(seed: int) -> list[list[dict[str, Any]]]:
     from provisioning.gpu.samples import Sample
 
     chance = random.Random(seed)
-    found = []
+    messages_by_kind = []
     for kind in loads(chance):
         of_kind = []
         for _ in range(SHAPES):
@@ -91,8 +91,8 @@ def shapes(seed: int) -> list[list[dict[str, Any]]]:
                 )
             window = ring.between(0, MINUTE_S)
             of_kind.append(messages.dump(minute(window, uuid="", start_s=0)))
-        found.append(of_kind)
-    return found
+        messages_by_kind.append(of_kind)
+    return messages_by_kind
 
 
 def build(devices: int, per_node: int) -> list[tuple[str, list[str]]]:
@@ -123,13 +123,13 @@ def sizes() -> dict[str, int]:
     """Bytes of each table with its indexes, free pages of its own included, and of the whole database."""
     from django.db import connection
 
-    found = {}
+    bytes_of = {}
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT pg_database_size(current_database())")
         else:
             cursor.execute("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
-        found["database"] = int(cursor.fetchone()[0])
+        bytes_of["database"] = int(cursor.fetchone()[0])
         for key, table in TABLES.items():
             if connection.vendor == "postgresql":
                 cursor.execute("SELECT pg_total_relation_size(%s)", [table])
@@ -139,8 +139,8 @@ def sizes() -> dict[str, int]:
                     " (SELECT name FROM sqlite_master WHERE tbl_name = %s)",
                     [table],
                 )
-            found[key] = int(cursor.fetchone()[0])
-    return found
+            bytes_of[key] = int(cursor.fetchone()[0])
+    return bytes_of
 
 
 def vacuum() -> None:
@@ -153,14 +153,17 @@ def vacuum() -> None:
                 cursor.execute(f"VACUUM {table}")
 
 
-def sent(
-    nodes: list[tuple[str, list[str]]], made: list[list[dict[str, Any]]], start_s: int, chance: random.Random
+def minute_messages(
+    nodes: list[tuple[str, list[str]]],
+    kinds: list[list[dict[str, Any]]],
+    start_s: int,
+    chance: random.Random,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """What all nodes send about one minute. A device keeps its load for some hours, at random."""
     for place, (node, uuids) in enumerate(nodes):
         rollups = []
         for index, uuid in enumerate(uuids):
-            kind = made[(place * 7 + index * 3 + start_s // (5 * HOUR_S)) % len(made)]
+            kind = kinds[(place * 7 + index * 3 + start_s // (5 * HOUR_S)) % len(kinds)]
             rollups.append({**kind[chance.randrange(SHAPES)], "uuid": uuid, "start_s": start_s})
         yield node, rollups
 
@@ -173,30 +176,32 @@ def run(devices: int, days: float, per_node: int, *, seed: int = 1, say: Any = N
     from portal.fleet.inventory.models import DeviceHour, DeviceMinute
 
     chance = random.Random(seed)
-    nodes, made = build(devices, per_node), shapes(seed)
+    nodes, templates = build(devices, per_node), shapes(seed)
     spent = {"apply": 0.0, "roll_up": 0.0, "forget": 0.0}
     longest = {"apply": 0.0, "roll_up": 0.0, "forget": 0.0}
     by_day = []
     forgotten: list[int] = []
 
-    def timed(what: str, work: Any) -> None:
+    def timed(step: str, work: Any) -> None:
         began = time.perf_counter()
         work()
         took = time.perf_counter() - began
-        spent[what] += took
-        longest[what] = max(longest[what], took)
+        spent[step] += took
+        longest[step] = max(longest[step], took)
 
     minutes = round(days * DAY_S / MINUTE_S)
     for number in range(minutes):
         start_s = START_S + number * MINUTE_S
         now_s = start_s + MINUTE_S + 1
-        batch = list(sent(nodes, made, start_s, chance))
+        batch = list(minute_messages(nodes, templates, start_s, chance))
 
         def apply(batch: Any = batch, now_s: float = now_s) -> None:
             for node, rollups in batch:
-                done = samples.apply_samples(pool_slug="bench", node_name=node, rollups=rollups, now_s=now_s)
-                if done.written != len(rollups):
-                    raise RuntimeError(f"not all was written: {done}")
+                result = samples.apply_samples(
+                    pool_slug="bench", node_name=node, rollups=rollups, now_s=now_s
+                )
+                if result.written != len(rollups):
+                    raise RuntimeError(f"not all was written: {result}")
 
         timed("apply", apply)
         if (number + 1) % ROLL_EVERY == 0:
@@ -213,20 +218,22 @@ def run(devices: int, days: float, per_node: int, *, seed: int = 1, say: Any = N
             if say:
                 say(by_day[-1])
     last = by_day[-1]
-    each = {key: round(last["bytes"][key] / max(1, last["rows"][key]), 1) for key in ("minute", "hour")}
+    bytes_per_row = {
+        key: round(last["bytes"][key] / max(1, last["rows"][key]), 1) for key in ("minute", "hour")
+    }
     return {
         "database": connection.vendor,
         "devices": devices,
         "days": days,
         "devices_per_node": per_node,
         "by_day": by_day,
-        "bytes_each": each,
+        "bytes_each": bytes_per_row,
         "mb_per_device_day": {
-            "minutes": round(each["minute"] * DAY_S / MINUTE_S / MB, 4),
-            "hours": round(each["hour"] * DAY_S / HOUR_S / MB, 5),
+            "minutes": round(bytes_per_row["minute"] * DAY_S / MINUTE_S / MB, 4),
+            "hours": round(bytes_per_row["hour"] * DAY_S / HOUR_S / MB, 5),
         },
-        "work_s_per_simulated_minute": {what: round(seconds / minutes, 4) for what, seconds in spent.items()},
-        "longest_s": {what: round(seconds, 3) for what, seconds in longest.items()},
+        "work_s_per_simulated_minute": {step: round(seconds / minutes, 4) for step, seconds in spent.items()},
+        "longest_s": {step: round(seconds, 3) for step, seconds in longest.items()},
     }
 
 

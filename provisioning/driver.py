@@ -251,7 +251,7 @@ class Driver(ABC):
             f"MIG layouts of a {self.name} pool cannot be changed from here. Turn that off in its settings."
         )
 
-    def _cannot(self, what: str) -> ProvisioningError:
+    def _cannot(self, verb: str) -> ProvisioningError:
         return MissingDependency(
-            f"Devices of a {self.name} pool cannot be {what} from here. Turn that off in the pool's settings."
+            f"Devices of a {self.name} pool cannot be {verb} from here. Turn that off in the pool's settings."
         )

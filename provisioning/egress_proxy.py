@@ -13,8 +13,9 @@ The head of a request without TLS is parsed, rewritten and sent with its body, a
 smuggled second request is never sent. The content of a tunnel is not inspected.
 
 Run as `python -I -S egress_proxy.py` with a plan as JSON on standard input: `listener` (an inherited
-descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`), `uid`, the user to switch to from root, and
-`watched`, a pidfd: the proxy ends with that process. Refusals are written to standard error, once per host.
+descriptor), `hosts`, `networks`, `closed` (texts, see `ProxyRules`), `uid`, the user to switch to from root,
+and `watched`, a pidfd: the proxy ends with that process. Refusals are written to standard error, once per
+host.
 """
 
 from __future__ import annotations
@@ -89,19 +90,19 @@ def host_rule(text: str) -> HostRule:
 
     The default ports are 80 and 443. A name contains a dot; `*.example.org` does not match `example.org`.
     """
-    found = _PATTERN.fullmatch(text.strip().lower())
-    if found is None or len(found["name"]) > 253 or found["name"].rsplit(".", 1)[1].isdigit():
+    match = _PATTERN.fullmatch(text.strip().lower())
+    if match is None or len(match["name"]) > 253 or match["name"].rsplit(".", 1)[1].isdigit():
         raise ValueError(f"{text!r} is no host name")
-    if found["port"] is None:
-        return HostRule(found["name"], found["any"] is not None)
-    port = int(found["port"])
+    if match["port"] is None:
+        return HostRule(match["name"], match["any"] is not None)
+    port = int(match["port"])
     if not 1 <= port <= 65535:
         raise ValueError(f"{text!r} has no such port")
-    return HostRule(found["name"], found["any"] is not None, (port,))
+    return HostRule(match["name"], match["any"] is not None, (port,))
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ProxyRules:
     """Allowed destinations: `hosts` by name and port, `networks` by address on any port.
 
     `closed` are networks that names must not resolve to unless `networks` contains them. `here` are this
@@ -119,7 +120,7 @@ class Rules:
 
     def opens(self, address: Address) -> bool:
         """Return whether an allowed network contains this address."""
-        return _in(address, self.networks)
+        return _is_in_any(address, self.networks)
 
     def permits(self, text: str) -> bool:
         """Return whether an allowed name may resolve to this address."""
@@ -131,11 +132,11 @@ class Rules:
         address = mapped or address
         if address.is_loopback or address.is_unspecified or str(address) in self.here or _is_here(address):
             return False
-        return self.opens(address) or not (_in(address, self.closed) or address.is_multicast)
+        return self.opens(address) or not (_is_in_any(address, self.closed) or address.is_multicast)
 
 
-def _in(address: Address, networks: Iterable[Network]) -> bool:
-    return any(address.version == one.version and address in one for one in networks)
+def _is_in_any(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
 
 
 def _is_here(address: Address) -> bool:
@@ -180,10 +181,10 @@ def request_of(head: bytes) -> Request:
     lines = head.split(b"\r\n")
     if any(byte in (0, 10, 13) for line in lines for byte in line):
         raise ProxyRequestRefused("400 Bad Request", "The head of the request holds a control character.")
-    words = lines[0].split(b" ")
-    if len(words) != 3 or not _TOKEN.fullmatch(words[0]) or words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
+    parts = lines[0].split(b" ")
+    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or parts[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
         raise ProxyRequestRefused("400 Bad Request", "This is no request of HTTP/1.1.")
-    method, target, _ = words
+    method, target, _ = parts
     if any(not 0x21 <= byte <= 0x7E for byte in target):
         raise ProxyRequestRefused(
             "400 Bad Request", "The target of the request is not written as it has to be."
@@ -197,37 +198,41 @@ def request_of(head: bytes) -> Request:
             "400 Bad Request", "Ask this proxy by CONNECT, or for an address that begins with http://."
         )
     end = min(
-        (at for at in (target.find(mark, 7) for mark in (b"/", b"?", b"#")) if at >= 0), default=len(target)
+        (position for position in (target.find(mark, 7) for mark in (b"/", b"?", b"#")) if position >= 0),
+        default=len(target),
     )
     authority, path = target[7:end], target[end:].split(b"#")[0]
     host, port = _authority(authority.decode(), default=80)
     dropped = _HOP_BY_HOP | {
-        word.strip().lower() for name, value in fields if name == b"connection" for word in value.split(b",")
+        option.strip().lower()
+        for name, value in fields
+        if name == b"connection"
+        for option in value.split(b",")
     }
-    kept = [
+    headers = [
         b"%s: %s" % (name, value)
         for name, value in fields
         if name not in dropped and not name.startswith(b"proxy-") and name != b"content-length"
     ]
     length = _length(fields)
     if length is not None:
-        kept.append(b"content-length: %d" % length)
+        headers.append(b"content-length: %d" % length)
     path = path if path.startswith(b"/") else b"/" + path
-    first = b"%s %s HTTP/1.1" % (method, path)
-    lines = [first, b"host: " + authority, *kept, b"connection: close", b"", b""]
+    request_line = b"%s %s HTTP/1.1" % (method, path)
+    lines = [request_line, b"host: " + authority, *headers, b"connection: close", b"", b""]
     return Request(host, port, b"\r\n".join(lines), length or 0)
 
 
 def _fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-    found = []
+    fields = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name):  # a continuation line begins with a space
             raise ProxyRequestRefused(
                 "400 Bad Request", "A header of the request is not written as it has to be."
             )
-        found.append((name.lower(), value.strip(b" \t")))
-    return found
+        fields.append((name.lower(), value.strip(b" \t")))
+    return fields
 
 
 def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
@@ -246,11 +251,11 @@ def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
 
 
 def _authority(text: str, *, default: int) -> tuple[str, int]:
-    found = _AUTHORITY.fullmatch(text)
-    port = int(found["port"] or default) if found else 0
-    if found is None or not 1 <= port <= 65535:
+    match = _AUTHORITY.fullmatch(text)
+    port = int(match["port"] or default) if match else 0
+    if match is None or not 1 <= port <= 65535:
         raise ProxyRequestRefused("400 Bad Request", "The host is not written as it has to be: name:port.")
-    host = found["v6"] or found["host"].lower()
+    host = match["v6"] or match["host"].lower()
     return (host[:-1] if host.endswith(".") else host), port
 
 
@@ -265,7 +270,7 @@ class _Activity:
 class EgressProxy:
     """Proxy for the connections of one client network."""
 
-    rules: Rules
+    rules: ProxyRules
     max_connections: int = MAX_CONNECTIONS
     idle_timeout_s: float = IDLE_TIMEOUT_S
     head_timeout_s: float = HEAD_TIMEOUT_S
@@ -295,7 +300,7 @@ class EgressProxy:
                     room.release()
                     await asyncio.sleep(0.1)  # out of descriptors; a closed connection frees some
                     continue
-                task = loop.create_task(self._one(client))
+                task = loop.create_task(self._serve(client))
                 running.add(task)
                 task.add_done_callback(over)
         finally:
@@ -304,7 +309,7 @@ class EgressProxy:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _one(self, client: socket.socket) -> None:
+    async def _serve(self, client: socket.socket) -> None:
         client.setblocking(False)
         try:
             await self._answer(client)
@@ -319,7 +324,7 @@ class EgressProxy:
             async with asyncio.timeout(self.head_timeout_s):
                 head, rest = await _head_of(client)
             request = request_of(head)
-            server = await self._connected(request.host, request.port)
+            server = await self._connect(request.host, request.port)
         except ProxyRequestRefused as refused:
             text = f"{refused.reason}\n".encode()
             answer = (
@@ -330,18 +335,18 @@ class EgressProxy:
                 await loop.sock_sendall(client, answer.encode() + text)
             return
         with server:
-            async with self._watched() as activity:
+            async with self._watch_activity() as activity:
                 if request.tunnel:
                     await loop.sock_sendall(client, b"HTTP/1.1 200 Connection established\r\n\r\n")
                     await loop.sock_sendall(server, rest)
-                    await _both(_copy(client, server, activity), _copy(server, client, activity))
+                    await _run_both(_copy(client, server, activity), _copy(server, client, activity))
                 else:
                     await loop.sock_sendall(server, request.head)
                     answering = _copy(server, client, activity)
-                    await _both(_send_body(client, server, rest, request.body, activity), answering)
+                    await _run_both(_send_body(client, server, rest, request.body, activity), answering)
 
     @contextlib.asynccontextmanager
-    async def _watched(self) -> AsyncIterator[_Activity]:
+    async def _watch_activity(self) -> AsyncIterator[_Activity]:
         """Raise `TimeoutError` in the block if it transfers nothing for `idle_timeout_s`."""
         loop = asyncio.get_running_loop()
         activity = _Activity(loop.time())
@@ -359,7 +364,7 @@ class EgressProxy:
             finally:
                 again.cancel()
 
-    async def _connected(self, host: str, port: int) -> socket.socket:
+    async def _connect(self, host: str, port: int) -> socket.socket:
         """Connect to the host at an allowed address. Raises `ProxyRequestRefused`."""
         for address in await self._addresses(host, port):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -389,10 +394,10 @@ class EgressProxy:
             raise self._refusal(host, port, "is not on the list")
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-                found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, TimeoutError) as error:
             raise ProxyRequestRefused("502 Bad Gateway", f"The name {host} cannot be resolved.") from error
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         permitted = [address for address in addresses if self.rules.permits(address)]
         if not permitted:
             raise self._refusal(host, port, "leads to an address that is closed")
@@ -419,15 +424,15 @@ async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
             raise ProxyRequestRefused(
                 "431 Request Header Fields Too Large", "The head of the request is too long."
             )
-        more = await loop.sock_recv(client, 16 * 1024)
-        if not more:
+        chunk = await loop.sock_recv(client, 16 * 1024)
+        if not chunk:
             raise OSError("the client has gone")
-        data += more
+        data += chunk
 
 
-async def _both(one: Coroutine[Any, Any, None], two: Coroutine[Any, Any, None]) -> None:
+async def _run_both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
     """Run both to completion. If one raises `OSError`, cancel the other and raise it."""
-    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(two)]
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -465,9 +470,9 @@ async def _send_body(
             raise OSError("the client has gone")
 
 
-def rules_of(plan: dict[str, Any]) -> Rules:
+def rules_of(plan: dict[str, Any]) -> ProxyRules:
     """Parse the rules of a plan. Raises `KeyError` or `ValueError`."""
-    return Rules(
+    return ProxyRules(
         hosts=tuple(map(host_rule, plan["hosts"])),
         networks=tuple(map(ipaddress.ip_network, plan["networks"])),
         closed=tuple(map(ipaddress.ip_network, (*CLOSED, *plan.get("closed", ())))),

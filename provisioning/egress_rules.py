@@ -69,45 +69,47 @@ def policy_of(egress: str, allowed: str) -> EgressPolicy:
         raise InvalidSpec(f"egress={egress} is unknown. Set it to open, list or none.") from None
     networks: list[Network] = []
     hosts: list[HostRule] = []
-    for word in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():
+    for entry in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():
         try:
-            networks.append(ipaddress.ip_network(word, strict=False))
+            networks.append(ipaddress.ip_network(entry, strict=False))
         except ValueError:
             try:
-                hosts.append(host_rule(word))
+                hosts.append(host_rule(entry))
             except ValueError:
                 raise InvalidSpec(
-                    f"egress_allow names “{word}”, which is neither a network nor a host. Write them like "
+                    f"egress_allow names “{entry}”, which is neither a network nor a host. Write them like "
                     "10.1.0.0/16, packages.example, *.example.org or git.example.org:22."
                 ) from None
     return EgressPolicy(kind, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 
 
-def tightest(one: EgressPolicy, other: EgressPolicy) -> EgressPolicy:
+def tightest(first: EgressPolicy, second: EgressPolicy) -> EgressPolicy:
     """Return the intersection of both policies, never more than either."""
-    egress = max(one.egress, other.egress, key=FROM_LOOSEST.index)
+    egress = max(first.egress, second.egress, key=FROM_LOOSEST.index)
     if egress is Egress.NONE:
         return EgressPolicy(Egress.NONE)
     networks = [
-        *(network for network in one.allowed if reachable(network, other)),
-        *(network for network in other.allowed if reachable(network, one)),
+        *(network for network in first.allowed if reachable(network, second)),
+        *(network for network in second.allowed if reachable(network, first)),
     ]
     hosts = [
-        *(rule for rule in one.hosts if named(rule, other)),
-        *(rule for rule in other.hosts if named(rule, one)),
+        *(rule for rule in first.hosts if named(rule, second)),
+        *(rule for rule in second.hosts if named(rule, first)),
     ]
     if egress is Egress.OPEN:
         # Both are open: a blocked network must be opened by both, and names open nothing.
-        networks = [network for network in networks if _allows(network, one) and _allows(network, other)]
+        networks = [network for network in networks if _allows(network, first) and _allows(network, second)]
         hosts = []
     return EgressPolicy(egress, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 
 
 def no_looser(new: EgressPolicy, old: EgressPolicy) -> bool:
     """Return whether `old` allows everything that `new` allows."""
-    both = tightest(new, old)
+    common = tightest(new, old)
     hosts = set(new.hosts) if new.egress is Egress.LIST else set()
-    return both.egress is new.egress and set(new.allowed) <= set(both.allowed) and hosts <= set(both.hosts)
+    return (
+        common.egress is new.egress and set(new.allowed) <= set(common.allowed) and hosts <= set(common.hosts)
+    )
 
 
 def reachable(network: Network, policy: EgressPolicy) -> bool:
@@ -117,7 +119,7 @@ def reachable(network: Network, policy: EgressPolicy) -> bool:
     if policy.egress is not Egress.OPEN:
         return False
     closed = map(ipaddress.ip_network, CLOSED)
-    return not any(network.version == one.version and network.overlaps(one) for one in closed)
+    return not any(network.version == blocked.version and network.overlaps(blocked) for blocked in closed)
 
 
 def named(rule: HostRule, policy: EgressPolicy) -> bool:

@@ -75,5 +75,5 @@ _ADDRESS = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]+\]):
 
 def is_address(text: str) -> bool:
     """Return whether `text` is `host:port`: a name, an IPv4 address, or an IPv6 address in brackets."""
-    found = _ADDRESS.fullmatch(text)
-    return found is not None and int(found[3]) < 65536
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and int(match[3]) < 65536

@@ -80,11 +80,11 @@ def parsed(url: str) -> GitUrl | UrlProblem:
         return UrlProblem.SCHEME
     if separator and _has_credentials(scheme, rest.partition("/")[0]):
         return UrlProblem.CREDENTIALS
-    match = {"https": _HTTPS.match, "ssh": _SSH.match}[scheme] if separator else _SHORT.match
-    found = match(url)
-    if found is None:
+    matches = {"https": _HTTPS.match, "ssh": _SSH.match}[scheme] if separator else _SHORT.match
+    match = matches(url)
+    if match is None:
         return UrlProblem.SHAPE if separator or "@" in url else UrlProblem.SCHEME
-    parts = found.groupdict()
+    parts = match.groupdict()
     port = int(parts.get("port") or 0)
     path = parts["path"].removesuffix("/")
     steps = (path if separator else path.removeprefix("/")).split("/")

@@ -36,21 +36,21 @@ def hand_over(home: str | os.PathLike[str], uid: int, *, limit_s: float) -> bool
     try:
         if _belongs(os.fstat(descriptor), uid):
             return True
-        return _Walk(uid, os.fstat(descriptor).st_dev, time.monotonic() + limit_s).folder(descriptor, 0)
+        return _HandOver(uid, os.fstat(descriptor).st_dev, time.monotonic() + limit_s).folder(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def _belongs(found: os.stat_result, uid: int) -> bool:
-    return found.st_uid == uid and found.st_gid == uid
+def _belongs(status: os.stat_result, uid: int) -> bool:
+    return status.st_uid == uid and status.st_gid == uid
 
 
-class _Walk:
+class _HandOver:
     def __init__(self, uid: int, device: int, until: float) -> None:
         self.uid = uid
         self.device = device
         self.until = until
-        self.given = 0
+        self.handed_over = 0
 
     def folder(self, descriptor: int, depth: int) -> bool:
         """Change the contents of an open folder, then the folder; return False if the time is up."""
@@ -60,35 +60,35 @@ class _Walk:
             if not self._entry(descriptor, name, depth):
                 return False
         os.fchown(descriptor, self.uid, self.uid)
-        self.given += 1
+        self.handed_over += 1
         return True
 
     def _entry(self, place: int, name: str, depth: int) -> bool:
-        if self.given >= LEAST and time.monotonic() >= self.until:
+        if self.handed_over >= LEAST and time.monotonic() >= self.until:
             return False
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(name, dir_fd=place, follow_symlinks=False)
-            if found.st_dev != self.device or _belongs(found, self.uid):
+            status = os.stat(name, dir_fd=place, follow_symlinks=False)
+            if status.st_dev != self.device or _belongs(status, self.uid):
                 return True
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 inner = os.open(name, _FOLDER, dir_fd=place)
                 try:
                     return self.folder(inner, depth + 1)
                 finally:
                     os.close(inner)
-            if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_ID:
+            if stat.S_ISREG(status.st_mode) and status.st_mode & _SET_ID:
                 self._clear(place, name)
-            if not (stat.S_ISBLK(found.st_mode) or stat.S_ISCHR(found.st_mode)):
+            if not (stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode)):
                 os.chown(name, self.uid, self.uid, dir_fd=place, follow_symlinks=False)
-                self.given += 1
+                self.handed_over += 1
         return True
 
     def _clear(self, place: int, name: str) -> None:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
         try:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode):
-                os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_SET_ID)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_SET_ID)
         finally:
             os.close(descriptor)
 

@@ -36,7 +36,7 @@ def key_of(name: str) -> str:
     return f"{KEY_PREFIX}{node_queue(host)}:pulse" if role == "node" else PULSE_KEY
 
 
-class Pulse:
+class Heartbeat:
     """Writes one process's heartbeat. If Redis is unavailable, the heartbeat is late, as intended."""
 
     def __init__(self, broker_url: str, name: str) -> None:
@@ -60,7 +60,7 @@ class Pulse:
             log.debug("the pulse was not taken away: %s", error)
 
 
-class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Writes the heartbeat from the worker's event loop while it consumes, so a blocked loop writes none."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -68,27 +68,27 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
         self._timer: Any = None
-        self._pulse: Pulse | None = None
+        self._heartbeat: Heartbeat | None = None
 
     def start(self, consumer: Any) -> None:
-        self._pulse = Pulse(consumer.app.conf.broker_url, consumer.hostname)
-        self._pulse.show()
-        self._timer = consumer.timer.call_repeatedly(PULSE_INTERVAL_S, self._pulse.show)
+        self._heartbeat = Heartbeat(consumer.app.conf.broker_url, consumer.hostname)
+        self._heartbeat.show()
+        self._timer = consumer.timer.call_repeatedly(PULSE_INTERVAL_S, self._heartbeat.show)
 
     def stop(self, _consumer: Any) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._pulse is not None:
-            self._pulse.withdraw()
-            self._pulse = None
+        if self._heartbeat is not None:
+            self._heartbeat.withdraw()
+            self._heartbeat = None
 
     shutdown = stop
 
 
 def install(app: Celery) -> None:
     """Add a heartbeat to every worker of `app`."""
-    app.steps["consumer"].add(PulseStep)
+    app.steps["consumer"].add(HeartbeatStep)
 
 
 def read(client: Any) -> dict[str, float]:

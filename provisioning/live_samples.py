@@ -21,12 +21,12 @@ def live_key(node_name: str) -> str:
 def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dict[str, Sample]:
     """Parse the hash read from Redis: UUID → sample up to `LIVE_TTL_S` old. Invalid entries are ignored."""
     now_s = time.time() if now_s is None else now_s
-    found: dict[str, Sample] = {}
+    samples: dict[str, Sample] = {}
     for uuid, value in raw.items():
         try:
             sample = messages.load(json.loads(value), Sample)
         except (ValueError, RecursionError):
             continue
         if now_s - sample.at_s <= LIVE_TTL_S:
-            found[uuid.decode(errors="replace")] = sample
-    return found
+            samples[uuid.decode(errors="replace")] = sample
+    return samples

@@ -15,9 +15,9 @@ def last_lines(data: bytes, end: int, lines: int, *, whole: bool) -> LogPiece:
 
     An unterminated last line is left for later, unless `whole` says that no more output will follow.
     """
-    kept = data if whole else data[: data.rfind(b"\n") + 1]
-    text = b"".join(kept.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
-    return LogPiece(text.decode("utf-8", "replace"), end - len(data) + len(kept))
+    complete = data if whole else data[: data.rfind(b"\n") + 1]
+    text = b"".join(complete.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
+    return LogPiece(text.decode("utf-8", "replace"), end - len(data) + len(complete))
 
 
 def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False) -> LogPiece:
@@ -32,14 +32,14 @@ def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False
             piece = piece[:ends]
     elif more:
         # A line longer than a piece: cut between two characters.
-        piece = piece[: len(piece) - _begun(piece)]
+        piece = piece[: len(piece) - _partial_character_bytes(piece)]
     elif not whole:
         piece = b""
     text = piece.decode("utf-8", "replace")
     return LogPiece((CUT_OFF if cut_off and text else "") + text, position + len(piece), more=more)
 
 
-def _begun(data: bytes) -> int:
+def _partial_character_bytes(data: bytes) -> int:
     """Return the length of an incomplete UTF-8 character at the end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]

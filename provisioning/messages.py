@@ -35,9 +35,9 @@ def receive(data: Any, kind: type[T]) -> T:
         try:
             raw = msgspec.json.encode(data)
         except UnicodeEncodeError:
-            raw = msgspec.json.encode(_storable(data))
+            raw = msgspec.json.encode(_strip_unstorable(data))
         if b"\\u0000" in raw:
-            raw = msgspec.json.encode(_storable(msgspec.json.decode(raw)))
+            raw = msgspec.json.encode(_strip_unstorable(msgspec.json.decode(raw)))
         if len(raw) > MAX_BYTES:
             raise ValueError(f"not a valid {name}: {len(raw)} bytes")
         return msgspec.json.decode(raw, type=kind)
@@ -47,12 +47,12 @@ def receive(data: Any, kind: type[T]) -> T:
         raise ValueError(f"not a valid {name}: {error}") from error
 
 
-def _storable(value: Any) -> Any:
+def _strip_unstorable(value: Any) -> Any:
     """Return the value with texts that every database accepts."""
     if isinstance(value, str):
         return value.replace("\0", "").encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):
-        return [_storable(each) for each in value]
+        return [_strip_unstorable(item) for item in value]
     if isinstance(value, dict):
-        return {_storable(key): _storable(each) for key, each in value.items()}
+        return {_strip_unstorable(key): _strip_unstorable(item) for key, item in value.items()}
     return value

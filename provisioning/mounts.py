@@ -28,7 +28,7 @@ WORD = re.compile(r"[a-z0-9][a-z0-9-]{0,39}(:rw)?")
 LOOK_S = 2.0
 """Time limit for reading a folder: a file server that is down may never answer."""
 _LISTED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]{0,39})=(?P<path>/[^\s:]*)(?P<writable>:rw)?")
-_looking: dict[str, _Look] = {}
+_probes: dict[str, _FolderProbe] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,64 +50,64 @@ class ShownFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FolderOffer:
     """What a node provides from its list, as needs, and a warning for each unusable folder."""
 
     provides: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def listed(text: str) -> Mapping[str, ListedFolder]:
+def parse_folders(text: str) -> Mapping[str, ListedFolder]:
     """Parse a node's list; return folders by name without accessing them.
 
     Raises `InvalidSpec`, with the fix, for a malformed or repeated entry.
     """
-    found: dict[str, ListedFolder] = {}
-    for word in text.split():
-        match = _LISTED.fullmatch(word)
+    folders: dict[str, ListedFolder] = {}
+    for entry in text.split():
+        match = _LISTED.fullmatch(entry)
         if match is None:
-            raise InvalidSpec(f"{VARIABLE} holds “{word[:100]}”. Write NAME=/folder, or NAME=/folder:rw.")
-        if match["name"] in found:
+            raise InvalidSpec(f"{VARIABLE} holds “{entry[:100]}”. Write NAME=/folder, or NAME=/folder:rw.")
+        if match["name"] in folders:
             raise InvalidSpec(f"{VARIABLE} names {match['name']} twice. Take one of them out.")
-        found[match["name"]] = ListedFolder(match["name"], match["path"], match["writable"] is not None)
-    return found
+        folders[match["name"]] = ListedFolder(match["name"], match["path"], match["writable"] is not None)
+    return folders
 
 
-def offered(text: str, *, own: Iterable[Path], sandboxed: bool) -> Offer:
+def folder_offer(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOffer:
     """Return what a node with this list provides: existing folders, if it has a sandbox.
 
     `own` are folders that hold Berth's state and homes.
     """
     try:
-        folders = listed(text)
+        folders = parse_folders(text)
     except InvalidSpec as error:
-        return Offer(warnings=(str(error),))
+        return FolderOffer(warnings=(str(error),))
     if folders and not sandboxed:
-        return Offer(
+        return FolderOffer(
             warnings=(f"The folders of {VARIABLE} are shown in a sandbox only. There is none here.",)
         )
     needs, warnings = [], []
-    for each in folders.values():
+    for folder in folders.values():
         try:
-            _source(each, own)
+            _source(folder, own)
         except ProvisioningError as error:
             warnings.append(str(error))
             continue
-        needs.append(need_of(each.name))
-        if each.writable:
-            needs.append(need_of(each.name + WRITABLE))
-    return Offer(tuple(needs), tuple(warnings))
+        needs.append(need_of(folder.name))
+        if folder.writable:
+            needs.append(need_of(folder.name + WRITABLE))
+    return FolderOffer(tuple(needs), tuple(warnings))
 
 
-def shown(words: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
+def mounts_for(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
     """Return the folders to mount for the names of a template.
 
     Raises `MissingDependency` if the node does not list a folder, or lists it read-only, and `InvalidSpec`
     for a malformed list.
     """
-    folders, found = listed(text), []
-    for word in words:
-        name, writable = word.removesuffix(WRITABLE), word.endswith(WRITABLE)
+    folders, mounts = parse_folders(text), []
+    for entry in entries:
+        name, writable = entry.removesuffix(WRITABLE), entry.endswith(WRITABLE)
         folder = folders.get(name)
         if folder is None:
             raise MissingDependency(
@@ -119,54 +119,58 @@ def shown(words: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[Show
                 f"This machine shows “{name}” for reading only. Add “:rw” to it in {VARIABLE} there, or have "
                 "the template ask for reading alone."
             )
-        found.append(ShownFolder(_source(folder, own), inside(name), writable))
-    return tuple(found)
+        mounts.append(ShownFolder(_source(folder, own), path_inside(name), writable))
+    return tuple(mounts)
 
 
-def need_of(word: str) -> str:
+def need_of(name: str) -> str:
     """Return the need for a name of a template."""
-    return f"{NEED}{word}"
+    return f"{NEED}{name}"
 
 
-def inside(word: str) -> str:
+def path_inside(name: str) -> str:
     """Return the path in a workspace for a name of a template."""
-    return f"{INSIDE}/{word.removesuffix(WRITABLE)}"
+    return f"{INSIDE}/{name.removesuffix(WRITABLE)}"
 
 
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
     """Return the resolved folder. Raises `MissingDependency` if it does not exist or does not answer, and
     `InvalidSpec` if it overlaps with Berth's own folders."""
-    look = _looking.get(folder.path)
+    look = _probes.get(folder.path)
     if look is None:
-        look = _looking[folder.path] = _Look(folder.path)
+        look = _probes[folder.path] = _FolderProbe(folder.path)
         look.start()
     look.join(LOOK_S)
     if look.is_alive():
         raise MissingDependency(
             f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Look at its server."
         )
-    _looking.pop(folder.path, None)
-    if look.found is None:
+    _probes.pop(folder.path, None)
+    if look.folder is None:
         raise MissingDependency(
             f"{VARIABLE} names {folder.name}={folder.path}, which is no folder here. Make it, or take it out."
         )
-    for each in own:
-        if look.found == each or look.found in each.parents or each in look.found.parents:
+    for own_folder in own:
+        if (
+            look.folder == own_folder
+            or look.folder in own_folder.parents
+            or own_folder in look.folder.parents
+        ):
             raise InvalidSpec(
                 f"{VARIABLE} names {folder.name}={folder.path}, where Berth keeps its own files or homes. "
                 "Name a folder beside them."
             )
-    return look.found
+    return look.folder
 
 
-class _Look(threading.Thread):
+class _FolderProbe(threading.Thread):
     """Checks a folder in a thread, which may block forever; one at a time per folder."""
 
     def __init__(self, path: str) -> None:
         super().__init__(name=f"look at {path}", daemon=True)
         self._path = path
-        self.found: Path | None = None
+        self.folder: Path | None = None
 
     def run(self) -> None:
         path = Path(os.path.realpath(self._path))
-        self.found = path if path.is_dir() else None
+        self.folder = path if path.is_dir() else None

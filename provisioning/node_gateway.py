@@ -163,7 +163,7 @@ def shows(name: str) -> dict[str, Any]:
     }
 
 
-def transport(*, idle_ns: int, idle: int, **more: Any) -> dict[str, Any]:
+def transport(*, idle_ns: int, idle: int, **options: Any) -> dict[str, Any]:
     """Return the transport to an upstream server on this or another machine.
 
     `idle` is the number of idle connections to keep, `idle_ns` for how long: less than the upstream keeps
@@ -180,7 +180,7 @@ def transport(*, idle_ns: int, idle: int, **more: Any) -> dict[str, Any]:
         "compression": False,
         # Ignore HTTP_PROXY.
         "network_proxy": {"from": "none"},
-        **more,
+        **options,
     }
 
 
@@ -194,11 +194,11 @@ def client_tls(certificates: Certificates, *, server_name: str) -> dict[str, Any
     }
 
 
-def to_socket(found: str = "socket") -> dict[str, Any]:
-    """Return a handler to the Unix socket that is named by the groups of the matcher `found`."""
+def to_socket(group: str = "socket") -> dict[str, Any]:
+    """Return a handler to the Unix socket that is named by the groups of the matcher `group`."""
     return {
         "handler": "reverse_proxy",
-        "upstreams": [{"dial": f"unix/{{http.regexp.{found}.1}}/app.{{http.regexp.{found}.2}}.sock"}],
+        "upstreams": [{"dial": f"unix/{{http.regexp.{group}.1}}/app.{{http.regexp.{group}.2}}.sock"}],
         "transport": transport(idle_ns=APP_IDLE_NS, idle=64),
         "flush_interval": FLUSH_NS,
     }
@@ -213,11 +213,11 @@ def agents_server(portal_url: str, *, tls: dict[str, Any]) -> dict[str, Any]:
     if place is None:
         raise ValueError(f"{portal_url!r} is not an http or https URL of a host and port")
     scheme, address = place
-    more = {"tls": tls} if scheme == "https" else {}
+    tls_options = {"tls": tls} if scheme == "https" else {}
     to_portal = {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        "transport": transport(idle_ns=60 * SECOND_NS, idle=16, **more),
+        "transport": transport(idle_ns=60 * SECOND_NS, idle=16, **tls_options),
         "headers": {"request": {"set": {"Host": ["{http.reverse_proxy.upstream.hostport}"]}}},
     }
     return {

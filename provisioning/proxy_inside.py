@@ -31,10 +31,10 @@ BACKLOG = 128
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def setns(descriptor: int, kind: int, what: str) -> None:
+def setns(descriptor: int, kind: int, name: str) -> None:
     if libc.setns(descriptor, kind) < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"setns {what}: {os.strerror(number)}")
+        raise OSError(number, f"setns {name}: {os.strerror(number)}")
 
 
 def listener_in(network: int, port: int) -> int:
@@ -49,11 +49,11 @@ def listener_in(network: int, port: int) -> int:
         try:
             setns(owner, CLONE_NEWUSER, "user")
             setns(network, CLONE_NEWNET, "net")
-            made = socket.socket()
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(("127.0.0.1", port))
-            made.listen(BACKLOG)
-            socket.send_fds(theirs, [b"x"], [made.fileno()])
+            listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen(BACKLOG)
+            socket.send_fds(theirs, [b"x"], [listener.fileno()])
             os._exit(0)
         except OSError as error:
             print(error, file=sys.stderr, flush=True)
@@ -61,11 +61,11 @@ def listener_in(network: int, port: int) -> int:
             os._exit(1)
     theirs.close()
     with ours:
-        _, found, _, _ = socket.recv_fds(ours, 1, 1)
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
     os.waitpid(child, 0)
-    if not found:
+    if not descriptors:
         raise OSError("the proxy's socket could not be made")
-    return found[0]
+    return descriptors[0]
 
 
 def become_proxy(plan: dict[str, Any], mark: str) -> None:

@@ -19,8 +19,8 @@ def driver_class(name: str) -> type[Driver]:
     try:
         path = DRIVERS[name]
     except KeyError:
-        known = ", ".join(sorted(DRIVERS))
-        raise UnknownDriver(f"No driver is called “{name}”. Choose one of: {known}.") from None
+        names = ", ".join(sorted(DRIVERS))
+        raise UnknownDriver(f"No driver is called “{name}”. Choose one of: {names}.") from None
     module_name, _, attribute = path.partition(":")
     try:
         module = import_module(module_name)
@@ -29,8 +29,8 @@ def driver_class(name: str) -> type[Driver]:
             f"The {name} driver needs the Python module “{error.name}”. Install it on this host.",
             detail=str(error),
         ) from error
-    found: type[Driver] = getattr(module, attribute)
-    return found
+    driver: type[Driver] = getattr(module, attribute)
+    return driver
 
 
 def driver_for(pool: PoolConfig) -> Driver:

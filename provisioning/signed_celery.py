@@ -95,9 +95,9 @@ class SignedCelery(Celery):  # type: ignore[misc]
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Send a signed task. Raises `ValueError` without a key."""
-        to = str(options.get("queue") or self.conf.task_default_queue)
+        queue = str(options.get("queue") or self.conf.task_default_queue)
         body = [list(args or ()), dict(kwargs or {})]
-        stamp = self._own_signer().stamp(name, to, body, now=time.time())
+        stamp = self._own_signer().stamp(name, queue, body, now=time.time())
         headers = {**(options.pop("headers", None) or {}), STAMP: stamp}
         return super().send_task(name, args, kwargs, headers=headers, **options)
 
@@ -109,8 +109,8 @@ class SignedCelery(Celery):  # type: ignore[misc]
     def unseal(self, raw: bytes, *, key: str) -> tuple[str, Any]:
         """Return sender and body of a value made by `seal` for this key. Raises `MessageRefused`."""
         try:
-            found = json.loads(raw)
-            body, stamp = found["body"], found["stamp"]
+            envelope = json.loads(raw)
+            body, stamp = envelope["body"], envelope["stamp"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise MessageRefused(Refusal.UNSIGNED) from None
         sealed = signing.check(stamp, task=SEALED, body=body, to=(key,), keys=self.identity.keys())
@@ -143,30 +143,30 @@ class Gate:
         """Verify a message and return its sender. Raises `MessageRefused`."""
         body = _body_of(headers, payload)
         stamp, task = headers.get(STAMP), str(headers.get("task"))
-        to = self.identity.queues()
+        queues = self.identity.queues()
         if time.monotonic() - self._read_at >= KEYS_FRESH_S:
             self._read_keys()
         try:
-            found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
+            verified = signing.check(stamp, task=task, body=body, to=queues, keys=self._keys)
         except MessageRefused as refused:
             if refused.reason not in {Refusal.UNKNOWN_SENDER, Refusal.FORGED}:
                 raise
             # The node may be new, or its key may have changed since the last read.
             self._read_keys()
-            found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
+            verified = signing.check(stamp, task=task, body=body, to=queues, keys=self._keys)
         now = time.time()
-        if found.sender == self.identity.name == CONTROL:
+        if verified.sender == self.identity.name == CONTROL:
             return CONTROL
-        if found.sender == CONTROL:
-            signing.check_age(found, now=now, max_age_s=LEEWAY_S)
-            self._replay_guard.once(found, now=now)
+        if verified.sender == CONTROL:
+            signing.check_age(verified, now=now, max_age_s=LEEWAY_S)
+            self._replay_guard.once(verified, now=now)
         elif not from_nodes or headers.get("eta"):
-            raise MessageRefused(Refusal.NOT_ALLOWED, found.sender)
+            raise MessageRefused(Refusal.NOT_ALLOWED, verified.sender)
         else:
             # Redelivery is possible because workers may be killed: leases and rows decide whether it still
             # counts.
-            signing.check_age(found, now=now, max_age_s=ANSWER_MAX_AGE_S)
-        return found.sender
+            signing.check_age(verified, now=now, max_age_s=ANSWER_MAX_AGE_S)
+        return verified.sender
 
     def _read_keys(self) -> None:
         """Reload the keys. On failure the cached ones stay valid: each task checks its sender again."""
@@ -194,11 +194,17 @@ class Gate:
         log.warning(
             "%d messages dropped from queue %s (%s). Last: %s, sender %s, %.0f s off. "
             "%d since this worker began",
-            *(count, _short(queue), refused.reason.value, _short(task), _short(sender or "nobody")),
+            *(
+                count,
+                _shortened(queue),
+                refused.reason.value,
+                _shortened(task),
+                _shortened(sender or "nobody"),
+            ),
             *(refused.off_s, sum(self.refused.values())),
         )
         report = RefusedReport(
-            *(_short(sender), refused.reason.value, _short(queue), _short(task), count),
+            *(_shortened(sender), refused.reason.value, _shortened(queue), _shortened(task), count),
             round(refused.off_s, 1),
         )
         try:
@@ -211,7 +217,7 @@ def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any)
     """Wrap Celery's default strategy with the gate."""
     handle = celery_strategy.default(task, app, consumer, **options)
 
-    def gated(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
+    def gated(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
         try:
             if body is not None:
                 raise MessageRefused(Refusal.UNSIGNED)  # message protocol 1, which has no headers
@@ -222,7 +228,7 @@ def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any)
             ack(log, consumer.connection_errors)
             return None
         message.headers[SENDER] = sender
-        return handle(message, body, ack, reject, callbacks, **rest)
+        return handle(message, body, ack, reject, callbacks, **options)
 
     return gated
 
@@ -240,5 +246,5 @@ def _body_of(headers: dict[str, Any], payload: Any) -> list[Any]:
     return [payload[0], payload[1]]
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     return text[:120].encode("unicode_escape").decode()[:200]

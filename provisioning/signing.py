@@ -69,7 +69,7 @@ class MessageRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class MessageStamp:
     """Signature of a message with metadata. `to` is a queue name, `at` Unix time, `nonce` unique."""
 
     sender: Short
@@ -89,36 +89,36 @@ class Signer:
     def stamp(self, task: str, to: str, body: Any, *, now: float) -> dict[str, Any]:
         """Return the stamp of a message as JSON; `body` are the arguments of the task."""
         nonce = secrets.token_hex(16)
-        signature = self._key.sign(_signed(self.sender, to, now, nonce, task, body))
-        return asdict(Stamp(self.sender, to, now, nonce, base64.b64encode(signature).decode()))
+        signature = self._key.sign(_signed_bytes(self.sender, to, now, nonce, task, body))
+        return asdict(MessageStamp(self.sender, to, now, nonce, base64.b64encode(signature).decode()))
 
 
-def check(stamp: Any, *, task: str, body: Any, to: Collection[str], keys: Keys) -> Stamp:
+def check(stamp: Any, *, task: str, body: Any, to: Collection[str], keys: Keys) -> MessageStamp:
     """Verify a stamp with the sender's keys and return it. Raises `MessageRefused`."""
     try:
-        found = msgspec.convert(stamp, Stamp)
-        signature = base64.b64decode(found.signature, validate=True)
+        verified = msgspec.convert(stamp, MessageStamp)
+        signature = base64.b64decode(verified.signature, validate=True)
     except (msgspec.ValidationError, binascii.Error, ValueError):
         raise MessageRefused(Refusal.UNSIGNED) from None
-    known = keys.get(found.sender)
-    if not known:
-        raise MessageRefused(Refusal.UNKNOWN_SENDER, found.sender)
-    if found.to not in to:
-        raise MessageRefused(Refusal.NOT_FOR_US, found.sender)
+    sender_keys = keys.get(verified.sender)
+    if not sender_keys:
+        raise MessageRefused(Refusal.UNKNOWN_SENDER, verified.sender)
+    if verified.to not in to:
+        raise MessageRefused(Refusal.NOT_FOR_US, verified.sender)
     try:
-        signed = _signed(found.sender, found.to, found.at, found.nonce, task, body)
+        signed = _signed_bytes(verified.sender, verified.to, verified.at, verified.nonce, task, body)
     except (TypeError, ValueError, RecursionError):
-        raise MessageRefused(Refusal.FORGED, found.sender) from None
-    for key in known:
+        raise MessageRefused(Refusal.FORGED, verified.sender) from None
+    for key in sender_keys:
         try:
             key.verify(signature, signed)
         except InvalidSignature:
             continue
-        return found
-    raise MessageRefused(Refusal.FORGED, found.sender)
+        return verified
+    raise MessageRefused(Refusal.FORGED, verified.sender)
 
 
-def check_age(stamp: Stamp, *, now: float, max_age_s: float) -> None:
+def check_age(stamp: MessageStamp, *, now: float, max_age_s: float) -> None:
     """Raise `MessageRefused` if the time of the message is out of bounds.
 
     A message may be up to `max_age_s` old, or up to `LEEWAY_S` in the future.
@@ -136,7 +136,7 @@ class ReplayGuard:
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
-    def once(self, stamp: Stamp, *, now: float) -> None:
+    def once(self, stamp: MessageStamp, *, now: float) -> None:
         """Raise `MessageRefused` if the message was received before."""
         while self._until and (len(self._until) >= SEEN_AT_MOST or next(iter(self._until.values())) < now):
             self._until.popitem(last=False)
@@ -166,13 +166,13 @@ def public_text(key: str) -> str:
 
 def public_keys(text: str) -> tuple[Ed25519PublicKey, ...]:
     """Parse public keys in hexadecimal, separated by spaces, commas or newlines. Raises `ValueError`."""
-    found = []
-    for word in re.split(r"[\s,]+", text.strip()) if text.strip() else ():
+    public = []
+    for digits in re.split(r"[\s,]+", text.strip()) if text.strip() else ():
         try:
-            found.append(Ed25519PublicKey.from_public_bytes(bytes.fromhex(word)))
+            public.append(Ed25519PublicKey.from_public_bytes(bytes.fromhex(digits)))
         except ValueError:
-            raise ValueError(f"“{word[:80]}” is no public key: it has 64 hexadecimal digits") from None
-    return tuple(found)
+            raise ValueError(f"“{digits[:80]}” is no public key: it has 64 hexadecimal digits") from None
+    return tuple(public)
 
 
 def sender_of(node_name: str) -> str:
@@ -190,7 +190,7 @@ def node_keys(folder: Path) -> Keys:
     }
 
 
-def _signed(sender: str, to: str, at: float, nonce: str, task: str, body: Any) -> bytes:
+def _signed_bytes(sender: str, to: str, at: float, nonce: str, task: str, body: Any) -> bytes:
     """Return the signed bytes. JSON of a body is stable across encoding and decoding."""
     text: str = json.dumps(body)  # type: ignore[no-untyped-call]
     digest = hashlib.sha256(text.encode()).hexdigest()

@@ -19,7 +19,7 @@ SPARE_PART = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class UidRange:
     """User IDs that nothing else on the machine uses, both ends included."""
 
     first: int
@@ -44,16 +44,16 @@ class Range:
         return self.last
 
 
-def configured(environ: Mapping[str, str]) -> Range | None:
+def configured_range(environ: Mapping[str, str]) -> UidRange | None:
     """Return this node's range; None if disabled. Raises `InvalidSpec`, with the fix."""
     text = environ.get(VARIABLE, "").strip() or DEFAULT
     if text == "none":
         return None
     first, dash, last = text.partition("-")
     if dash and first.isdecimal() and last.isdecimal():
-        found = Range(int(first), int(last))
-        if found.first >= LEAST and found.last <= HIGHEST and found.last - found.first + 1 >= FEWEST:
-            return found
+        uids = UidRange(int(first), int(last))
+        if uids.first >= LEAST and uids.last <= HIGHEST and uids.last - uids.first + 1 >= FEWEST:
+            return uids
     raise InvalidSpec(
         f"{VARIABLE}={text} is no range of user ids. Write it like {DEFAULT}, from {LEAST} up and with at "
         f"least {FEWEST}, or none."
@@ -63,7 +63,7 @@ def configured(environ: Mapping[str, str]) -> Range | None:
 def is_for_workspaces(uid: int, environ: Mapping[str, str]) -> bool:
     """Return whether `uid` is in the range set by `environ`; False for an invalid range."""
     try:
-        reserved = configured(environ)
+        reserved = configured_range(environ)
     except InvalidSpec:
         return False
     return reserved is not None and uid in reserved

@@ -72,8 +72,8 @@ class ApiBerth(Berth):
             f"{self.base}/api/v1/{path}", json=body, headers={**self.host, **self.authorization}
         )
         answer.raise_for_status()
-        made: dict[str, str] = answer.json()
-        return made
+        created: dict[str, str] = answer.json()
+        return created
 
     def _create(self, name: str, template: str) -> str:
         body: dict[str, str | list[str]] = {"name": name, "team": "default"}
@@ -84,13 +84,13 @@ class ApiBerth(Berth):
         key = self._create(name, template)
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            seen = self.client.get(
+            workspace = self.client.get(
                 f"{self.base}/api/v1/workspaces/{key}", headers={**self.host, **self.authorization}
             ).json()
-            if seen["state"] == "running":
+            if workspace["state"] == "running":
                 return f"ws-{key.replace('-', '')}.localhost:{self.port}"
             time.sleep(0.2)
-        raise TimeoutError(f"{name} does not run: {seen['state']}, {seen['error']}")
+        raise TimeoutError(f"{name} does not run: {workspace['state']}, {workspace['error']}")
 
     def add_rows(self, count: int) -> None:
         subprocess.run(
@@ -141,9 +141,9 @@ def main() -> int:
             proxies.append(lab)
             lab.wait("/api")
             size = len(httpx.get(f"{lab.url}/api").content)
-            for each in (berth, crowded):
-                each.open()
-                each.fill(size)
+            for server in (berth, crowded):
+                server.open()
+                server.fill(size)
             crowded.add_rows(arguments.rows)
             small = small_server(folder, size)
             proxies.append(small)
@@ -214,17 +214,17 @@ def measure(probes: dict[str, Probe], rounds: int) -> dict[str, list[Load]]:
 def report(loads: dict[str, list[Load]], crowded: str, target: Path | None) -> int:
     """Print the table and the verdicts; 1 when a bound is missed."""
     print(f"\n{'':42} {'req/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'not 2xx':>8}")
-    for name, seen in loads.items():
+    for name, runs in loads.items():
         medians = [
-            statistics.median(getattr(load, key) for load in seen) for key in ("per_s", "p50_ms", "p99_ms")
+            statistics.median(getattr(load, key) for load in runs) for key in ("per_s", "p50_ms", "p99_ms")
         ]
-        bad = sum(load.bad for load in seen)
+        bad = sum(load.bad for load in runs)
         print(f"{name:42} {medians[0]:9.0f} {medians[1]:8.1f} {medians[2]:8.1f} {bad:8}")
     missed = 0
     ratios = {}
     for name, other, least in (*BOUNDS, (crowded, "list of 20", 0.9)):
         pairs = zip(loads[name], loads[other], strict=True)
-        ratio = statistics.median(one.per_s / two.per_s for one, two in pairs)
+        ratio = statistics.median(first.per_s / second.per_s for first, second in pairs)
         ratios[f"{name} / {other}"] = ratio
         missed += ratio < least
         print(f"{'ok  ' if ratio >= least else 'LESS'} {name} / {other}: {ratio:.2f} (asked: {least})")
@@ -233,7 +233,7 @@ def report(loads: dict[str, list[Load]], crowded: str, target: Path | None) -> i
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
             "connections": CONNECTIONS,
-            "loads": {name: [asdict(load) for load in seen] for name, seen in loads.items()},
+            "loads": {name: [asdict(load) for load in runs] for name, runs in loads.items()},
             "ratios": ratios,
         }
         target.write_text(json.dumps(figures, indent=2) + "\n")

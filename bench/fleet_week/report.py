@@ -42,7 +42,7 @@ def outages(week: Week) -> list[Outage]:
     cases: dict[str, list[Case]] = defaultdict(list)
     for case in week.cases:
         cases[case.uuid].append(case)
-    found: list[Outage] = []
+    result: list[Outage] = []
     open_: dict[str, Outage] = {}
     rows = Event.objects.filter(kind__in=[*OUT, *IN]).order_by("pk").values_list("kind", "at", "data")
     for kind, at, data in rows:
@@ -59,9 +59,9 @@ def outages(week: Week) -> list[Outage]:
                 continue
             channel = INVENTORY if kind == AuditKind.DEVICE_DISAPPEARED else by_run.get((uuid, at), WATCHER)
             outage = open_[uuid] = Outage(uuid, seconds, channel)
-            outage.case = next((each for each in cases[uuid] if _lasts(each, seconds)), None)
-            found.append(outage)
-    return found
+            outage.case = next((case for case in cases[uuid] if _lasts(case, seconds)), None)
+            result.append(outage)
+    return result
 
 
 def _since(at: datetime) -> float:
@@ -94,7 +94,7 @@ def summary(week: Week) -> dict[str, Any]:
         "cordoned_wrongly": len(wrong),
         "wrong_by_channel": dict(Counter(out.channel for out in wrong)),
         "missed": len(week.cases) - len(first),
-        "classes": [_of_class(each.name, week, first) for each in CLASSES],
+        "classes": [_of_class(fault.name, week, first) for fault in CLASSES],
         "all_hours": _hours((first[id(c)].from_s - c.at_s) for c in week.cases if id(c) in first),
         "checks": dict(week.checks),
         "degraded_reports": len(degraded),
@@ -111,50 +111,50 @@ def summary(week: Week) -> dict[str, Any]:
 
 
 def _of_class(name: str, week: Week, first: dict[int, Outage]) -> dict[str, Any]:
-    its = [case for case in week.cases if case.what == name]
-    found = [first[id(case)] for case in its if id(case) in first]
+    cases = [case for case in week.cases if case.what == name]
+    outs = [first[id(case)] for case in cases if id(case) in first]
     return {
         "class": name,
-        "faults": len(its),
-        "found": len(found),
-        "channels": dict(Counter(out.channel for out in found).most_common()),
-        "hours": _hours((first[id(case)].from_s - case.at_s) for case in its if id(case) in first),
+        "faults": len(cases),
+        "found": len(outs),
+        "channels": dict(Counter(out.channel for out in outs).most_common()),
+        "hours": _hours((first[id(case)].from_s - case.at_s) for case in cases if id(case) in first),
         "bad_work_gpu_hours": round(week.bad_work_gpu_s[name] / HOUR_S, 1),
     }
 
 
 def _hours(seconds: Iterable[float]) -> dict[str, float] | None:
     """Median, 90 % and longest, in hours."""
-    ranked = sorted(each / HOUR_S for each in seconds)
+    ranked = sorted(duration_s / HOUR_S for duration_s in seconds)
     if not ranked:
         return None
     at = lambda part: round(ranked[min(len(ranked) - 1, int(part * len(ranked)))], 3)  # noqa: E731
     return {"median": at(0.5), "p90": at(0.9), "longest": round(ranked[-1], 3)}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(facts: dict[str, Any]) -> str:
     """For people, in the style of docs/measurements.md."""
     lines = [
-        f"{found['devices']} devices, {found['days']:g} days, {found['sessions']} sessions, "
-        f"{found['faults']} faults: {found['cordoned_rightly']} cordoned rightly, "
-        f"{found['cordoned_wrongly']} wrongly {found['wrong_by_channel'] or ''}, {found['missed']} not found",
+        f"{facts['devices']} devices, {facts['days']:g} days, {facts['sessions']} sessions, "
+        f"{facts['faults']} faults: {facts['cordoned_rightly']} cordoned rightly, "
+        f"{facts['cordoned_wrongly']} wrongly {facts['wrong_by_channel'] or ''}, {facts['missed']} not found",
         "",
         "| fault | faults | found | by | hours: median | 90 % | longest | GPU-hours of work on it |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for each in found["classes"]:
-        by = ", ".join(f"{name} {count}" for name, count in each["channels"].items())
+    for row in facts["classes"]:
+        by = ", ".join(f"{name} {count}" for name, count in row["channels"].items())
         lines.append(
-            f"| {each['class']} | {each['faults']} | {each['found']} | {by} | {_cells(each['hours'])} | "
-            f"{each['bad_work_gpu_hours']} |"
+            f"| {row['class']} | {row['faults']} | {row['found']} | {by} | {_cells(row['hours'])} | "
+            f"{row['bad_work_gpu_hours']} |"
         )
     lines += [
         "",
-        f"checks {found['checks']}: {found['gpu_hours_of_checks']} GPU-hours, "
-        f"{found['checks_percent']} % (scrubs besides: {found['scrubs_percent']} %)",
-        f"lost to wrong cordons: {found['gpu_hours_lost_to_wrong_cordons']} GPU-hours; of "
-        f"{found['gpu_hours_of_work']} GPU-hours of work {found['gpu_hours_of_work_on_bad_devices']} on bad "
-        f"devices; {found['application_xids']} XIDs of applications; {found['degraded_reports']} reports of "
+        f"checks {facts['checks']}: {facts['gpu_hours_of_checks']} GPU-hours, "
+        f"{facts['checks_percent']} % (scrubs besides: {facts['scrubs_percent']} %)",
+        f"lost to wrong cordons: {facts['gpu_hours_lost_to_wrong_cordons']} GPU-hours; of "
+        f"{facts['gpu_hours_of_work']} GPU-hours of work {facts['gpu_hours_of_work_on_bad_devices']} on bad "
+        f"devices; {facts['application_xids']} XIDs of applications; {facts['degraded_reports']} reports of "
         "degraded devices",
     ]
     return "\n".join(lines)

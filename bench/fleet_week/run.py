@@ -159,11 +159,11 @@ class Fleet:
         self._take_stock()
         site.with_history(self.site.pool, list(self.gpus.values()), self.chance)
         for gpu in self.gpus.values():
-            for what in CLASSES:
-                if self.chance.random() < what.at_start * self.rate:
-                    self._break(gpu, what)
-        for what in CLASSES:
-            self._next_fault(what)
+            for fault in CLASSES:
+                if self.chance.random() < fault.at_start * self.rate:
+                    self._break(gpu, fault)
+        for fault in CLASSES:
+            self._next_fault(fault)
         self._next_application_xid()
         busy = int(BUSY * len(self.gpus))
         while busy > 0:
@@ -181,29 +181,29 @@ class Fleet:
 
     # --- faults ---
 
-    def _next_fault(self, what: FaultClass) -> None:
-        per_s = what.per_gpu_hour * self.rate * len(self.gpus) / HOUR_S
+    def _next_fault(self, fault: FaultClass) -> None:
+        per_s = fault.per_gpu_hour * self.rate * len(self.gpus) / HOUR_S
         if per_s:
-            self.at(self.chance.expovariate(per_s), lambda: self._fault(what))
+            self.at(self.chance.expovariate(per_s), lambda: self._fault(fault))
 
-    def _fault(self, what: FaultClass) -> None:
-        self._next_fault(what)
+    def _fault(self, fault: FaultClass) -> None:
+        self._next_fault(fault)
         gpu = self.chance.choice(list(self.gpus.values()))
-        if gpu.fault is None and not (what.links_down and not gpu.model.links):
-            self._break(gpu, what)
+        if gpu.fault is None and not (fault.links_down and not gpu.model.links):
+            self._break(gpu, fault)
 
-    def _break(self, gpu: Gpu, what: FaultClass) -> None:
+    def _break(self, gpu: Gpu, fault: FaultClass) -> None:
         self._account_of(gpu)
-        gpu.breaks(what, self.now_s, self.chance)
-        case = Case(what.name, gpu.uuid, self.now_s)
+        gpu.breaks(fault, self.now_s, self.chance)
+        case = Case(fault.name, gpu.uuid, self.now_s)
         self.week.cases.append(case)
         self.open_cases[gpu.uuid] = case
-        told = [xid for xid in what.xids if self.chance.random() < faults.XID_TOLD]
-        if told:
-            self.at(TOLD_AFTER_S, lambda: self._tell(gpu, told))
-        if what.vanishes:
+        xids = [xid for xid in fault.xids if self.chance.random() < faults.XID_TOLD]
+        if xids:
+            self.at(TOLD_AFTER_S, lambda: self._tell(gpu, xids))
+        if fault.vanishes:
             self.at(self.chance.uniform(0, INVENTORY_S), self._take_stock)
-        if what.crashes:
+        if fault.crashes:
             for key in self._holders(gpu):
                 after_s = self.chance.expovariate(1 / (NOTICES_AFTER_H * HOUR_S))
                 self.at(after_s, lambda key=key: self._leave(key))
@@ -221,11 +221,11 @@ class Fleet:
 
     def _application_xid(self) -> None:
         self._next_application_xid()
-        held = [uuid for _, uuids in self.held.values() for uuid in uuids]
-        if held:
+        uuids = [uuid for _, uuids in self.held.values() for uuid in uuids]
+        if uuids:
             self.week.application_xids += 1
             xid = self.chance.choice(faults.APPLICATION_XIDS)
-            self._tell(self.gpus[self.chance.choice(held)], [xid])
+            self._tell(self.gpus[self.chance.choice(uuids)], [xid])
 
     def _take_stock(self) -> None:
         now = START.timestamp() + self.now_s
@@ -345,8 +345,8 @@ class Fleet:
             result, took_s = devices.scrub(gpu, command)
             report = messages.dump(result)
         else:
-            found, took_s = devices.check(gpu, command, now, self.chance)
-            report = found.to_dict()
+            check_report, took_s = devices.check(gpu, command, now, self.chance)
+            report = check_report.to_dict()
         name = SCRUB if command.kind == SCRUB else command.level
         self.week.checks[name] += 1
         self.week.check_s[name] += took_s
@@ -369,9 +369,9 @@ class Fleet:
             self.at(1.0, lambda: self._answer(command, ObservedState.RUNNING, ready=True))
 
     def _answer(self, command: Command, state: ObservedState, **fields: Any) -> bool:
-        seen = Observation(ref=command.ref, state=state, **fields)
+        observation = Observation(ref=command.ref, state=state, **fields)
         return answers.apply_result(
-            Result(op=command.op, ref=command.ref, lease=command.lease, observation=seen)
+            Result(op=command.op, ref=command.ref, lease=command.lease, observation=observation)
         )
 
     def _started(self, command: Command) -> None:

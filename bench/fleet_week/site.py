@@ -33,13 +33,13 @@ BATCH = 500
 
 def fleet(devices: int, chance: random.Random) -> list[Gpu]:
     """Nodes of eight of one model; models take turns."""
-    found = []
+    gpus = []
     for number in range(max(1, devices // PER_NODE)):
         model = MODELS[number % len(MODELS)]
         for index in range(PER_NODE):
             factor = max(0.94, chance.gauss(1.0, 0.015))
-            found.append(Gpu(f"GPU-{number:04d}-{index}", f"node-{number:04d}", index, model, factor))
-    return found
+            gpus.append(Gpu(f"GPU-{number:04d}-{index}", f"node-{number:04d}", index, model, factor))
+    return gpus
 
 
 def inventory(gpus: Sequence[Gpu], now: float) -> Inventory:
@@ -50,10 +50,10 @@ def inventory(gpus: Sequence[Gpu], now: float) -> Inventory:
     nodes = tuple(
         NodeInfo(
             name=name, cpu_milli=128_000, memory_mib=1_048_576, disk_mib=10_000_000,
-            devices=tuple(gpu.info() for gpu in its if not gpu.gone), programs={"bash": "/bin/bash"},
+            devices=tuple(gpu.info() for gpu in gpus_of_node if not gpu.gone), programs={"bash": "/bin/bash"},
             driver_version=DRIVER, accelerator_state="ok",
         )
-        for name, its in by_node.items()
+        for name, gpus_of_node in by_node.items()
     )  # fmt: skip
     return Inventory(nodes, frozenset({Capability.WHOLE_GPU}), now)
 
@@ -89,10 +89,10 @@ class Site:
     def ask(self, model: str, size: int, expected_s: int, name: str) -> Workspace:
         """A request that waits for the queue's next cycle."""
         now, flavor = timezone.now(), self.flavors[model, size]
-        asked = flavor.as_request()
+        request = flavor.as_request()
         row = Workspace.objects.create(
             name=name, owner=self.user, team=self.team, template=self.template, flavor=flavor,
-            resources=asked, amounts=resources.amounts_of(request_of(asked), simulated=True),
+            resources=request, amounts=resources.amounts_of(request_of(request), simulated=True),
             expected_s=max(60, expected_s), state_since=now, requested_at=now,
         )  # fmt: skip
         QueueEntry.objects.create(workspace=row)
@@ -109,7 +109,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
     """
     now = timezone.now()
     rows = {row.uuid: row for row in Device.objects.select_related("node", "node__pool")}
-    made: list[GpuCheckRun] = []
+    runs: list[GpuCheckRun] = []
     for gpu in gpus:
         at = now - timedelta(hours=chance.uniform(0, pool.check_every_hours))
         device = rows[gpu.uuid]
@@ -118,16 +118,16 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
             simulated=True, finished_at=at, started_at=at,
         )  # fmt: skip
         report, _ = check(gpu, command_of(run, pool), at.timestamp(), random.Random(gpu.uuid))
-        found = report_reader.of_check(
+        result = report_reader.of_check(
             CheckAnswer(CHECK, str(run.pk), "lease", gpu.uuid, report=report.to_dict()), run
         )
-        run.verdict, run.summary, run.measures = found.verdict, found.summary, found.measures
+        run.verdict, run.summary, run.measures = result.verdict, result.summary, result.measures
         device.passed_at = now - timedelta(hours=chance.uniform(0, pool.hand_out_max_age_hours))
-        made.append(run)
-    GpuCheckRun.objects.bulk_create(made, batch_size=BATCH)
-    for run in made:
+        runs.append(run)
+    GpuCheckRun.objects.bulk_create(runs, batch_size=BATCH)
+    for run in runs:
         run.created_at = run.finished_at
-    GpuCheckRun.objects.bulk_update(made, ["created_at"], batch_size=BATCH)
+    GpuCheckRun.objects.bulk_update(runs, ["created_at"], batch_size=BATCH)
     Device.objects.bulk_update(rows.values(), ["passed_at"], batch_size=BATCH)
 
 

@@ -65,28 +65,28 @@ def _good(report: Report) -> bool:
 
 
 def _time(name: str, report: Report, seconds: float, limit_s: float) -> Line:
-    seen = f"{seconds:.1f} s, {report.verdict}"
+    result = f"{seconds:.1f} s, {report.verdict}"
     slowest = sorted(report.tests, key=lambda t: -t.duration_ms)[:3]
     tests = ", ".join(f"{t.name} {t.duration_ms} ms" for t in slowest)
     cause = "" if _good(report) else report.summary
     return Line(
         f"{name} level",
         f"≤ {limit_s:g} s",
-        seen,
+        result,
         seconds <= limit_s and _good(report),
         cause or f"longest: {tests}",
     )
 
 
-def _share(what: str, value: float | None, peak: float | None, share: float, unit: str, cause: str) -> Line:
+def _share(name: str, value: float | None, peak: float | None, share: float, unit: str, cause: str) -> Line:
     wanted = f"≥ {share:g} of peak"
     if value is None:
-        return Line(what, wanted, "not measured", None, cause)
+        return Line(name, wanted, "not measured", None, cause)
     if not peak:
-        return Line(what, wanted, f"{value:.0f} {unit}", None, "no peak is known for this model")
+        return Line(name, wanted, f"{value:.0f} {unit}", None, "no peak is known for this model")
     part = value / peak
     return Line(
-        what,
+        name,
         wanted,
         f"{value:.0f} {unit} = {part:.3f} of {peak:g}",
         part >= share,
@@ -98,13 +98,13 @@ def _copy(report: Report) -> Line:
     test = _test(report, "bandwidth")
     peak = peak_of(report.facts.name) if report.facts else None
     value = test.measures.get("copy_gb_s") if test else None
-    both = ""
+    directions = ""
     if test is not None and value is not None:
         kernel, driver = test.measures["copy_kernel_gb_s"], test.measures["copy_driver_gb_s"]
         size = test.measures["working_set_mib"]
-        both = f"kernel {kernel:.0f}, driver's copy {driver:.0f} GB/s, working set {size:.0f} MiB"
-    line = _share("device copy", value, peak.memory_gb_s if peak else None, COPY_SHARE, "GB/s", both)
-    return Line(line.what, line.wanted, line.seen, line.met, line.cause or both)
+        directions = f"kernel {kernel:.0f}, driver's copy {driver:.0f} GB/s, working set {size:.0f} MiB"
+    line = _share("device copy", value, peak.memory_gb_s if peak else None, COPY_SHARE, "GB/s", directions)
+    return Line(line.what, line.wanted, line.seen, line.met, line.cause or directions)
 
 
 def _bf16(report: Report) -> Line:
@@ -132,9 +132,9 @@ def _canary(report: Report) -> Line:
     test = _test(report, "canary")
     if test is None or test.errors is None:
         return Line("canary", "found at its address", "not run", None, report.summary)
-    seen = f"bit {test.detail.get('planted_bit')} of word {test.detail.get('planted_index')}"
+    place = f"bit {test.detail.get('planted_bit')} of word {test.detail.get('planted_index')}"
     checkers = int(test.measures.get("checkers", 0))
-    text = f"{seen}, {checkers - test.errors} of {checkers} checkers"
+    text = f"{place}, {checkers - test.errors} of {checkers} checkers"
     return Line("canary", "found at its address", text, test.errors == 0 and checkers > 0)
 
 
@@ -143,8 +143,8 @@ def _coverage(report: Report) -> Line:
     if test is None or "coverage" not in test.measures:
         return Line("scrub coverage", f"≥ {COVERAGE:g}", "not run", None, report.summary)
     value = test.measures["coverage"]
-    seen = f"{value:.4f} ({test.measures['tested_mib']:.0f} MiB), {test.errors} words left"
-    return Line("scrub coverage", f"≥ {COVERAGE:g}", seen, value >= COVERAGE and test.errors == 0)
+    result = f"{value:.4f} ({test.measures['tested_mib']:.0f} MiB), {test.errors} words left"
+    return Line("scrub coverage", f"≥ {COVERAGE:g}", result, value >= COVERAGE and test.errors == 0)
 
 
 def _killed(uuid: str, run: Callable[..., Report]) -> tuple[Line, Report]:
@@ -154,9 +154,9 @@ def _killed(uuid: str, run: Callable[..., Report]) -> tuple[Line, Report]:
     report = run(uuid, "quick", plan=plan)
     took = time.monotonic() - started
     met = report.verdict == Verdict.HUNG and not report.abandoned and took < KILLED_WITHIN_S
-    seen = f"{report.verdict} after {took:.1f} s, worker alive"
+    result = f"{report.verdict} after {took:.1f} s, worker alive"
     return Line(
-        "kill at the deadline", f"hung, < {KILLED_WITHIN_S:g} s", seen, met, "" if met else report.summary
+        "kill at the deadline", f"hung, < {KILLED_WITHIN_S:g} s", result, met, "" if met else report.summary
     ), report
 
 
@@ -204,13 +204,13 @@ def accept(uuid: str, run: Callable[..., Report]) -> tuple[list[Line], dict[str,
 def markdown(lines: Sequence[Line], report: Report, at: datetime) -> str:
     """A section for docs/measurements.md."""
     facts = report.facts
-    words = {True: "met", False: "**missed**", None: "not measured"}
+    marks = {True: "met", False: "**missed**", None: "not measured"}
     name = facts.name if facts else report.uuid
     head = "## GPU check on a device"
     if report.simulated:
         head += " (simulated: these figures say nothing about a device)"
     driver = f"driver {facts.driver_version}, CUDA {facts.cuda_version}, " if facts else ""
-    rows = [f"| {x.what} | {x.wanted} | {x.seen} | {words[x.met]} | {x.cause} |" for x in lines]
+    rows = [f"| {x.what} | {x.wanted} | {x.seen} | {marks[x.met]} | {x.cause} |" for x in lines]
     return "\n".join(
         [
             head,

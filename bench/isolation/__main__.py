@@ -100,7 +100,7 @@ class Node:
         self.home = folder
         config = {"home": str(folder), "environment": str(folder / "none"), "spares": 0}
         self.driver = LocalDriver(PoolConfig("bench", "local", config))
-        self.found: SandboxProbe = probe() if own else replace(probe(), network=None, network_reason="")
+        self.probe: SandboxProbe = probe() if own else replace(probe(), network=None, network_reason="")
         self.refs: list[WorkspaceRef] = []
 
     def start(self) -> tuple[Observation, float]:
@@ -118,33 +118,33 @@ class Node:
             app_token="app",
         )
         self.refs.append(ref)
-        local.probe = lambda: self.found  # type: ignore[attr-defined]  # what this machine is said to have
+        local.probe = lambda: self.probe  # type: ignore[attr-defined]  # what this machine is said to have
         begun = time.perf_counter()
         self.driver.ensure_started(spec, Placement((NodePlacement(self.driver.node_name),)))
         while True:
-            seen = self.driver.observe(ref)
-            if seen.state is ObservedState.RUNNING:
-                return seen, (time.perf_counter() - begun) * 1000
-            if seen.state is not ObservedState.STARTING:
-                raise SystemExit(f"bench.isolation: {seen.message} {seen.log_tail}")
+            observation = self.driver.observe(ref)
+            if observation.state is ObservedState.RUNNING:
+                return observation, (time.perf_counter() - begun) * 1000
+            if observation.state is not ObservedState.STARTING:
+                raise SystemExit(f"bench.isolation: {observation.message} {observation.log_tail}")
             time.sleep(0.002)
 
     def parts(self, ref: WorkspaceRef) -> dict[str, list[int]]:
         """The processes of a workspace by what they are."""
         folder = self.driver._dir(ref)
-        found: dict[str, list[int]] = {"pasta": [pid for pid, _ in network.ways_out(folder.path)]}
+        pids_by_kind: dict[str, list[int]] = {"pasta": [pid for pid, _ in network.ways_out(folder.path)]}
         owned = processes.scan(self.driver.instance, folder.name)
-        agent = next(one.pid for one in owned if one.is_agent)
-        for one in owned:
-            words = Path(f"/proc/{one.pid}/cmdline").read_bytes()
-            if one.pid == agent:
+        agent = next(process.pid for process in owned if process.is_agent)
+        for process in owned:
+            command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            if process.pid == agent:
                 kind = "agent"
-            elif b"agent.py" in words and b"bwrap" not in words:
+            elif b"agent.py" in command_line and b"bwrap" not in command_line:
                 kind = "relay"
             else:
-                kind = "bubblewrap" if b"bwrap" in words.split(b"\0")[0] else "app"
-            found.setdefault(kind, []).append(one.pid)
-        return found
+                kind = "bubblewrap" if b"bwrap" in command_line.split(b"\0")[0] else "app"
+            pids_by_kind.setdefault(kind, []).append(process.pid)
+        return pids_by_kind
 
     def close(self) -> None:
         for ref in self.refs:
@@ -179,9 +179,9 @@ def server(argv: list[str], folder: Path, port: int) -> Iterator[int]:
         while True:
             with (
                 contextlib.suppress(OSError),
-                contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as one,
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as stream,
             ):
-                one.connect()
+                stream.connect()
                 break
             if time.monotonic() > deadline:
                 raise SystemExit(f"bench.isolation: {argv[0]} does not listen, see {folder}")
@@ -239,14 +239,14 @@ def front_door(folder: Path, base: Path, auth_port: int, name: str) -> tuple[lis
 
 def small_ms(port: int, count: int) -> list[float]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    taken = []
+    durations = []
     for _ in range(count):
         begun = time.perf_counter()
         connection.request("GET", "/", headers={"Host": HOST})
         connection.getresponse().read()
-        taken.append((time.perf_counter() - begun) * 1000)
+        durations.append((time.perf_counter() - begun) * 1000)
     connection.close()
-    return taken
+    return durations
 
 
 def large_mib_s(port: int) -> float:
@@ -260,8 +260,8 @@ def large_mib_s(port: int) -> float:
     return 1024 / (time.perf_counter() - begun)
 
 
-def ways(folder: Path, shared: Node, own: Node, rounds: int) -> dict[str, Any]:
-    """Both ways to an app, alternating."""
+def measure_routes(folder: Path, shared: Node, own: Node, rounds: int) -> dict[str, Any]:
+    """Measure both routes to an app, alternating."""
     plain, _ = shared.start()
     apart, _ = own.start()
     state = shared.driver._dir(plain.ref).agent_state()
@@ -269,30 +269,32 @@ def ways(folder: Path, shared: Node, own: Node, rounds: int) -> dict[str, Any]:
     base = own.home / "local"
     name = socket_name(apart.endpoint)
     auth_port = free_port()
-    ways: dict[str, tuple[list[str], int]] = {
+    servers: dict[str, tuple[list[str], int]] = {
         "bare Traefik": traefik(folder, f"http://127.0.0.1:{state.port}"),
         "socket": front_door(folder, base, 0, name),
         "front door": front_door(folder, base, auth_port, name),
     }
-    small: dict[str, list[float]] = {way: [] for way in ways}
-    large: dict[str, list[float]] = {way: [] for way in ways}
+    small: dict[str, list[float]] = {route: [] for route in servers}
+    large: dict[str, list[float]] = {route: [] for route in servers}
     pids: dict[str, int] = {}
     with contextlib.ExitStack() as up:
         up.enter_context(server([sys.executable, "-c", AUTH, str(auth_port), name], folder, auth_port))
-        for way, (command, port) in ways.items():
-            pids[way] = up.enter_context(server(command, folder if way == "bare Traefik" else base, port))
+        for route, (command, port) in servers.items():
+            pids[route] = up.enter_context(server(command, folder if route == "bare Traefik" else base, port))
         for _ in range(rounds):
-            for way, (_, port) in ways.items():
+            for route, (_, port) in servers.items():
                 small_ms(port, 200)
-                small[way] += small_ms(port, 2000)
-                large[way].append(large_mib_s(port))
+                small[route] += small_ms(port, 2000)
+                large[route].append(large_mib_s(port))
         return {
-            "small_median_ms": {way: round(statistics.median(taken), 3) for way, taken in small.items()},
-            "small_p99_ms": {
-                way: round(sorted(taken)[len(taken) * 99 // 100], 3) for way, taken in small.items()
+            "small_median_ms": {
+                route: round(statistics.median(values), 3) for route, values in small.items()
             },
-            "large_mib_s": {way: round(statistics.median(taken)) for way, taken in large.items()},
-            "memory_mib": {way: round(pss_mib([pid]), 1) for way, pid in pids.items()},
+            "small_p99_ms": {
+                route: round(sorted(values)[len(values) * 99 // 100], 3) for route, values in small.items()
+            },
+            "large_mib_s": {route: round(statistics.median(values)) for route, values in large.items()},
+            "memory_mib": {route: round(pss_mib([pid]), 1) for route, pid in pids.items()},
         }
 
 
@@ -310,16 +312,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
         shared, own = Node(Path(folder, "shared"), own=False), Node(Path(folder, "own"), own=True)
         try:
-            report["way"] = ways(Path(folder), shared, own, options.rounds)
+            report["way"] = measure_routes(Path(folder), shared, own, options.rounds)
             print("way", report["way"], flush=True)
-            taken: dict[str, list[float]] = {"shared": [], "own": []}
+            starts_ms: dict[str, list[float]] = {"shared": [], "own": []}
             for _ in range(options.count):
                 for name, node in (("shared", shared), ("own", own)):
-                    taken[name].append(node.start()[1])
+                    starts_ms[name].append(node.start()[1])
                     if name == "shared":
                         node.close()
                         node.refs.clear()
-            report["start_ms"] = {name: round(statistics.median(each), 1) for name, each in taken.items()}
+            report["start_ms"] = {
+                name: round(statistics.median(durations), 1) for name, durations in starts_ms.items()
+            }
             print("start_ms", report["start_ms"], flush=True)
             parts: dict[str, list[int]] = {}
             for ref in own.refs:

@@ -53,12 +53,12 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def find_notebook_env(given: Path | None) -> Path:
-    named = given or os.environ.get("BERTH_TEST_NOTEBOOK_ENV") or ROOT / "var" / "environments" / "notebook"
-    found = Path(named).resolve()
-    if not (found / "bin" / "jupyter-lab").exists():
-        sys.exit(f"There is no jupyter-lab in {found}. Run `make bench`, which installs it.")
-    return found
+def find_notebook_env(chosen: Path | None) -> Path:
+    named = chosen or os.environ.get("BERTH_TEST_NOTEBOOK_ENV") or ROOT / "var" / "environments" / "notebook"
+    folder = Path(named).resolve()
+    if not (folder / "bin" / "jupyter-lab").exists():
+        sys.exit(f"There is no jupyter-lab in {folder}. Run `make bench`, which installs it.")
+    return folder
 
 
 def hub_environment() -> Path:

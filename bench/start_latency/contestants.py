@@ -104,9 +104,9 @@ class Contestant(ABC):
         """Ask that notebook for a kernel and wait until it answers; seconds."""
         url, headers = self.server()
         began = time.monotonic()
-        made = self.client.post(f"{url}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60)
-        made.raise_for_status()
-        wait_for_kernel_info(f"{url}/api/kernels/{made.json()['id']}/channels", headers)
+        reply = self.client.post(f"{url}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60)
+        reply.raise_for_status()
+        wait_for_kernel_info(f"{url}/api/kernels/{reply.json()['id']}/channels", headers)
         return time.monotonic() - began
 
     @abstractmethod
@@ -219,7 +219,7 @@ class Berth(Contestant):
         self.base = f"http://127.0.0.1:{self.port}"
         self.host = {"Host": f"localhost:{self.port}"}
         wait_for_200(self.client, f"{self.base}/healthz", self.host)
-        made = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "manage.py", "create_token", "admin"],
             env=self.environ,
             cwd=ROOT,
@@ -227,7 +227,7 @@ class Berth(Contestant):
             capture_output=True,
             text=True,
         )
-        self.authorization = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        self.authorization = {"Authorization": f"Bearer {process.stdout.strip()}"}
         self._wait_for_capacity()
         self._wait_for_spares()
 
@@ -258,11 +258,11 @@ class Berth(Contestant):
     def start(self) -> float:
         body = {"name": "bench", "team": "default", "template": "jupyterlab", "flavor": "cpu-large"}
         began = time.monotonic()
-        made = self.client.post(
+        response = self.client.post(
             f"{self.base}/api/v1/workspaces", json=body, headers={**self.host, **self.authorization}
         )
-        made.raise_for_status()
-        self.workspace = made.json()["id"]
+        response.raise_for_status()
+        self.workspace = response.json()["id"]
         url, sent = self.server()
         wait_for_200(self.client, f"{url}/api", sent)
         return time.monotonic() - began
@@ -273,8 +273,8 @@ class Berth(Contestant):
         self.client.delete(url, headers=headers).raise_for_status()
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            seen = self.client.get(url, headers=headers)
-            if seen.status_code == 404 or seen.json()["state"] == "terminated":
+            response = self.client.get(url, headers=headers)
+            if response.status_code == 404 or response.json()["state"] == "terminated":
                 self._wait_for_spares()
                 return
             time.sleep(0.1)

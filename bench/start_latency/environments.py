@@ -38,18 +38,20 @@ def main() -> int:
             took = portal.measure(
                 name, arguments.cell if name != arguments.environments[0] else "import json"
             )
-            words = "  ".join(f"{kind} {each:6.3f} s" for kind, each in zip(kinds, took, strict=True))
-            print(f"{f'run {number:2}' if number else 'warm-up'}  {name:16} {words}", file=sys.stderr)
+            durations = "  ".join(
+                f"{kind} {duration:6.3f} s" for kind, duration in zip(kinds, took, strict=True)
+            )
+            print(f"{f'run {number:2}' if number else 'warm-up'}  {name:16} {durations}", file=sys.stderr)
             if number:
-                for kind, each in zip(kinds, took, strict=True):
-                    seconds[kind][name].append(each)
-    for kind, found in seconds.items():
-        first = statistics.median(found[arguments.environments[0]])
+                for kind, duration in zip(kinds, took, strict=True):
+                    seconds[kind][name].append(duration)
+    for kind, by_environment in seconds.items():
+        first = statistics.median(by_environment[arguments.environments[0]])
         # The first one's cell imports nothing.
         compared = kind != kinds[-1]
         beside = f"   this / {arguments.environments[0]}" if compared else ""
         print(f"\n{kind:16} {'min':>7} {'median':>8} {'max':>8}{beside}")
-        for name, values in found.items():
+        for name, values in by_environment.items():
             median = statistics.median(values)
             beside = f"   {median / first:.2f}" if compared else ""
             print(f"{name:16} {min(values):7.3f} {median:8.3f} {max(values):8.3f}{beside}")
@@ -82,15 +84,15 @@ class Portal:
 
     def measure(self, environment: str, cell: str) -> tuple[float, float, float]:
         """Seconds until JupyterLab's `/api` answers, then until a kernel does, then until a cell has run."""
-        asked = self.arguments
-        body = {"name": "bench", "team": asked.team, "template": "jupyterlab", "flavor": asked.flavor}
+        arguments = self.arguments
+        body = {"name": "bench", "team": arguments.team, "template": "jupyterlab", "flavor": arguments.flavor}
         sent = {"Host": f"{self.host}:{self.port}", **self.token}
         began = time.monotonic()
-        made = self.client.post(
+        response = self.client.post(
             f"{self.base}/api/v1/workspaces", json={**body, "environment": environment}, headers=sent
         )
-        made.raise_for_status()
-        workspace = made.json()["id"]
+        response.raise_for_status()
+        workspace = response.json()["id"]
         inside = {**self.token, "Host": f"ws-{workspace.replace('-', '')}.{self.host}:{self.port}"}
         try:
             wait_for_200(self.client, f"{self.base}/api", inside)
@@ -103,40 +105,43 @@ class Portal:
 
     def _first_cell(self, inside: dict[str, str], cell: str) -> tuple[float, float]:
         began = time.monotonic()
-        made = self.client.post(f"{self.base}/api/kernels", json={"name": "python3"}, headers=inside)
-        made.raise_for_status()
-        address = f"ws://{inside['Host']}/api/kernels/{made.json()['id']}/channels"
+        response = self.client.post(f"{self.base}/api/kernels", json={"name": "python3"}, headers=inside)
+        response.raise_for_status()
+        address = f"ws://{inside['Host']}/api/kernels/{response.json()['id']}/channels"
         plug = socket.create_connection((httpx.URL(self.base).host, self.port), timeout=PATIENCE_S)
         with connect(
             address, sock=plug, additional_headers=self.token, max_size=None, open_timeout=60
-        ) as way:
-            self._ask(way, "kernel_info", {})
+        ) as connection:
+            self._ask(connection, "kernel_info", {})
             kernel = time.monotonic() - began
             content = {"code": cell, "silent": False, "store_history": False, "allow_stdin": False}
             began = time.monotonic()
-            answer = self._ask(way, "execute", content)
+            answer = self._ask(connection, "execute", content)
             ran = time.monotonic() - began
         if answer["status"] != "ok":
             raise RuntimeError(f"the cell went wrong: {answer.get('ename')}: {answer.get('evalue')}")
         return kernel, ran
 
-    def _ask(self, way: ClientConnection, what: str, content: dict[str, object]) -> dict[str, str]:
+    def _ask(self, connection: ClientConnection, request: str, content: dict[str, object]) -> dict[str, str]:
         """Send a request on the shell channel; the content of its reply."""
         named = secrets.token_hex(8)
-        header = {"msg_id": named, "msg_type": f"{what}_request", "session": "bench", "username": ""}
+        header = {"msg_id": named, "msg_type": f"{request}_request", "session": "bench", "username": ""}
         message = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}}
-        way.send(json.dumps({**message, "content": content, "channel": "shell", "buffers": []}))
+        connection.send(json.dumps({**message, "content": content, "channel": "shell", "buffers": []}))
         while True:
-            got = json.loads(way.recv(timeout=PATIENCE_S))
-            if got["msg_type"] == f"{what}_reply" and got["parent_header"].get("msg_id") == named:
-                found: dict[str, str] = got["content"]
-                return found
+            incoming = json.loads(connection.recv(timeout=PATIENCE_S))
+            if (
+                incoming["msg_type"] == f"{request}_reply"
+                and incoming["parent_header"].get("msg_id") == named
+            ):
+                reply: dict[str, str] = incoming["content"]
+                return reply
 
     def _wait_until_gone(self, workspace: str, sent: dict[str, str]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            seen = self.client.get(f"{self.base}/api/v1/workspaces/{workspace}", headers=sent)
-            if seen.status_code == 404 or seen.json()["state"] == "terminated":
+            response = self.client.get(f"{self.base}/api/v1/workspaces/{workspace}", headers=sent)
+            if response.status_code == 404 or response.json()["state"] == "terminated":
                 time.sleep(self.arguments.pause)
                 return
             time.sleep(0.1)

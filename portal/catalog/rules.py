@@ -101,7 +101,7 @@ def _are_mounts(value: Any) -> bool:
         return False
     if not all(isinstance(entry, str) and mounts.WORD.fullmatch(entry) for entry in value):
         return False
-    return len({mounts.inside(entry) for entry in value}) == len(value)
+    return len({mounts.path_inside(entry) for entry in value}) == len(value)
 
 
 def _argv(argv: Any, problems: Problems) -> None:

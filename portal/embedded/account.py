@@ -29,7 +29,7 @@ from provisioning import workspace_uids
 from provisioning.handover import hand_over, owner_of, renew
 from provisioning.service import database_place, trial
 from provisioning.service.confinement import Needs, plan
-from provisioning.service.door_account import Unusable
+from provisioning.service.door_account import AccountUnusable
 from provisioning.service.environ import ROOT, bare_environ
 from provisioning.service.program import Program, python_places
 from provisioning.service.supervisor import LAUNCHER
@@ -142,26 +142,26 @@ def choose(
 ) -> Account | None:
     """Return the account of the services after testing it; None if they run as the current user.
 
-    Changes nothing outside the account's private folder. Raises `Unusable`.
+    Changes nothing outside the account's private folder. Raises `AccountUnusable`.
     """
     if os.geteuid() != 0 or instance.services_uid == 0:
         return None
     doors = Doors.of_instance(instance, environ, caddy)
     account = Account(instance, environ, instance.services_uid, redis_server, doors)
     if workspace_uids.is_for_workspaces(account.uid, environ):
-        raise Unusable(f"BERTH_SERVICES_UID is one of {workspace_uids.VARIABLE}; choose another")
+        raise AccountUnusable(f"BERTH_SERVICES_UID is one of {workspace_uids.VARIABLE}; choose another")
     try:
         _check_database(instance, environ)
         for file in named_files(environ):
             if not file.exists():
                 # The account that creates it later may make it readable only by root.
-                raise Unusable(f"{file}, set in a setting, does not exist")
+                raise AccountUnusable(f"{file}, set in a setting, does not exist")
         if owner_of(account.folder) != account.uid:
             renew(account.folder, account.uid)
         _try(account)
         doors.attempt()
     except OSError as error:
-        raise Unusable(str(error)) from error
+        raise AccountUnusable(str(error)) from error
     return account
 
 
@@ -170,21 +170,23 @@ def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
     folder = instance.home / database_place.FOLDER
     for path in (database_place.place(instance.home), folder, instance.redis_dir):
         if path.is_symlink():
-            raise Unusable(f"{path} is a link; replace it with its target")
+            raise AccountUnusable(f"{path} is a link; replace it with its target")
     if not url:
         return
     if urlsplit(url).scheme == "sqlite":
-        raise Unusable("DATABASE_URL is a file; unset it to use the file in BERTH_HOME")
+        raise AccountUnusable("DATABASE_URL is a file; unset it to use the file in BERTH_HOME")
     if not urlsplit(url).hostname or "host=/" in url or "%2f" in url.lower():
-        raise Unusable("DATABASE_URL is a socket, which checks users of this machine; use a network address")
+        raise AccountUnusable(
+            "DATABASE_URL is a socket, which checks users of this machine; use a network address"
+        )
     personal = Path(environ.get("HOME") or "/")
     for name in (".pgpass", ".pg_service.conf", ".postgresql"):
         if (personal / name).exists():
-            raise Unusable(f"only root can read {personal / name}; set the password in DATABASE_URL")
+            raise AccountUnusable(f"only root can read {personal / name}; set the password in DATABASE_URL")
 
 
 def _try(account: Account) -> None:
-    """Test as the account whether everything that services need is accessible. Raises `Unusable`."""
+    """Test as the account whether everything that services need is accessible. Raises `AccountUnusable`."""
     web, redis = account.needs("web"), account.needs("redis")
     needs = Needs(
         reads=(*web.reads, *redis.reads),
@@ -207,7 +209,7 @@ def _try(account: Account) -> None:
         launcher=LAUNCHER,
     )
     if why:
-        raise Unusable(why)
+        raise AccountUnusable(why)
 
 
 def take_back(instance: Instance, doors: Doors) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 
-from provisioning.heartbeat import PULSE_INTERVAL_S, Pulse
+from provisioning.heartbeat import PULSE_INTERVAL_S, Heartbeat
 
 
 class PulsingScheduler(PersistentScheduler):
@@ -19,7 +19,7 @@ class PulsingScheduler(PersistentScheduler):
         super().__init__(*args, **kwargs)
         self.max_interval: float = min(float(self.max_interval), PULSE_INTERVAL_S)
         name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
-        self._pulse = Pulse(self.app.conf.broker_url, f"beat@{name}")
+        self._heartbeat = Heartbeat(self.app.conf.broker_url, f"beat@{name}")
         self._shown_at = float("-inf")
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
@@ -27,11 +27,11 @@ class PulsingScheduler(PersistentScheduler):
         now = time.monotonic()
         if now - self._shown_at >= PULSE_INTERVAL_S:
             self._shown_at = now
-            self._pulse.show()
+            self._heartbeat.show()
         wait_s: float = super().tick(*args, **kwargs)
         return wait_s
 
     def close(self) -> None:
         """Write the schedule and delete the heartbeat."""
         super().close()
-        self._pulse.withdraw()
+        self._heartbeat.withdraw()

@@ -66,9 +66,9 @@ class Doors:
         return Needs(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
 
     def attempt(self) -> None:
-        """Test whether the doors could run as the account. Changes nothing. Raises `Unusable`."""
+        """Test whether the doors could run as the account. Changes nothing. Raises `AccountUnusable`."""
         if self.account.uid == self.services:
-            raise door_account.Unusable(f"{door_uid.VARIABLE} is BERTH_SERVICES_UID; choose another")
+            raise door_account.AccountUnusable(f"{door_uid.VARIABLE} is BERTH_SERVICES_UID; choose another")
         instance = self.instance
         ports = [instance.port]
         if instance.nodes_address:

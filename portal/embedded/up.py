@@ -137,7 +137,7 @@ class Up:
                 redis_server=binaries.redis_server,
                 caddy=binaries.caddy,
             )
-        except account.Unusable as why:
+        except account.AccountUnusable as why:
             chosen = None
             self._console.say(
                 f"  ! {'Services':<{LABEL_WIDTH}} run as root: {why}. Set BERTH_SERVICES_UID=0 to keep root."

@@ -91,7 +91,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
         measures=_measures(tests, run, _software(report), _memory_metric(report)) | _own(report),
-        between_peers=tuple(pair for test in tests for pair in wrong_pairs.of(test.detail, own=False)),
+        between_peers=tuple(pair for test in tests for pair in wrong_pairs.pairs_of(test.detail, own=False)),
         unjudged=counts == CheckVerdict.DEGRADED and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
             finding.code.startswith(HEALTH_OF_THE_GPU) and finding.severity in (Severity.FAIL, Severity.HUNG)
@@ -190,7 +190,7 @@ def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
         raise Unsound("a simulated report says nothing about a device")
     try:
         for test in report["tests"]:
-            wrong_pairs.of(test["detail"], own=False)
+            wrong_pairs.pairs_of(test["detail"], own=False)
     except (KeyError, TypeError, ValueError) as error:
         raise Unsound("it names pairs of devices as no check does") from error
     return report

@@ -308,7 +308,8 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         egress=reach,
         next_egress=next_reach,
         folders=[
-            (mounts.inside(mount), mount.endswith(mounts.WRITABLE)) for mount in workspace.template.mounts
+            (mounts.path_inside(mount), mount.endswith(mounts.WRITABLE))
+            for mount in workspace.template.mounts
         ],
         environment=_environment_words(workspace),
         uses_home=workspace.state != State.TERMINATED and not workspace.simulated and own,

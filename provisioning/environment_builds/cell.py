@@ -53,7 +53,7 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CellLimits:
     """Limits of a build: time until `deadline` (monotonic), disk, and CPU and memory as for a workspace.
 
     `keep_free_mib` of the disk remain free for workspaces.
@@ -67,7 +67,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CellMount:
     """A folder or file visible to a step: `outside` on the host, `inside` in the sandbox."""
 
     outside: str
@@ -76,11 +76,11 @@ class Shown:
 
 
 @dataclass(slots=True)
-class Step:
+class CellStep:
     """One program to run. `foreign`: it may run code of packages."""
 
     argv: Sequence[str]
-    shown: Sequence[Shown]
+    shown: Sequence[CellMount]
     env: Mapping[str, str] = field(default_factory=dict)
     index: bool = False
     foreign: bool = False
@@ -93,7 +93,7 @@ class Cell:
     folder: Path
     sandbox: SandboxProbe
     host: cgroups.CgroupHost
-    limits: Limits
+    limits: CellLimits
     bases: tuple[str, ...]
     python: str
     watched: list[Path] = field(default_factory=list)
@@ -134,8 +134,8 @@ class Cell:
         """Create the folders of the build. Raises `OSError`."""
         (self.folder / "etc").mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in {self.tmp(foreign=False), self.tmp(foreign=True)}:
-            for each in (path, path / "home"):
-                each.mkdir(mode=0o700, exist_ok=True)
+            for folder in (path, path / "home"):
+                folder.mkdir(mode=0o700, exist_ok=True)
         self.give(self.tmp(foreign=True))
         for name, text in etc_files(USER, USER, system_hosts="", resolv_conf="").items():
             (self.folder / "etc" / name).write_text(text)
@@ -143,12 +143,12 @@ class Cell:
         cgroups.remove(cgroups.paths(self.host, GROUP))
 
     def run(
-        self, step: Step, on_line: Callable[[str], object], going_on: Callable[[], object]
+        self, step: CellStep, on_line: Callable[[str], object], check_limits: Callable[[], object]
     ) -> tuple[int, list[str]]:
         """Run a step to its end; return exit code and last lines. Raises `BuildError` if a limit is exceeded.
 
-        `going_on` is called regularly and aborts the step by raising. All processes of the step have ended
-        when this returns.
+        `check_limits` is called regularly and aborts the step by raising. All processes of the step have
+        ended when this returns.
         """
         groups: tuple[Path, ...] = ()
         if self.host.version:
@@ -157,9 +157,9 @@ class Cell:
             )
         lines: list[str] = []
         try:
-            with self._started(step, groups) as process:
+            with self._start(step, groups) as process:
                 try:
-                    self._follow(process, lines, on_line, going_on)
+                    self._follow(process, lines, on_line, check_limits)
                 finally:
                     self._end(process, groups)
             if process.returncode and cgroups.oom_kills(groups):
@@ -175,7 +175,7 @@ class Cell:
     # -- parts ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _started(self, step: Step, groups: Sequence[Path]):  # type: ignore[no-untyped-def]
+    def _start(self, step: CellStep, groups: Sequence[Path]):  # type: ignore[no-untyped-def]
         env = {
             "HOME": f"{self.temporary}/home",
             "TMPDIR": self.temporary,
@@ -217,10 +217,10 @@ class Cell:
                 process.stdin.close()
             yield process
 
-    def _argv(self, step: Step, env: Mapping[str, str], mounts: list[Mount] | None) -> list[str]:
+    def _argv(self, step: CellStep, env: Mapping[str, str], mounts: list[Mount] | None) -> list[str]:
         """Return the sandbox's command line. `mounts` collects bind mounts for access by another user."""
-        found = self.sandbox
-        bwrap = found.bwrap
+        sandbox = self.sandbox
+        bwrap = sandbox.bwrap
         if mounts is not None:
             bwrap, of_program = staging.staged_program(bwrap)
             mounts += of_program
@@ -232,9 +232,9 @@ class Cell:
                 source = str(mounts[-1]["target"])
             return ["--bind" if writable else "--ro-bind", source, inside]
 
-        argv = [bwrap, *namespace_argv(disable_userns=found.disable_userns, own_network=True)]
+        argv = [bwrap, *namespace_argv(disable_userns=sandbox.disable_userns, own_network=True)]
         argv += ["--die-with-parent", "--hostname", USER]
-        if found.seccomp:
+        if sandbox.seccomp:
             argv += ["--seccomp", "{seccomp}"]
         argv += system_argv(system_folders())
         for path in ETC_SHARED:
@@ -266,7 +266,7 @@ class Cell:
         process: subprocess.Popen[bytes],
         lines: list[str],
         on_line: Callable[[str], object],
-        going_on: Callable[[], object],
+        check_limits: Callable[[], object],
     ) -> None:
         """Read the output until its end, and enforce the limits meanwhile."""
         assert process.stdout is not None
@@ -277,12 +277,12 @@ class Cell:
                 data = os.read(descriptor, 65536)
                 if not data:
                     break
-                *whole, rest = (rest + data).split(b"\n")
+                *complete, rest = (rest + data).split(b"\n")
                 if len(rest) > MAX_LINE:
-                    whole, rest = [*whole, rest], b""
-                for each in whole:
-                    self._line(each, lines, on_line)
-            going_on()
+                    complete, rest = [*complete, rest], b""
+                for line in complete:
+                    self._line(line, lines, on_line)
+            check_limits()
             if time.monotonic() > self.limits.deadline:
                 raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
             if time.monotonic() - looked > wait:
@@ -301,8 +301,8 @@ class Cell:
 
     def check_disk(self) -> None:
         """Raise `BuildError` if the build exceeds its disk limit, or the disk is nearly full."""
-        taken = sum(size_kib(path) for path in (*self.watched, self.folder)) >> 10
-        if taken > self.limits.disk_mib:
+        used_mib = sum(size_kib(path) for path in (*self.watched, self.folder)) >> 10
+        if used_mib > self.limits.disk_mib:
             raise BuildError(
                 BuildFailure.TOO_LARGE,
                 f"The build takes more than the {self.limits.disk_mib} MiB that it may. Leave packages out.",

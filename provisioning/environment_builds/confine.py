@@ -37,11 +37,11 @@ def main() -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
-    words = {}
+    descriptors = {}
     for name, path in plan["files"].items():
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         os.set_inheritable(descriptor, True)
-        words[f"{{{name}}}"] = str(descriptor)
+        descriptors[f"{{{name}}}"] = str(descriptor)
     if plan["user"]:
         sys.path.insert(0, plan["code"])
         import as_user  # type: ignore[import-not-found,unused-ignore]
@@ -50,7 +50,7 @@ def main() -> None:
         end_with(parent)  # changing the user resets the parent-death signal
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    argv = [words.get(word, word) for word in plan["argv"]]
+    argv = [descriptors.get(argument, argument) for argument in plan["argv"]]
     try:
         os.execve(argv[0], argv, plan["env"])
     except OSError as error:

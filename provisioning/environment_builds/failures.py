@@ -107,30 +107,30 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
     code = next((code for code, signs in _SIGNS if any(sign in text for sign in signs)), None)
     if code is None:
         code = BuildFailure.RESOLUTION_FAILED if resolving else BuildFailure.BUILD_FAILED
-    said = error_lines(lines)
-    line = said[0] if said else ""
+    causes = error_lines(lines)
+    line = causes[0] if causes else ""
     if code is BuildFailure.INDEX_UNREACHABLE:
         # The last cause has the status or the reason; earlier ones only say that something failed.
         signs = dict(_SIGNS)[code]
-        line = next((each for each in reversed(said) if any(sign in each for sign in signs)), line)
-    if code is BuildFailure.RESOLUTION_FAILED and _NO_SUCH_PACKAGE.search(" ".join(said)):
+        line = next((cause for cause in reversed(causes) if any(sign in cause for sign in signs)), line)
+    if code is BuildFailure.RESOLUTION_FAILED and _NO_SUCH_PACKAGE.search(" ".join(causes)):
         code = BuildFailure.NO_SUCH_PACKAGE
-    words = _WORDS[code]
-    if code is not BuildFailure.DISK_FULL and said:
-        words = f"{words} uv said: {' '.join(said)[:1500]}"
-    at_fault = 0 if code is BuildFailure.INDEX_UNREACHABLE else line_of(said, source)
-    return BuildError(code, words, source_line=at_fault, log_line=line)
+    message = _WORDS[code]
+    if code is not BuildFailure.DISK_FULL and causes:
+        message = f"{message} uv said: {' '.join(causes)[:1500]}"
+    at_fault = 0 if code is BuildFailure.INDEX_UNREACHABLE else line_of(causes, source)
+    return BuildError(code, message, source_line=at_fault, log_line=line)
 
 
-def of_its_own_lock(error: BuildError) -> BuildError:
+def own_lock_error(error: BuildError) -> BuildError:
     """Return the error for a failed installation of a lock that Berth resolved. The list is not at fault if
     the index lacks a package that it listed itself, which can happen with several copies of an index."""
     if error.code not in (BuildFailure.RESOLUTION_FAILED, BuildFailure.NO_SUCH_PACKAGE):
         return error
-    words = "The package index of the node lacks what it has named itself. This is tried again by itself."
+    message = "The package index of the node lacks what it has named itself. This is tried again by itself."
     if error.log_line:
-        words = f"{words} uv said: {error.log_line}"
-    return BuildError(BuildFailure.INDEX_UNREACHABLE, words, log_line=error.log_line)
+        message = f"{message} uv said: {error.log_line}"
+    return BuildError(BuildFailure.INDEX_UNREACHABLE, message, log_line=error.log_line)
 
 
 def error_lines(lines: Sequence[str]) -> list[str]:
@@ -141,22 +141,22 @@ def error_lines(lines: Sequence[str]) -> list[str]:
     )
     if start is None:
         return [line.strip() for line in lines if line.strip()][-1:]
-    said = [line.strip() for line in lines[start:] if line.strip()][:40]
-    first = next((number for number, line in enumerate(said) if line.startswith("cause:")), len(said))
-    causes = [line.removeprefix("cause:").strip() for line in said[first:]]
-    return causes or said
+    message = [line.strip() for line in lines[start:] if line.strip()][:40]
+    first = next((number for number, line in enumerate(message) if line.startswith("cause:")), len(message))
+    causes = [line.removeprefix("cause:").strip() for line in message[first:]]
+    return causes or message
 
 
-def line_of(said: Sequence[str], source: Sequence[tuple[int, str]]) -> int:
+def line_of(causes: Sequence[str], source: Sequence[tuple[int, str]]) -> int:
     """Return the line number of the requirement that an error names, or 0."""
-    text = "\n".join(said).lower()
-    for number, requirement in sorted(source, key=lambda each: -len(each[1].strip())):
+    text = "\n".join(causes).lower()
+    for number, requirement in sorted(source, key=lambda entry: -len(entry[1].strip())):
         if "=" in requirement and requirement.strip().lower() in text:
             return number
-    words = set(re.findall(r"[a-z0-9][a-z0-9._-]*", re.sub(r"[_.]", "-", text)))
-    words |= {word.split("==")[0] for word in words}
+    names = set(re.findall(r"[a-z0-9][a-z0-9._-]*", re.sub(r"[_.]", "-", text)))
+    names |= {name.split("==")[0] for name in names}
     for number, requirement in source:
-        found = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
-        if found and re.sub(r"[-_.]+", "-", found[1]).lower() in words:
+        match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+        if match and re.sub(r"[-_.]+", "-", match[1]).lower() in names:
             return number
     return 0

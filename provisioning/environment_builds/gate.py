@@ -20,7 +20,7 @@ PORT = 8901
 
 
 @contextlib.contextmanager
-def opened(index: PackageIndex, folder: Path) -> Iterator[Path]:
+def open_gate(index: PackageIndex, folder: Path) -> Iterator[Path]:
     """Run a proxy to the index within the context and yield its socket. Raises `OSError`."""
     path = folder / "index.sock"
     listener = socket.socket(socket.AF_UNIX)

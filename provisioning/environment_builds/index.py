@@ -49,27 +49,27 @@ class PackageIndex:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+        hosts: dict[str, None] = {}
         for url in (*self.urls, *self.links):
             parts = urlsplit(url)
             if parts.scheme in ("http", "https") and parts.hostname:
-                found[parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"] = None
-                found.update(dict.fromkeys(_hosts_of_files(parts.hostname)))
-        return (*found, *(host for host in self.more_hosts if host not in found))
+                hosts[parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"] = None
+                hosts.update(dict.fromkeys(_hosts_of_files(parts.hostname)))
+        return (*hosts, *(host for host in self.more_hosts if host not in hosts))
 
     @property
     def folders(self) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+        folders: dict[str, None] = {}
         for url in (*self.urls, *self.links):
             if (path := _path_of(url)) and Path(path).exists():
                 # Index pages may link to files beside the index, as in the usual layout.
                 parent = str(Path(path).parent)
-                found[parent if url in self.urls and parent.count("/") > 1 else path] = None
-        return tuple(found)
+                folders[parent if url in self.urls and parent.count("/") > 1 else path] = None
+        return tuple(folders)
 
     def networks(self) -> tuple[str, ...]:
         """Private addresses of the configured hosts: an index is often in a private network."""
-        found: dict[str, None] = {}
+        networks: dict[str, None] = {}
         for host in self.hosts:
             name, _, port = host.partition(":")
             if name.startswith("*"):
@@ -81,24 +81,24 @@ class PackageIndex:
             for entry in entries:
                 address = ipaddress.ip_address(str(entry[4][0]).partition("%")[0])
                 if address.is_private and not address.is_loopback and not address.is_link_local:
-                    found[str(address)] = None
-        return tuple(found)
+                    networks[str(address)] = None
+        return tuple(networks)
 
     def environ(self) -> dict[str, str]:
         """Return uv's variables. Code of packages that are built from source can read passwords in them."""
         # uv queries its default index last.
-        found = {"UV_DEFAULT_INDEX": self.urls[-1], **dict(self.patience)}
+        variables = {"UV_DEFAULT_INDEX": self.urls[-1], **dict(self.patience)}
         if self.urls[1:]:
-            found["UV_INDEX"] = " ".join(self.urls[:-1])
-            found["UV_INDEX_STRATEGY"] = "unsafe-best-match" if self.merged else "first-index"
+            variables["UV_INDEX"] = " ".join(self.urls[:-1])
+            variables["UV_INDEX_STRATEGY"] = "unsafe-best-match" if self.merged else "first-index"
         if self.links:
-            found["UV_FIND_LINKS"] = " ".join(self.links)
+            variables["UV_FIND_LINKS"] = " ".join(self.links)
         if self.certificates:
-            found["SSL_CERT_FILE"] = self.certificates
-        return found
+            variables["SSL_CERT_FILE"] = self.certificates
+        return variables
 
 
-def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
+def configured_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
     """Return the index configured on this node. Raises `BuildError` for an invalid setting."""
     environ = os.environ if environ is None else environ
     pip = _pip_settings(environ)
@@ -107,9 +107,9 @@ def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
     if named := _words(environ.get("BERTH_NODE_PACKAGE_INDEX", "")):
         urls = named
     elif uv := environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or environ.get("UV_INDEX"):
-        more = environ.get("UV_INDEX") or environ.get("UV_EXTRA_INDEX_URL") or ""
+        extra = environ.get("UV_INDEX") or environ.get("UV_EXTRA_INDEX_URL") or ""
         last = _default_index()[0] if uv == environ.get("UV_INDEX") else uv
-        urls = [*(word.partition("=")[2] if _is_named(word) else word for word in _words(more)), last]
+        urls = [*(url.partition("=")[2] if _is_named(url) else url for url in _words(extra)), last]
     else:
         urls = [*_words(pip.get("extra-index-url", "")), pip.get("index-url") or _default_index()[0]]
         merged = True
@@ -118,13 +118,13 @@ def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
         try:
             host_rule(host)
         except ValueError as error:
-            raise _unusable(f"BERTH_NODE_PACKAGE_HOSTS: {error}") from None
+            raise _setting_error(f"BERTH_NODE_PACKAGE_HOSTS: {error}") from None
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "file"):
-            raise _unusable(f"The package index {_without_password(url)} is no address")
-    given = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
-    certificates = next((path for path in (given, *CERTIFICATES) if path and Path(path).is_file()), "")
+            raise _setting_error(f"The package index {_mask_password(url)} is no address")
+    configured = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
+    certificates = next((path for path in (configured, *CERTIFICATES) if path and Path(path).is_file()), "")
     patience = tuple(
         (name, _number(environ.get(setting, ""), default)) for name, (setting, default) in PATIENCE.items()
     )
@@ -141,7 +141,7 @@ def _default_index() -> tuple[str, str]:
     try:
         from pip._internal.models.index import PyPI
     except ImportError:
-        raise _unusable("This node has no pip, whose default index would be asked") from None
+        raise _setting_error("This node has no pip, whose default index would be asked") from None
     return str(PyPI.simple_url), str(PyPI.file_storage_domain)
 
 
@@ -154,9 +154,9 @@ def _hosts_of_files(host: str) -> tuple[str, ...]:
     return (files,) if urlsplit(url).hostname == host else ()
 
 
-def _is_named(word: str) -> bool:
+def _is_named(entry: str) -> bool:
     """Return whether the word is uv's `name=address`."""
-    return "=" in word and "://" not in word.partition("=")[0]
+    return "=" in entry and "://" not in entry.partition("=")[0]
 
 
 def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -175,7 +175,7 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     elif chosen:
         files.append(Path(chosen))
     parser = configparser.RawConfigParser()
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for file in files:
         try:
             parser.read(file)
@@ -183,11 +183,11 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
             continue
     for section in ("global", "install"):
         if parser.has_section(section):
-            found.update({key.replace("_", "-"): " ".join(v.split()) for key, v in parser.items(section)})
+            settings.update({key.replace("_", "-"): " ".join(v.split()) for key, v in parser.items(section)})
     for key in ("index-url", "extra-index-url", "find-links", "cert"):
         if value := environ.get(f"PIP_{key.upper().replace('-', '_')}"):
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def _words(text: str) -> list[str]:
@@ -202,9 +202,9 @@ def _path_of(url: str) -> str:
     return unquote(parts.path) if parts.scheme == "file" else ""
 
 
-def _without_password(url: str) -> str:
+def _mask_password(url: str) -> str:
     return url.rpartition("@")[2] if "@" in url else url
 
 
-def _unusable(what: str) -> BuildError:
-    return BuildError(BuildFailure.INDEX_UNREACHABLE, f"{what}. Correct the settings of the node.")
+def _setting_error(problem: str) -> BuildError:
+    return BuildError(BuildFailure.INDEX_UNREACHABLE, f"{problem}. Correct the settings of the node.")

@@ -59,16 +59,16 @@ def main() -> int:
 
 
 def look(node: Path, name: str, version: str) -> int:
-    done = run(node, "view", f"{name}@{version or 'latest'}", "version", "dist.integrity", "--json")
-    sys.stdout.write(done.stderr)
+    result = run(node, "view", f"{name}@{version or 'latest'}", "version", "dist.integrity", "--json")
+    sys.stdout.write(result.stderr)
     try:
-        found = json.loads(done.stdout)
-        found = found[-1] if isinstance(found, list) else found
-        print("locked", found["version"], found["dist.integrity"])
+        details = json.loads(result.stdout)
+        details = details[-1] if isinstance(details, list) else details
+        print("locked", details["version"], details["dist.integrity"])
     except (ValueError, KeyError, IndexError, TypeError):
-        print(done.stdout)
-        return done.returncode or 1
-    return done.returncode
+        print(result.stdout)
+        return result.returncode or 1
+    return result.returncode
 
 
 def install(node: Path, target: Path, name: str, version: str, integrity: str) -> int:
@@ -84,11 +84,13 @@ def install(node: Path, target: Path, name: str, version: str, integrity: str) -
         inside = package / folder
         if folder and (code := npm(node, "install", "--omit=dev", folder=inside)):
             return code
-        there = [one for one in modules if any((at / one).exists() for at in modules_of(inside))]
-        for one in there:
-            print(f"compiling {one}", flush=True)
+        native = [
+            module for module in modules if any((place / module).exists() for place in modules_of(inside))
+        ]
+        for module in native:
+            print(f"compiling {module}", flush=True)
             if code := npm(
-                node, "rebuild", "--ignore-scripts=false", one, folder=inside if folder else target
+                node, "rebuild", "--ignore-scripts=false", module, folder=inside if folder else target
             ):
                 return code
     for link, goal in LINKS.get(name, ()):
@@ -104,7 +106,7 @@ def install(node: Path, target: Path, name: str, version: str, integrity: str) -
 
 def modules_of(folder: Path) -> tuple[Path, ...]:
     """Return the folders that may contain a package's modules: its own, and those beside it."""
-    return (folder / "node_modules", *(each for each in folder.parents if each.name == "node_modules"))
+    return (folder / "node_modules", *(parent for parent in folder.parents if parent.name == "node_modules"))
 
 
 def npm(node: Path, *arguments: str, folder: Path | None = None) -> int:
@@ -119,9 +121,9 @@ def command(node: Path, *arguments: str) -> list[str]:
     program = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     quiet = ("--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=error",
              "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000")  # fmt: skip
-    first, *rest = arguments
-    scripts = [] if any(each.startswith("--ignore-scripts") for each in rest) else ["--ignore-scripts"]
-    return [str(node / "bin" / "node"), str(program), first, *quiet, *scripts, *rest]
+    name, *options = arguments
+    scripts = [] if any(option.startswith("--ignore-scripts") for option in options) else ["--ignore-scripts"]
+    return [str(node / "bin" / "node"), str(program), name, *quiet, *scripts, *options]
 
 
 def environ(node: Path) -> dict[str, str]:

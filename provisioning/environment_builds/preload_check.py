@@ -33,24 +33,24 @@ def main() -> None:
     own = [*recipe["kernel_modules"], *recipe["modules"]]
     answer = run("--extensions", recipe)
     more = answer if isinstance(answer, list) else []
-    found = {"possible": True, "modules": more}
+    preload = {"possible": True, "modules": more}
     if not run("--import", [*own, *more]):
-        found = {"possible": run("--import", own) is True, "modules": []}
-    Path(sys.argv[1]).write_text(json.dumps(found))
+        preload = {"possible": run("--import", own) is True, "modules": []}
+    Path(sys.argv[1]).write_text(json.dumps(preload))
 
 
-def run(what: str, argument: object) -> object:
+def run(mode: str, argument: object) -> object:
     """Return the last line of this program's output in a separate process, or None on failure."""
     try:
-        done = subprocess.run(
-            [sys.executable, __file__, what, json.dumps(argument)],
+        process = subprocess.run(
+            [sys.executable, __file__, mode, json.dumps(argument)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=TIMEOUT_S,
             check=True,
         )
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
 

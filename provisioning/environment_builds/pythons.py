@@ -41,37 +41,37 @@ class Python:
 
 def find(wanted: str, *, uv: str, downloads: Path) -> Python:
     """Return the newest interpreter of a version such as 3.12, preferably the node's. Raises `BuildError`."""
-    found = installed(uv, downloads)
-    good = [python for python in found if python.minor == wanted]
+    available = installed_pythons(uv, downloads)
+    good = [python for python in available if python.minor == wanted]
     if not good and os.environ.get(DOWNLOADS) == "1":
         _download(wanted, uv, downloads)
-        good = [python for python in installed(uv, downloads) if python.minor == wanted]
+        good = [python for python in installed_pythons(uv, downloads) if python.minor == wanted]
     if good:
         return good[0]
-    there = ", ".join(sorted({python.version for python in found})) or "none"
+    versions = ", ".join(sorted({python.version for python in available})) or "none"
     raise BuildError(
         BuildFailure.NO_PYTHON,
-        f"The node has no Python {wanted}; it has {there}. Choose one of these, or install it there.",
+        f"The node has no Python {wanted}; it has {versions}. Choose one of these, or install it there.",
     )
 
 
-def installed(uv: str, downloads: Path) -> list[Python]:
+def installed_pythons(uv: str, downloads: Path) -> list[Python]:
     """Return every CPython of this machine by its real path: this node's own, then newest first."""
-    own = _look(str(getattr(sys, "_base_executable", "") or sys.executable))
-    found: dict[str, Python] = {own.executable: own} if own else {}
-    for path in _listed(uv, downloads):
-        python = _look(path)
-        if python is not None and python.executable not in found:
-            found[python.executable] = python
-    rest = [python for python in found.values() if python is not own]
-    rest.sort(key=lambda python: [int(part) for part in python.version.split(".")], reverse=True)
-    return ([own] if own else []) + rest
+    own = _inspect(str(getattr(sys, "_base_executable", "") or sys.executable))
+    pythons: dict[str, Python] = {own.executable: own} if own else {}
+    for path in _listed_paths(uv, downloads):
+        python = _inspect(path)
+        if python is not None and python.executable not in pythons:
+            pythons[python.executable] = python
+    others = [python for python in pythons.values() if python is not own]
+    others.sort(key=lambda python: [int(part) for part in python.version.split(".")], reverse=True)
+    return ([own] if own else []) + others
 
 
-def _listed(uv: str, downloads: Path) -> Iterable[str]:
+def _listed_paths(uv: str, downloads: Path) -> Iterable[str]:
     argv = [uv, "python", "list", "--only-installed", "--no-python-downloads", "--no-config"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*argv, "--output-format", "json"],
             capture_output=True,
             text=True,
@@ -79,21 +79,23 @@ def _listed(uv: str, downloads: Path) -> Iterable[str]:
             check=False,
             env=_environ(downloads),
         )
-        return [str(each["path"]) for each in json.loads(done.stdout) if each["implementation"] == "cpython"]
+        return [
+            str(entry["path"]) for entry in json.loads(process.stdout) if entry["implementation"] == "cpython"
+        ]
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return []
 
 
-def _look(path: str) -> Python | None:
+def _inspect(path: str) -> Python | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [path, "-I", "-S", "-c", _LOOK],
             capture_output=True,
             text=True,
             timeout=LOOK_TIMEOUT_S,
             check=False,
         )
-        name, version, executable, base = json.loads(done.stdout)
+        name, version, executable, base = json.loads(process.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
     real = Path(os.path.realpath(executable))

@@ -25,7 +25,7 @@ _INDEX_OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RequirementsSource:
     """An input file for uv, and the user's requirements in it with their line numbers."""
 
     file_name: str
@@ -33,11 +33,11 @@ class Source:
     requirements: tuple[tuple[int, str], ...]
 
 
-def prepared(kind: SourceKind, text: str) -> Source:
+def prepare_source(kind: SourceKind, text: str) -> RequirementsSource:
     """Return the source as input for uv. Raises `BuildError` that names the invalid line."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
-        raise _refused(0, "The source holds a zero byte. Remove it.")
+        raise _error_at(0, "The source holds a zero byte. Remove it.")
     if kind is SourceKind.PYPROJECT:
         return _pyproject(text)
     numbered = tuple(
@@ -48,8 +48,8 @@ def prepared(kind: SourceKind, text: str) -> Source:
     for number, line in numbered:
         _check(number, line.strip(), packages=kind is SourceKind.PACKAGES)
     if not numbered:
-        raise _refused(0, "The source names no package. Name one.")
-    return Source("requirements.in", text, numbered)
+        raise _error_at(0, "The source names no package. Name one.")
+    return RequirementsSource("requirements.in", text, numbered)
 
 
 def is_locked(text: str) -> bool:
@@ -61,38 +61,38 @@ def is_locked(text: str) -> bool:
 
 
 def _check(number: int, line: str, *, packages: bool) -> None:
-    word = re.split(r"[\s=]", line, maxsplit=1)[0]
-    if word in _INDEX_OPTIONS:
-        raise _refused(number, f"Line {number}: the package index is a setting of the node. Remove {word}.")
-    if word.startswith("-") and (packages or word not in _ALLOWED_OPTIONS):
-        raise _refused(number, f"Line {number}: {word} cannot be used here. Write the packages themselves.")
-    if word.startswith((".", "/", "file:", "~")):
-        raise _refused(number, f"Line {number}: there are no files here. Name packages of the index.")
+    first = re.split(r"[\s=]", line, maxsplit=1)[0]
+    if first in _INDEX_OPTIONS:
+        raise _error_at(number, f"Line {number}: the package index is a setting of the node. Remove {first}.")
+    if first.startswith("-") and (packages or first not in _ALLOWED_OPTIONS):
+        raise _error_at(number, f"Line {number}: {first} cannot be used here. Write the packages themselves.")
+    if first.startswith((".", "/", "file:", "~")):
+        raise _error_at(number, f"Line {number}: there are no files here. Name packages of the index.")
 
 
-def _pyproject(text: str) -> Source:
+def _pyproject(text: str) -> RequirementsSource:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        number = int(found[1]) if found else 0
-        raise _refused(number, f"The pyproject.toml cannot be read: {error}. Correct it.") from None
+        match = re.search(r"line (\d+)", str(error))
+        number = int(match[1]) if match else 0
+        raise _error_at(number, f"The pyproject.toml cannot be read: {error}. Correct it.") from None
     project = document.get("project")
     if not isinstance(project, dict) or not isinstance(project.get("dependencies"), list):
-        raise _refused(0, "The pyproject.toml has no project.dependencies. Add them.")
-    wanted = [each for each in project["dependencies"] if isinstance(each, str)]
+        raise _error_at(0, "The pyproject.toml has no project.dependencies. Add them.")
+    wanted = [dependency for dependency in project["dependencies"] if isinstance(dependency, str)]
     if "dependencies" in project.get("dynamic", ()):
-        raise _refused(0, "The dependencies are dynamic and need the project's files. Name them.")
+        raise _error_at(0, "The dependencies are dynamic and need the project's files. Name them.")
     lines = text.split("\n")
     numbered = []
-    for each in wanted:
-        name = re.split(r"[^A-Za-z0-9._-]", each.strip(), maxsplit=1)[0]
-        at = next((number for number, line in enumerate(lines, 1) if each in line), 0)
-        _check(at, each.strip(), packages=True)
-        numbered.append((at, each if at else name))
+    for dependency in wanted:
+        name = re.split(r"[^A-Za-z0-9._-]", dependency.strip(), maxsplit=1)[0]
+        line_number = next((number for number, line in enumerate(lines, 1) if dependency in line), 0)
+        _check(line_number, dependency.strip(), packages=True)
+        numbered.append((line_number, dependency if line_number else name))
     # Only its dependencies: the node ignores indexes and sources of the project.
-    return Source("requirements.in", "\n".join(wanted) + "\n", tuple(numbered))
+    return RequirementsSource("requirements.in", "\n".join(wanted) + "\n", tuple(numbered))
 
 
-def _refused(number: int, words: str) -> BuildError:
-    return BuildError(BuildFailure.RESOLUTION_FAILED, words, source_line=number)
+def _error_at(number: int, message: str) -> BuildError:
+    return BuildError(BuildFailure.RESOLUTION_FAILED, message, source_line=number)

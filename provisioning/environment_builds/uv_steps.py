@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioning.drivers.local import environment
 from provisioning.environment_builds import index, pythons, sources
-from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
+from provisioning.environment_builds.cell import INSIDE, Cell, CellMount, CellStep
 from provisioning.environment_builds.failures import BuildError, classify
 from provisioning.environment_builds.outcome import read_text
 from provisioning.environment_messages import BuildFailure, BuildStage
@@ -24,7 +24,7 @@ class Uv:
         python: pythons.Python,
         packages: index.PackageIndex,
         write: Callable[[str], object],
-        going_on: Callable[[], object],
+        check_limits: Callable[[], object],
     ) -> None:
         self.cell = cell
         self.requirements: tuple[tuple[int, str], ...] = ()
@@ -32,9 +32,9 @@ class Uv:
         self._python = python
         self._packages = packages
         self._write = write
-        self._going_on = going_on
+        self._check_limits = check_limits
 
-    def resolved(self, source: sources.Source, work: Path) -> str:
+    def resolved(self, source: sources.RequirementsSource, work: Path) -> str:
         """Resolve a source and return the lock. Code of packages may run to determine their dependencies."""
         self.requirements = source.requirements
         folder = work / "resolve"
@@ -50,7 +50,7 @@ class Uv:
         ]  # fmt: skip
         code, lines = self._run(
             argv,
-            [Shown(str(folder), inside, writable=True)],
+            [CellMount(str(folder), inside, writable=True)],
             f"{self.cell.temporary}/cache",
             foreign=True,
         )
@@ -62,18 +62,18 @@ class Uv:
                 self._write(line.rstrip(" \\"))
         return lock
 
-    def make_venv(self, place: str, shown: list[Shown], *, foreign: bool = False) -> None:
+    def make_venv(self, place: str, shown: list[CellMount], *, foreign: bool = False) -> None:
         argv = ["venv", "--no-project", "--offline", "--python", self._python.executable, place]
         code, lines = self._run(argv, shown, f"{self.cell.temporary}/cache", foreign=foreign)
         if code:
             raise classify(lines, (), resolving=False)
 
-    def synced(
+    def sync(
         self,
         place: str,
         cache: str,
         work: Path,
-        shown: list[Shown],
+        shown: list[CellMount],
         *,
         wheels_only: bool,
         progress: Callable[[BuildStage], object],
@@ -99,28 +99,28 @@ class Uv:
             if not line.startswith(" + "):
                 self._write(line)
 
-        def going_on() -> None:
-            self._going_on()
+        def check_limits() -> None:
+            self._check_limits()
             progress(stage)
 
-        shown = [*shown, Shown(str(work / "lock.txt"), f"{INSIDE}/lock.txt")]
-        code, lines = self._run([*argv, lock], shown, cache, follow, going_on, foreign=not wheels_only)
+        shown = [*shown, CellMount(str(work / "lock.txt"), f"{INSIDE}/lock.txt")]
+        code, lines = self._run([*argv, lock], shown, cache, follow, check_limits, foreign=not wheels_only)
         return lines if code else None
 
     def _run(
         self,
         argv: list[str],
-        shown: list[Shown],
+        shown: list[CellMount],
         cache: str,
         follow: Callable[[str], object] | None = None,
-        going_on: Callable[[], object] | None = None,
+        check_limits: Callable[[], object] | None = None,
         *,
         foreign: bool,
     ) -> tuple[int, list[str]]:
         program = f"{INSIDE}/uv" if self.cell.apart else self._uv
-        folders = [Shown(path, path) for path in self._packages.folders]
+        folders = [CellMount(path, path) for path in self._packages.folders]
         if self._packages.certificates:
-            folders.append(Shown(self._packages.certificates, self._packages.certificates))
+            folders.append(CellMount(self._packages.certificates, self._packages.certificates))
         environ = {
             **self._packages.environ(),
             "UV_CACHE_DIR": cache,
@@ -129,22 +129,22 @@ class Uv:
             "UV_NO_PROGRESS": "1",
             "NO_COLOR": "1",
         }
-        step = Step(
+        step = CellStep(
             [program, *argv],
-            [*shown, *folders, Shown(self._uv, f"{INSIDE}/uv")],
+            [*shown, *folders, CellMount(self._uv, f"{INSIDE}/uv")],
             environ,
             index=True,
             foreign=foreign,
         )
-        return self.cell.run(step, follow or self._write, going_on or self._going_on)
+        return self.cell.run(step, follow or self._write, check_limits or self._check_limits)
 
 
 def find_uv() -> str:
     """Return the uv installed with Berth, or the system's. Raises `BuildError`."""
-    found = environment.uv_program()
-    if not found:
+    program = environment.uv_program()
+    if not program:
         raise BuildError(
             BuildFailure.UV_MISSING,
             "The program uv is missing on the node. Run `make environment` in Berth's folder there.",
         )
-    return found
+    return program

@@ -33,12 +33,12 @@ def digest_of(lock: str, python: str) -> str:
 def cuda_of(lock: str) -> str:
     """Return the CUDA version of a lock's packages, such as 12.4; empty for none."""
     text = "\n".join(logical_lines(lock)).lower()
-    if found := re.search(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+\.\d+)", text, re.M):
-        return found[1]
-    if found := re.search(r"^(?:torch|jaxlib|cupy)==[^ ;]*\+cu(?:da)?(\d{2})(\d)", text, re.M):
-        return f"{found[1]}.{found[2]}"
-    if found := re.search(r"^(?:nvidia-[a-z0-9-]+-cu|jax-cuda|cupy-cuda)(\d{2})", text, re.M):
-        return found[1]
+    if match := re.search(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+\.\d+)", text, re.M):
+        return match[1]
+    if match := re.search(r"^(?:torch|jaxlib|cupy)==[^ ;]*\+cu(?:da)?(\d{2})(\d)", text, re.M):
+        return f"{match[1]}.{match[2]}"
+    if match := re.search(r"^(?:nvidia-[a-z0-9-]+-cu|jax-cuda|cupy-cuda)(\d{2})", text, re.M):
+        return match[1]
     return ""
 
 
@@ -49,7 +49,7 @@ def is_digest(text: str) -> bool:
 
 def requirements_of(lock: str) -> list[str]:
     """Return the logical lines of a lock in order, without comments, each followed by its sorted hashes."""
-    return [_normalised(line) for line in logical_lines(lock)]
+    return [_normalise(line) for line in logical_lines(lock)]
 
 
 def logical_lines(text: str) -> list[str]:
@@ -61,18 +61,18 @@ def logical_lines(text: str) -> list[str]:
         if line.endswith("\\"):
             continued += line[:-1] + " "
             continue
-        whole = (continued + line).strip()
+        joined = (continued + line).strip()
         continued = ""
-        if whole:
-            lines.append(whole)
+        if joined:
+            lines.append(joined)
     if continued.strip():
         lines.append(continued.strip())
     return lines
 
 
-def _normalised(line: str) -> str:
+def _normalise(line: str) -> str:
     hashes = sorted(set(_HASH.findall(line)))
-    words = " ".join(_HASH.sub(" ", line).split())
-    if match := _NAME.match(words):
-        words = re.sub(r"[-_.]+", "-", match[0]).lower() + words[match.end() :]
-    return " ".join((words, *(f"--hash={each}" for each in hashes)))
+    requirement = " ".join(_HASH.sub(" ", line).split())
+    if match := _NAME.match(requirement):
+        requirement = re.sub(r"[-_.]+", "-", match[0]).lower() + requirement[match.end() :]
+    return " ".join((requirement, *(f"--hash={digest}" for digest in hashes)))

@@ -50,7 +50,7 @@ class Folder:
     @property
     def fingerprint(self) -> str:
         """Equal if Python and packages are equal."""
-        return fingerprint_of(self.python, ((each.name, each.version) for each in self.packages))
+        return fingerprint_of(self.python, ((package.name, package.version) for package in self.packages))
 
 
 def digest_of_folder(path: str) -> str:
@@ -69,14 +69,14 @@ def is_plain(path: str) -> bool:
     return len(path) <= MAX_PATH and bool(_PLAIN.fullmatch(path)) and os.path.normpath(path) == path != "/"
 
 
-def named(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
+def named_folders(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
     """Return the existing folders that the setting names, as resolved paths.
 
     Skipped: links (name their target instead), folders that contain or are inside a folder of `never`, and
     folders writable by others than owner and group.
     """
-    found: dict[str, None] = {}
-    forbidden = [Path(os.path.realpath(each)) for each in never]
+    places: dict[str, None] = {}
+    forbidden = [Path(os.path.realpath(folder)) for folder in never]
     for pattern in environ.get(VARIABLE, "").split():
         if not pattern.startswith("/") or ".." in pattern.split("/"):
             continue
@@ -88,10 +88,10 @@ def named(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str
                 continue
             if not stat.S_ISDIR(facts.st_mode) or facts.st_mode & stat.S_IWOTH or not is_plain(str(place)):
                 continue
-            if any(place.is_relative_to(each) or each.is_relative_to(place) for each in forbidden):
+            if any(place.is_relative_to(folder) or folder.is_relative_to(place) for folder in forbidden):
                 continue
-            found[str(place)] = None
-    return list(found)[:MAX_FOLDERS]
+            places[str(place)] = None
+    return list(places)[:MAX_FOLDERS]
 
 
 def read(path: str) -> Folder | None:
@@ -104,7 +104,7 @@ def read(path: str) -> Folder | None:
     if not os.access(root / "bin" / "python3", os.X_OK):
         return None
     packages = sorted(
-        filter(None, map(_package, sites[0].glob("*.dist-info"))), key=lambda each: each.name.lower()
+        filter(None, map(_package, sites[0].glob("*.dist-info"))), key=lambda package: package.name.lower()
     )
     return Folder(
         path=path,
@@ -122,10 +122,10 @@ class Folders:
     def __init__(self, paths: Callable[[], list[str]]) -> None:
         self._paths = paths
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, tuple[int, ...], Folder | None]] = {}
+        self._cache: dict[str, tuple[float, tuple[int, ...], Folder | None]] = {}
 
     def all(self) -> list[Folder]:
-        return [found for path in self._paths() if (found := self._read(path)) is not None]
+        return [folder for path in self._paths() if (folder := self._read(path)) is not None]
 
     def find(self, digest: str) -> Folder | None:
         """Return the folder with this digest if the setting still names it."""
@@ -137,11 +137,11 @@ class Folders:
     def _read(self, path: str) -> Folder | None:
         marks = _marks(path)
         with self._lock:
-            at, before, found = self._kept.get(path, (0.0, (), None))
+            at, before, folder = self._cache.get(path, (0.0, (), None))
             if before != marks or time.monotonic() - at > FRESH_S:
-                found = read(path)
-                self._kept[path] = (time.monotonic(), marks, found)
-        return found
+                folder = read(path)
+                self._cache[path] = (time.monotonic(), marks, folder)
+        return folder
 
 
 def _marks(path: str) -> tuple[int, ...]:
@@ -187,8 +187,8 @@ def _version(root: Path) -> str:
         if key.strip() in ("version", "version_info"):
             return ".".join(value.strip().split(".")[:3])[:20]
     for note in sorted(root.glob("conda-meta/python-3.*.json")):
-        if found := _CONDA.match(note.name):
-            return found[1]
+        if match := _CONDA.match(note.name):
+            return match[1]
     return ""
 
 

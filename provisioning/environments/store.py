@@ -46,7 +46,7 @@ KEEP_CACHE_MIB = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class EnvironmentStamp:
     """Description of a complete environment.
 
     `place` is the folder that its scripts refer to; a copy elsewhere is invalid. `bases` are the folders of
@@ -86,31 +86,31 @@ class Store:
             raise ValueError(f"not a digest: {digest!r}")
         return self.folder / f"{PREFIX}{digest}"
 
-    def find(self, digest: str) -> Stamp | None:
+    def find(self, digest: str) -> EnvironmentStamp | None:
         """Return the environment's stamp, or None if it is not complete."""
         place = self.place(digest)
         stamp = _read(place / STAMP)
         if stamp is None or stamp.digest != digest or stamp.place != str(place):
-            found = self.folders.find(digest)
-            return _of_folder(found) if found is not None else None
+            folder = self.folders.find(digest)
+            return _stamp_of_folder(folder) if folder is not None else None
         return stamp
 
     def held(self) -> tuple[HeldEnvironment, ...]:
         """Return all complete environments by digest, then the existing folders."""
-        found = (self.find(digest) for digest in self._digests())
+        stamps = (self.find(digest) for digest in self._digests())
         return (
-            *(HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in found if stamp),
+            *(HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in stamps if stamp),
             *(
                 HeldEnvironment(
-                    each.digest,
+                    folder.digest,
                     0,
-                    each.programs,
-                    folder=each.path,
-                    python=each.python_version,
-                    package_count=len(each.packages),
-                    fingerprint=each.fingerprint,
+                    folder.programs,
+                    folder=folder.path,
+                    python=folder.python_version,
+                    package_count=len(folder.packages),
+                    fingerprint=folder.fingerprint,
                 )
-                for each in self.folders.all()
+                for folder in self.folders.all()
             ),
         )
 
@@ -127,22 +127,22 @@ class Store:
         for path in (self.folder, self.staging, self.building, self.folder / ".used", self._requests):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def complete(self, made: Path, stamp: Stamp) -> None:
+    def complete(self, build: Path, stamp: EnvironmentStamp) -> None:
         """Publish a build as an environment, atomically. Raises `OSError`.
 
         The files are on disk before the stamp, and the stamp before the rename.
         """
-        _sync_file_system(made)
-        (made / STAMP).unlink(missing_ok=True)
+        _sync_file_system(build)
+        (build / STAMP).unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(made / STAMP, flags, 0o644)
+        descriptor = os.open(build / STAMP, flags, 0o644)
         with os.fdopen(descriptor, "w") as file:
             json.dump(asdict(stamp), file)
             file.flush()
             os.fsync(file.fileno())
         place = self.place(stamp.digest)
-        if made != place:
-            made.rename(place)
+        if build != place:
+            build.rename(place)
         _sync_folder(self.folder)
 
     @contextlib.contextmanager
@@ -154,10 +154,10 @@ class Store:
         self.prepare()
         descriptor = os.open(self.folder / ".build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not (taken := _locks(descriptor, fcntl.LOCK_EX)) and waiting is not None:
+            while not (locked := _try_lock(descriptor, fcntl.LOCK_EX)) and waiting is not None:
                 waiting()
                 time.sleep(LOCK_LOOK_S)
-            yield taken
+            yield locked
         finally:
             os.close(descriptor)
 
@@ -204,7 +204,7 @@ class Store:
         """Hold the request of this key; yield whether it is neither held elsewhere nor done."""
         self.prepare()
         with (self._requests / f"{_file_name(key)}.begun").open("a+") as file:
-            mine = _locks(file.fileno(), fcntl.LOCK_EX)
+            mine = _try_lock(file.fileno(), fcntl.LOCK_EX)
             if mine:
                 file.seek(0)
                 mine = not file.read()
@@ -223,7 +223,7 @@ class Store:
     # -- using and removing ------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def using(self, digest: str) -> Iterator[Stamp | None]:
+    def using(self, digest: str) -> Iterator[EnvironmentStamp | None]:
         """Yield the environment's stamp and prevent its removal meanwhile. None if it is not complete."""
         try:
             descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -263,7 +263,7 @@ class Store:
             # No environment: a running build, or remains for `sweep`.
             return True
         try:
-            if not _locks(descriptor, fcntl.LOCK_EX) or in_use(place):
+            if not _try_lock(descriptor, fcntl.LOCK_EX) or in_use(place):
                 return False
             place.rename(gone)
         finally:
@@ -291,7 +291,7 @@ def remove_tree(path: Path) -> None:
 
 def size_kib(folder: Path) -> int:
     """Return the disk usage of a folder in KiB; hard links count once."""
-    total, seen = 0, set()
+    total, inodes = 0, set()
     stack = [folder]
     while stack:
         try:
@@ -302,18 +302,18 @@ def size_kib(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 facts = entry.stat(follow_symlinks=False)
                 if facts.st_nlink > 1 and not stat.S_ISDIR(facts.st_mode):
-                    if facts.st_ino in seen:
+                    if facts.st_ino in inodes:
                         continue
-                    seen.add(facts.st_ino)
+                    inodes.add(facts.st_ino)
                 total += facts.st_blocks
                 if stat.S_ISDIR(facts.st_mode):
                     stack.append(Path(entry.path))
     return total // 2
 
 
-def _of_folder(folder: Folder) -> Stamp:
+def _stamp_of_folder(folder: Folder) -> EnvironmentStamp:
     """Return the stamp of an existing folder; nothing in it is preloaded."""
-    return Stamp(
+    return EnvironmentStamp(
         digest=folder.digest,
         place=folder.path,
         lock="",
@@ -323,21 +323,21 @@ def _of_folder(folder: Folder) -> Stamp:
         size_mib=0,
         packages=folder.packages,
         programs=folder.programs,
-        cuda=cuda_of("\n".join(f"{each.name}=={each.version}" for each in folder.packages)),
+        cuda=cuda_of("\n".join(f"{package.name}=={package.version}" for package in folder.packages)),
         folder=True,
     )
 
 
-def _read(path: Path) -> Stamp | None:
+def _read(path: Path) -> EnvironmentStamp | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            return msgspec.json.decode(file.read(STAMP_MAX_BYTES), type=Stamp)
+            return msgspec.json.decode(file.read(STAMP_MAX_BYTES), type=EnvironmentStamp)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _locks(descriptor: int, kind: int) -> bool:
+def _try_lock(descriptor: int, kind: int) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

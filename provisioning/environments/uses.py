@@ -21,24 +21,24 @@ def in_use(folder: Path) -> bool:
     # A sandbox mounts it at the same path, escaped in its mountinfo.
     shown = os.fsencode(str(folder).replace("\\", "\\134").replace(" ", "\\040") + " ")
     return any(
-        needle in _words(entry) or shown in _read(entry / "mountinfo")
+        needle in _arguments_and_environment(entry) or shown in _read(entry / "mountinfo")
         for entry in PROC.iterdir()
         if entry.name.isdecimal() and int(entry.name) != os.getpid()
     )
 
 
-def _words(entry: Path) -> bytes:
+def _arguments_and_environment(entry: Path) -> bytes:
     """Return the arguments and the environment of a process.
 
     During `execve` a process briefly has neither, although the kernel already knows its program: retry then.
     """
-    words = b""
+    text = b""
     for _ in range(LOOKS):
-        words = _read(entry / "cmdline") + _read(entry / "environ")
-        if words or not _has_program(entry):
+        text = _read(entry / "cmdline") + _read(entry / "environ")
+        if text or not _has_program(entry):
             break
         sleep(LOOK_S)
-    return words
+    return text
 
 
 def _has_program(entry: Path) -> bool:

@@ -17,7 +17,7 @@ ON_THE_WAY_BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CounterStep:
     """Increase of a counter between two readings.
 
     `restarted`: it restarted at 0 in between, so `by` is a lower bound.
@@ -27,15 +27,15 @@ class Step:
     restarted: bool = False
 
 
-def step(before: int, after: int, *, bits: int = WIDE) -> Step:
+def step(before: int, after: int, *, bits: int = WIDE) -> CounterStep:
     """Return the increase from `before` to `after`. Never negative, and never nearly the whole range."""
     if after >= before:
-        return Step(after - before)
+        return CounterStep(after - before)
     over = (1 << bits) - before + after
     # A value beyond the assumed width means a wider counter, so it cannot have wrapped there.
     if 0 < over < 1 << (bits - ON_THE_WAY_BITS):
-        return Step(over)
-    return Step(after, restarted=True)
+        return CounterStep(over)
+    return CounterStep(after, restarted=True)
 
 
 class Total:
@@ -75,5 +75,5 @@ class Rate:
         self._last, self._at_s = value, at_s
         if value is None or before is None or at_s <= before_s:
             return None
-        done = step(before, value, bits=self._bits)
-        return None if done.restarted else round(done.by / (at_s - before_s))
+        difference = step(before, value, bits=self._bits)
+        return None if difference.restarted else round(difference.by / (at_s - before_s))

@@ -57,16 +57,16 @@ _THROTTLE = (
 def readings(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Reading]:
     """Return (name, labels, value) of all measured values."""
     labels = labels_of(device, hostname=hostname)
-    found: list[Reading] = []
+    values: list[Reading] = []
     for metric, (name, factor, _) in _NAMES.items():
         value = getattr(sample, metric)
         if value is not None:
-            found.append((name, labels, value * factor))
+            values.append((name, labels, value * factor))
     if sample.memory_used_mib is not None:
-        found.append((_FREE[0], labels, float(max(0, device.memory_mib - sample.memory_used_mib))))
+        values.append((_FREE[0], labels, float(max(0, device.memory_mib - sample.memory_used_mib))))
     if sample.throttle is not None:
-        found += [(name, labels, float(sample.throttle)) for name, _ in _THROTTLE]
-    return found
+        values += [(name, labels, float(sample.throttle)) for name, _ in _THROTTLE]
+    return values
 
 
 def labels_of(device: DeviceInfo, *, hostname: str = "") -> dict[str, str]:
@@ -93,8 +93,8 @@ def labels_of(device: DeviceInfo, *, hostname: str = "") -> dict[str, str]:
 
 def _bus_id(bus: str) -> str:
     """Convert sysfs's `0000:3b:00.0` to the exporter's `00000000:3B:00.0`."""
-    domain, _, rest = bus.partition(":")
-    return f"{domain:0>8}:{rest}".upper() if rest else bus
+    domain, _, slot = bus.partition(":")
+    return f"{domain:0>8}:{slot}".upper() if slot else bus
 
 
 def help_texts() -> dict[str, str]:

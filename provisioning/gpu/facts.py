@@ -37,7 +37,7 @@ class MigProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process on a GPU. `memory_mib` is None if not reported; `name` is empty if unreadable."""
 
     pid: int
@@ -58,7 +58,7 @@ class MigInstance:
     sms: int | None
     gpu_instance: int
     compute_instance: int
-    processes: tuple[Process, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class GpuFacts:
     power_range_mw: tuple[int, int] | None
     temperature_c: int | None
     temperature_limits_c: dict[str, int | None]
-    processes: tuple[Process, ...] | None
+    processes: tuple[GpuProcess, ...] | None
     persistence: bool | None
     recovery_action: str | None
     memory: Memory

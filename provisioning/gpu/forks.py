@@ -27,52 +27,52 @@ class _Sessions:
         self.open = 0
         self.closed_until = 0.0
 
-    def is_asked(self) -> bool:
+    def is_close_requested(self) -> bool:
         return time.monotonic() < self.closed_until
 
 
-_here = _Sessions()
+_process_sessions = _Sessions()
 
 
 @contextmanager
 def session() -> Iterator[None]:
     """Keep NVML open in this process during the block; waits if a fork is imminent."""
-    here = _here
-    with here.changed:
-        while here.is_asked():
-            here.changed.wait(max(0.0, here.closed_until - time.monotonic()))
-        here.open += 1
+    sessions = _process_sessions
+    with sessions.changed:
+        while sessions.is_close_requested():
+            sessions.changed.wait(max(0.0, sessions.closed_until - time.monotonic()))
+        sessions.open += 1
     try:
         yield
     finally:
-        with here.changed:
-            here.open -= 1
-            here.changed.notify_all()
+        with sessions.changed:
+            sessions.open -= 1
+            sessions.changed.notify_all()
 
 
-def is_asked() -> bool:
+def is_close_requested() -> bool:
     """Return whether NVML must be closed because this process is about to fork."""
-    return _here.is_asked()
+    return _process_sessions.is_close_requested()
 
 
 def prepare(*, wait_s: float = WAIT_S, hold_s: float = HOLD_S) -> bool:
     """Have NVML closed until the next fork; returns whether it is."""
-    here = _here
-    with here.changed:
-        here.closed_until = time.monotonic() + hold_s
-        return here.changed.wait_for(lambda: not here.open, wait_s)
+    sessions = _process_sessions
+    with sessions.changed:
+        sessions.closed_until = time.monotonic() + hold_s
+        return sessions.changed.wait_for(lambda: not sessions.open, wait_s)
 
 
-def _go_on() -> None:
-    with _here.changed:
-        _here.closed_until = 0.0
-        _here.changed.notify_all()
+def _reopen() -> None:
+    with _process_sessions.changed:
+        _process_sessions.closed_until = 0.0
+        _process_sessions.changed.notify_all()
 
 
 def _reset_in_child() -> None:
     # The thread that held the old lock does not exist in the child.
-    global _here
-    _here = _Sessions()
+    global _process_sessions
+    _process_sessions = _Sessions()
 
 
-os.register_at_fork(after_in_parent=_go_on, after_in_child=_reset_in_child)
+os.register_at_fork(after_in_parent=_reopen, after_in_child=_reset_in_child)

@@ -131,7 +131,7 @@ def cpu(root: Path = Path("/")) -> CpuFacts:
     sockets: set[str] = set()
     cores: set[tuple[str, str]] = set()
     socket = ""
-    for line in _text(root / "proc/cpuinfo").splitlines():
+    for line in _read_text(root / "proc/cpuinfo").splitlines():
         key, _, value = (part.strip() for part in line.partition(":"))
         if key == "processor":
             threads += 1
@@ -144,8 +144,8 @@ def cpu(root: Path = Path("/")) -> CpuFacts:
             cores.add((socket, value))
         elif key in ("flags", "Features"):
             # Programs can rely only on features that every CPU has.
-            found = frozenset(value.split())
-            flags = flags & found if flags else found
+            names = frozenset(value.split())
+            flags = flags & names if flags else names
     features = tuple(name for name, needed in _FEATURES if needed <= flags)
     return CpuFacts(model, threads, len(cores), len(sockets) or (1 if threads else 0), features)
 
@@ -153,15 +153,15 @@ def cpu(root: Path = Path("/")) -> CpuFacts:
 def numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
     tiers = _tiers(root)
     origins = _dax_origins(root)
-    found: list[tuple[int, str, int]] = []
+    entries: list[tuple[int, str, int]] = []
     for folder in _children(root / "sys/devices/system/node", re.compile(r"node\d+")):
         number = int(folder.name[4:])
-        found.append((number, _text(folder / "cpulist").strip(), _memory_mib(folder)))
-    found.sort()
-    ordinary = [tiers[number] for number, cpus, _ in found if cpus and number in tiers]
+        entries.append((number, _read_text(folder / "cpulist").strip(), _memory_mib(folder)))
+    entries.sort()
+    ordinary = [tiers[number] for number, cpus, _ in entries if cpus and number in tiers]
     dram_tier = min(ordinary, default=-1)
     nodes = []
-    for number, cpus, memory_mib in found:
+    for number, cpus, memory_mib in entries:
         tier = tiers.get(number, -1)
         if cpus:
             kind = "dram"
@@ -176,7 +176,7 @@ def numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
 
 
 def _memory_mib(folder: Path) -> int:
-    match = re.search(r"MemTotal:\s+(\d+) kB", _text(folder / "meminfo"))
+    match = re.search(r"MemTotal:\s+(\d+) kB", _read_text(folder / "meminfo"))
     return int(match.group(1)) >> 10 if match else 0
 
 
@@ -185,7 +185,7 @@ def _tiers(root: Path) -> dict[int, int]:
     tiers: dict[int, int] = {}
     pattern = re.compile(r"memory_tier\d+")
     for folder in _children(root / "sys/devices/virtual/memory_tiering", pattern):
-        for number in cpu_list(_text(folder / "nodelist")):
+        for number in cpu_list(_read_text(folder / "nodelist")):
             tiers[number] = int(folder.name[11:])
     return tiers
 
@@ -194,7 +194,7 @@ def _dax_origins(root: Path) -> dict[int, str]:
     """Return the kind of memory by NUMA node, for memory from DAX devices."""
     origins: dict[int, str] = {}
     for folder in _children(root / "sys/bus/dax/devices", re.compile(r"dax\d+\.\d+")):
-        target = _int(_text(folder / "target_node"), -1)
+        target = _parse_int(_read_text(folder / "target_node"), -1)
         try:
             path = str(folder.resolve())
         except OSError:
@@ -214,17 +214,17 @@ def rdma_ports(root: Path = Path("/")) -> tuple[RdmaPort, ...]:
             bus = (device / "device").resolve().name if (device / "device").exists() else ""
         except OSError:
             bus = ""
-        numa = _int(_text(device / "device/numa_node"), -1)
+        numa = _parse_int(_read_text(device / "device/numa_node"), -1)
         for port in _children(device / "ports", re.compile(r"\d+")):
-            state = _text(port / "state").partition(":")[2].strip()
-            rate = re.match(r"\s*([\d.]+)\s*Gb/sec", _text(port / "rate"))
+            state = _read_text(port / "state").partition(":")[2].strip()
+            rate = re.match(r"\s*([\d.]+)\s*Gb/sec", _read_text(port / "rate"))
             ports.append(
                 RdmaPort(
                     device=device.name,
                     port=int(port.name),
                     active=state == "ACTIVE",
                     state=state.lower(),
-                    link_layer=_text(port / "link_layer").strip(),
+                    link_layer=_read_text(port / "link_layer").strip(),
                     rate_mbit_s=round(float(rate.group(1)) * 1000) if rate else 0,
                     pci_bus_id=bus,
                     numa=numa,
@@ -242,10 +242,10 @@ def slowest_port_gb_s(ports: Iterable[RdmaPort]) -> float:
 def pci_devices(root: Path = Path("/")) -> tuple[PciDevice, ...]:
     devices = []
     for folder in _children(root / "sys/bus/pci/devices", re.compile(r"[0-9a-f:.]+")):
-        vendor, device = (_int(_text(folder / name), -1, 16) for name in ("vendor", "device"))
-        kind = _int(_text(folder / "class"), 0, 16) >> 8
+        vendor, device = (_parse_int(_read_text(folder / name), -1, 16) for name in ("vendor", "device"))
+        kind = _parse_int(_read_text(folder / "class"), 0, 16) >> 8
         if vendor >= 0:
-            numa = _int(_text(folder / "numa_node"), -1)
+            numa = _parse_int(_read_text(folder / "numa_node"), -1)
             devices.append(PciDevice(folder.name, vendor, device, kind, numa))
     return tuple(devices)
 
@@ -287,14 +287,14 @@ def _children(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:
         return ""
 
 
-def _int(text: str, otherwise: int, base: int = 10) -> int:
+def _parse_int(text: str, otherwise: int, base: int = 10) -> int:
     try:
         return int(text.strip(), base)
     except ValueError:

@@ -15,12 +15,12 @@ from provisioning.gpu.facts import (
     RECOVERY_ACTIONS,
     BrokenGpu,
     GpuFacts,
+    GpuProcess,
     MachineState,
     Memory,
     MigInstance,
     MigProfile,
     Pcie,
-    Process,
     Scan,
 )
 from provisioning.gpu.host import nvidia_gpus
@@ -80,7 +80,7 @@ def scan(
     try:
         return bounded.call(lambda: _scan(root), timeout_s=timeout_s)
     except NvmlProblem as problem:
-        return Scan(state_of(problem), _sentence(problem, root))
+        return Scan(state_of(problem), _problem_sentence(problem, root))
 
 
 def state_of(problem: NvmlProblem) -> MachineState:
@@ -88,11 +88,11 @@ def state_of(problem: NvmlProblem) -> MachineState:
     return next((state for kind, state in _STATES if isinstance(problem, kind)), MachineState.ERROR)
 
 
-def _sentence(problem: NvmlProblem, root: Path) -> str:
+def _problem_sentence(problem: NvmlProblem, root: Path) -> str:
     if isinstance(problem, NoDriver) and (count := len(nvidia_gpus(root))):
-        word = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
+        noun = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
         fix = NOUVEAU if has_nouveau(root) else problem.fix
-        return f"{problem.message} Yet {count} {word} can be seen on PCI. {fix}"
+        return f"{problem.message} Yet {count} {noun} can be seen on PCI. {fix}"
     if isinstance(problem, NoDriver):
         return f"{problem.message} Workspaces run without a GPU. {problem.fix}"
     return problem.sentence
@@ -108,7 +108,7 @@ def _scan(root: Path) -> Scan:
             uuid = ""
             try:
                 device = driver.device(index)
-                shown.add(_quiet(device.pci_bus_id) or "")
+                shown.add(_read_optional(device.pci_bus_id) or "")
                 uuid = device.uuid()
                 gpus.append(_gpu(driver, device, index, uuid, root))
             except NvmlProblem as problem:
@@ -118,7 +118,7 @@ def _scan(root: Path) -> Scan:
     names = islands({gpu.pci_bus_id or gpu.uuid: gpu.links for gpu in gpus})
     gpus = [replace(gpu, island=names.get(gpu.pci_bus_id or gpu.uuid, "")) for gpu in gpus]
     missing = not_shown(root, shown)
-    state, sentence = _overall(count, broken, missing, versions[0])
+    state, sentence = _overall_state(count, broken, missing, versions[0])
     return Scan(state, sentence, tuple(gpus), tuple(broken), *versions, missing=missing)
 
 
@@ -126,7 +126,7 @@ def _state_word(problem: NvmlProblem) -> str:
     return problem.state if isinstance(problem, DeviceGone) else state_of(problem).value
 
 
-def _overall(
+def _overall_state(
     count: int, broken: list[BrokenGpu], missing: tuple[str, ...], driver: str
 ) -> tuple[MachineState, str]:
     if not count and not missing:
@@ -134,9 +134,9 @@ def _overall(
             "The NVIDIA driver is installed, but there is no GPU. Workspaces run without one."
         )
     if broken:
-        words = {item.state for item in broken}
+        states = {item.state for item in broken}
         for state in (MachineState.GPU_LOST, MachineState.RESET_REQUIRED):
-            if state.value in words:
+            if state.value in states:
                 return state, broken[0].sentence
         return MachineState.ERROR, broken[0].sentence
     if missing:
@@ -149,7 +149,7 @@ def _gpu(driver: Nvml, device: Device, index: int, uuid: str, root: Path) -> Gpu
     place = pci_place(bus, root)
     affinity = device.memory_affinity() if place.numa < 0 else None
     mig = device.mig_mode()
-    ecc = _quiet(device.ecc_mode)
+    ecc = _read_optional(device.ecc_mode)
     capability = device.compute_capability()
     profiles = _profiles(device) if mig and mig[0] else ()
     return GpuFacts(
@@ -165,29 +165,29 @@ def _gpu(driver: Nvml, device: Device, index: int, uuid: str, root: Path) -> Gpu
         mig_pending=mig[1] if mig else None,
         instances=_instances(driver, device, profiles) if mig and mig[0] else (),
         profiles=profiles,
-        links=_quiet(_links, device) or Links(),
+        links=_read_optional(_links, device) or Links(),
         island="",
         place=place,
-        pcie=Pcie(*(_quiet(device.pcie) or (None,) * 4)),
+        pcie=Pcie(*(_read_optional(device.pcie) or (None,) * 4)),
         numa=affinity if affinity is not None else place.numa,
         ecc=ecc[0] if ecc else None,
         ecc_pending=ecc[1] if ecc else None,
-        clocks_mhz={name: _quiet(device.clock_mhz, kind) for name, kind in _CLOCKS.items()},
-        max_clocks_mhz={name: _quiet(device.max_clock_mhz, kind) for name, kind in _CLOCKS.items()},
-        power_limit_mw=_quiet(device.power_limit_mw),
-        power_range_mw=_quiet(device.power_range_mw),
-        temperature_c=_quiet(device.temperature_c),
+        clocks_mhz={name: _read_optional(device.clock_mhz, kind) for name, kind in _CLOCKS.items()},
+        max_clocks_mhz={name: _read_optional(device.max_clock_mhz, kind) for name, kind in _CLOCKS.items()},
+        power_limit_mw=_read_optional(device.power_limit_mw),
+        power_range_mw=_read_optional(device.power_range_mw),
+        temperature_c=_read_optional(device.temperature_c),
         temperature_limits_c={
-            name: _quiet(device.temperature_limit_c, kind) for name, kind in _LIMITS.items()
+            name: _read_optional(device.temperature_limit_c, kind) for name, kind in _LIMITS.items()
         },
         processes=_processes(driver, device),
-        persistence=_quiet(device.persistence_mode),
+        persistence=_read_optional(device.persistence_mode),
         recovery_action=_recovery(device),
         memory=_memory(device),
     )
 
 
-def _quiet(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
+def _read_optional(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Return an optional value; errors give None, except if the GPU is lost or hangs."""
     try:
         return read(*args, **kwargs)
@@ -198,22 +198,22 @@ def _quiet(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T 
 
 
 def _recovery(device: Device) -> str | None:
-    values = _quiet(device.fields, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    values = _read_optional(device.fields, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     action = values[0] if values else None
     return None if action is None else RECOVERY_ACTIONS.get(action, f"action_{action}")
 
 
 def _memory(device: Device) -> Memory:
-    rows = _quiet(device.remapped_rows)
+    rows = _read_optional(device.remapped_rows)
     return Memory(
         remapped_corrected=rows[0] if rows else None,
         remapped_uncorrected=rows[1] if rows else None,
         remap_pending=rows[2] if rows else None,
         remap_failed=rows[3] if rows else None,
-        retired_pages=_quiet(device.retired_pages),
-        retired_pending=_quiet(device.retired_pending),
-        ecc_corrected=_quiet(device.ecc_errors, uncorrected=False, aggregate=True),
-        ecc_uncorrected=_quiet(device.ecc_errors, uncorrected=True, aggregate=True),
+        retired_pages=_read_optional(device.retired_pages),
+        retired_pending=_read_optional(device.retired_pending),
+        ecc_corrected=_read_optional(device.ecc_errors, uncorrected=False, aggregate=True),
+        ecc_uncorrected=_read_optional(device.ecc_errors, uncorrected=True, aggregate=True),
     )
 
 
@@ -237,14 +237,14 @@ def _links(device: Device) -> Links:
 
 def _profiles(device: Device) -> tuple[MigProfile, ...]:
     """Return the profiles that this GPU supports with this driver, with their legal placements."""
-    found: list[MigProfile] = []
+    profiles: list[MigProfile] = []
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        known = _quiet(device.mig_profile, number)
-        if known is None:
+        profile = _read_optional(device.mig_profile, number)
+        if profile is None:
             continue
-        info, name = known
+        info, name = profile
         memory_mib, slices = int(info.memorySizeMB), int(info.sliceCount)
-        found.append(
+        profiles.append(
             MigProfile(
                 name=name or f"{slices}g.{round(memory_mib / 1024)}gb",
                 profile_id=int(info.id),
@@ -252,34 +252,34 @@ def _profiles(device: Device) -> tuple[MigProfile, ...]:
                 sms=int(info.multiprocessorCount),
                 slices=slices,
                 most=int(info.instanceCount),
-                placements=_quiet(device.mig_placements, int(info.id)) or (),
+                placements=_read_optional(device.mig_placements, int(info.id)) or (),
             )
         )
-    return tuple(found)
+    return tuple(profiles)
 
 
 def _instances(driver: Nvml, device: Device, profiles: tuple[MigProfile, ...]) -> tuple[MigInstance, ...]:
     by_id = {profile.profile_id: profile for profile in profiles}
-    found = []
+    instances = []
     for mig in device.mig_devices():
         try:
-            found.append(_instance(driver, device, mig, by_id))
+            instances.append(_instance(driver, device, mig, by_id))
         except DeviceGone:
             continue  # destroyed meanwhile
-    return tuple(found)
+    return tuple(instances)
 
 
 def _instance(driver: Nvml, device: Device, mig: Device, by_id: dict[int, MigProfile]) -> MigInstance:
     instance = mig.gpu_instance_id()
-    placed = _quiet(device.gpu_instance_placement, -1 if instance is None else instance)
-    attributes = _quiet(mig.attributes)
+    placed = _read_optional(device.gpu_instance_placement, -1 if instance is None else instance)
+    attributes = _read_optional(mig.attributes)
     name = mig.name()
     profile = by_id.get(placed[0]) if placed else None
     compute = mig.compute_instance_id()
     return MigInstance(
         uuid=mig.uuid(),
         name=name,
-        profile=profile.name if profile else _profile_in(name),
+        profile=profile.name if profile else _profile_in_name(name),
         start=placed[1] if placed else -1,
         size=placed[2] if placed else -1,
         memory_mib=mig.memory()[0] >> 20,
@@ -290,24 +290,24 @@ def _instance(driver: Nvml, device: Device, mig: Device, by_id: dict[int, MigPro
     )
 
 
-def _profile_in(name: str) -> str:
+def _profile_in_name(name: str) -> str:
     """Return the GPU instance's profile from a device name: `NVIDIA H200 MIG 1c.3g.71gb` → `3g.71gb`."""
-    word = name.rpartition("MIG ")[2].strip() if "MIG " in name else ""
-    first, _, rest = word.partition(".")
-    return rest if first.endswith("c") else word
+    mig_name = name.rpartition("MIG ")[2].strip() if "MIG " in name else ""
+    compute_profile, _, profile = mig_name.partition(".")
+    return profile if compute_profile.endswith("c") else mig_name
 
 
-def _processes(driver: Nvml, device: Device) -> tuple[Process, ...] | None:
-    found = _quiet(device.processes)
-    if found is None:
+def _processes(driver: Nvml, device: Device) -> tuple[GpuProcess, ...] | None:
+    processes = _read_optional(device.processes)
+    if processes is None:
         return None
     return tuple(
-        Process(pid, None if memory is None else memory >> 20, _process_name(driver, pid))
-        for pid, memory in found
+        GpuProcess(pid, None if memory is None else memory >> 20, _process_name(driver, pid))
+        for pid, memory in processes
     )
 
 
 def _process_name(driver: Nvml, pid: int) -> str:
     """Return the program's name without path and arguments, which may be confidential."""
-    name = _quiet(driver.process_name, pid) or ""
+    name = _read_optional(driver.process_name, pid) or ""
     return name.split(" ")[0].rpartition("/")[2]

@@ -19,8 +19,8 @@ class Outbox(Generic[T]):
     `what` names the content in logs. Beyond `limit` batches the oldest is dropped.
     """
 
-    def __init__(self, sink: Callable[[list[T]], None], *, what: str, limit: int) -> None:
-        self._sink, self._what, self._limit = sink, what, limit
+    def __init__(self, sink: Callable[[list[T]], None], *, content: str, limit: int) -> None:
+        self._sink, self._content, self._limit = sink, content, limit
         self._waiting: deque[list[T]] = deque()
         self._ready = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -29,7 +29,7 @@ class Outbox(Generic[T]):
     def ensure_running(self, end: threading.Event) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
-                target=self._run, args=(end,), name=f"gpu-{self._what}", daemon=True
+                target=self._run, args=(end,), name=f"gpu-{self._content}", daemon=True
             )
             self._thread.start()
 
@@ -42,7 +42,7 @@ class Outbox(Generic[T]):
             self._waiting.append(batch)
             if len(self._waiting) > self._limit:
                 self._waiting.popleft()
-                log.warning("%s were dropped: too many wait", self._what)
+                log.warning("%s were dropped: too many wait", self._content)
             self._ready.notify()
 
     def flush(self) -> bool:
@@ -56,7 +56,7 @@ class Outbox(Generic[T]):
                 self._sink(batch)
             except Exception as error:
                 if not self._failed:
-                    log.warning("%s cannot be handed on (%s); they are kept", self._what, error)
+                    log.warning("%s cannot be handed on (%s); they are kept", self._content, error)
                 self._failed = True
                 return False
             self._failed = False

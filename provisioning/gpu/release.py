@@ -27,7 +27,7 @@ TAKE_S = 0.5
 _NAME = "nvml-released"
 
 
-class Taken(Exception):
+class ReleaseTaken(Exception):
     """Another GPU of this machine is being reset."""
 
 
@@ -42,16 +42,16 @@ def lock_folder() -> Path:
 
 
 @contextmanager
-def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
+def release_nvml(*, lease_s: float = LEASE_S) -> Iterator[int]:
     """Keep NVML closed in all processes during the block, for at most `lease_s`.
 
     Yields the lock's descriptor. A process that inherits it keeps NVML closed even if its parent is killed.
-    Raises `Taken`.
+    Raises `ReleaseTaken`.
     """
     folder = lock_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _NAME).open("a+") as file:
-        _take(file)
+        _take_lock(file)
         file.truncate(0)
         # Monotonic time is shared by all processes of a machine. Written in full precision: rounding could
         # extend the lease.
@@ -60,7 +60,7 @@ def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
         yield file.fileno()
 
 
-def _take(file: IO[str]) -> None:
+def _take_lock(file: IO[str]) -> None:
     until = time.monotonic() + TAKE_S
     while True:
         try:
@@ -68,15 +68,15 @@ def _take(file: IO[str]) -> None:
         except BlockingIOError:
             # Perhaps just a reader that checks.
             if time.monotonic() > until:
-                raise Taken from None
+                raise ReleaseTaken from None
             time.sleep(TAKE_S / 20)
         else:
             return
 
 
-def is_asked() -> bool:
+def is_release_requested() -> bool:
     """Return whether NVML must be kept closed now."""
-    return forks.is_asked() or _is_held()
+    return forks.is_close_requested() or _is_held()
 
 
 def _is_held() -> bool:
@@ -96,7 +96,7 @@ def _is_held() -> bool:
 def wait(limit_s: float = math.inf) -> None:
     """Wait until NVML may be opened. Raises `StillAsked` after `limit_s`."""
     until = time.monotonic() + limit_s
-    while is_asked():
+    while is_release_requested():
         if time.monotonic() >= until:
             raise StillAsked
         time.sleep(LOOK_S)

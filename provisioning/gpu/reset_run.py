@@ -63,13 +63,13 @@ def run_reset(
     """
     until = time.monotonic() + deadline_s
     try:
-        tool = _tool(bus or uuid)
-        with release.released(lease_s=deadline_s) as held:
+        tool = _find_tool(bus or uuid)
+        with release.release_nvml(lease_s=deadline_s) as descriptor:
             gpu = _find(root, uuid, bus)
             with _without_persistence(tool, gpu):
                 _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
-                return _reset(tool, gpu, held, until)
-    except release.Taken:
+                return _reset(tool, gpu, descriptor, until)
+    except release.ReleaseTaken:
         text = "Another GPU of this node is being reset, or its reset hangs. Ask again when that has ended."
         return ResetResult(uuid, ResetVerdict.REFUSED, text)
     except _Refused as refused:
@@ -79,7 +79,7 @@ def run_reset(
 # -- before ---------------------------------------------------------------------------------------
 
 
-def _tool(name: str) -> str:
+def _find_tool(name: str) -> str:
     tool = shutil.which(TOOL)
     if tool is None:
         raise _Refused(f"{TOOL} is not in the node worker's PATH. It comes with the NVIDIA driver.")
@@ -109,10 +109,10 @@ def _find(root: Path, uuid: str, bus: str) -> _Gpu:
 def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
     computing = _processes_by_nvml(gpu)
     if computing:
-        raise _Refused(_held_by(computing))
+        raise _Refused(_holders_sentence(computing))
     while holders := holders_of(root / f"dev/nvidia{gpu.minor}"):
         if time.monotonic() >= until:
-            raise _Refused(_held_by(holders))
+            raise _Refused(_holders_sentence(holders))
         time.sleep(LOOK_S)
 
 
@@ -121,11 +121,11 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
 
     def look() -> tuple[int, ...] | None:
         with session() as driver:
-            found = driver.by_uuid(gpu.uuid).processes()
-        return None if found is None else tuple(pid for pid, _ in found)
+            processes = driver.by_uuid(gpu.uuid).processes()
+        return None if processes is None else tuple(pid for pid, _ in processes)
 
     try:
-        found = Bounded().call(look, timeout_s=NVML_S)
+        pids = Bounded().call(look, timeout_s=NVML_S)
     except (GpuLost, DeviceGone):
         # A lost GPU is what the reset is for; open device files are still checked.
         return ()
@@ -134,11 +134,11 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
     except NvmlProblem as problem:
         # A process that hangs in the driver has the GPU open permanently.
         raise _Refused(f"{problem.message} The GPU cannot be proven idle. {_REBOOT}") from problem
-    if found is None:
+    if pids is None:
         raise _Refused(
             "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
         )
-    return found
+    return pids
 
 
 def holders_of(device: Path) -> tuple[int, ...]:
@@ -147,13 +147,13 @@ def holders_of(device: Path) -> tuple[int, ...]:
         wanted = _identity(device.stat())
     except OSError:
         return ()  # created by the driver on first use
-    found = []
+    pids = []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
         if _has_open(process, wanted):
-            found.append(int(process.name))
-    return tuple(sorted(found))
+            pids.append(int(process.name))
+    return tuple(sorted(pids))
 
 
 def _has_open(process: Path, wanted: tuple[int, int]) -> bool:
@@ -170,10 +170,10 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
     return (-1, of.st_rdev) if stat.S_ISCHR(of.st_mode) else (of.st_dev, of.st_ino)
 
 
-def _held_by(pids: tuple[int, ...]) -> str:
+def _holders_sentence(pids: tuple[int, ...]) -> str:
     names = ", ".join(f"{_name(pid)} (process {pid})" for pid in pids[:8])
-    more = f" and {len(pids) - 8} more" if len(pids) > 8 else ""
-    return f"The GPU is in use by {names}{more}. End that, then ask again."
+    further = f" and {len(pids) - 8} more" if len(pids) > 8 else ""
+    return f"The GPU is in use by {names}{further}. End that, then ask again."
 
 
 def _name(pid: int) -> str:
@@ -217,20 +217,22 @@ def _set_persistence(tool: str, gpu: _Gpu, *, on: bool) -> None:
         _run([tool, "-pm", str(int(on)), "-i", gpu.bus], PERSISTENCE_S)
 
 
-def _reset(tool: str, gpu: _Gpu, held: int, until: float) -> ResetResult:
+def _reset(tool: str, gpu: _Gpu, descriptor: int, until: float) -> ResetResult:
     """Run the tool. It survives this process, and NVML stays released until it has ended."""
     try:
-        code, output = _run([tool, "--gpu-reset", "-i", gpu.bus], max(1.0, until - time.monotonic()), held)
+        code, output = _run(
+            [tool, "--gpu-reset", "-i", gpu.bus], max(1.0, until - time.monotonic()), descriptor
+        )
     except OSError as error:
         raise _Refused(f"{TOOL} cannot be started: {error}.") from error
     if code is None:
         return ResetResult(gpu.uuid, ResetVerdict.HUNG, f"The reset did not end in time. {_REBOOT}")
     if code == 0:
         return ResetResult(gpu.uuid, ResetVerdict.DONE, f"The GPU at {gpu.bus} was reset.", output)
-    return _judged(gpu, code, output)
+    return _interpret(gpu, code, output)
 
 
-def _run(argv: list[str], timeout_s: float, *kept: int) -> tuple[int | None, str]:
+def _run(argv: list[str], timeout_s: float, *descriptors: int) -> tuple[int | None, str]:
     """Return exit code and output; the code is None on timeout.
 
     A process that hangs in the driver is abandoned.
@@ -238,35 +240,35 @@ def _run(argv: list[str], timeout_s: float, *kept: int) -> tuple[int | None, str
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        pass_fds=kept, start_new_session=True,
+        pass_fds=descriptors, start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=KILL_S)
         return None, ""
-    return process.returncode, said.decode(errors="replace").replace("\0", "").strip()[:MAX_OUTPUT]
+    return process.returncode, output.decode(errors="replace").replace("\0", "").strip()[:MAX_OUTPUT]
 
 
-def _judged(gpu: _Gpu, code: int, output: str) -> ResetResult:
+def _interpret(gpu: _Gpu, code: int, output: str) -> ResetResult:
     """Interpret the tool's output: a refusal changed nothing, anything else is a failure."""
-    said = f"{TOOL} says: {' '.join(output.split())[:400]}" if output else f"{TOOL} ended with {code}."
+    detail = f"{TOOL} says: {' '.join(output.split())[:400]}" if output else f"{TOOL} ended with {code}."
     if _LINKED.search(output):
         text = (
             "This GPU cannot be reset without those it is linked with by NVLink: drain the node, stop its "
-            f"worker, and run sudo {TOOL} --gpu-reset without -i. {said}"
+            f"worker, and run sudo {TOOL} --gpu-reset without -i. {detail}"
         )
         return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
     if _REFUSES.search(output):
         text = (
             "Somebody has the GPU open whom this node does not see. Look with: sudo fuser -v /dev/nvidia*. "
-            f"{said}"
+            f"{detail}"
         )
         return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
     if _NO_RIGHTS.search(output):
-        text = f"The driver refuses a reset to this node's worker. Run on the node: {gpu.command()}. {said}"
+        text = f"The driver refuses a reset to this node's worker. Run on the node: {gpu.command()}. {detail}"
         return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
-    return ResetResult(gpu.uuid, ResetVerdict.FAILED, f"The reset failed. {_REBOOT} {said}", output)
+    return ResetResult(gpu.uuid, ResetVerdict.FAILED, f"The reset failed. {_REBOOT} {detail}", output)

@@ -87,13 +87,13 @@ class Rollup:
 
     def missing_of(self, metric: str) -> int:
         """Return the seconds without a value of this metric."""
-        found = self.metrics.get(metric)
-        return max(0, self.span_s - (found.n if found else 0) * self.interval_s)
+        values = self.metrics.get(metric)
+        return max(0, self.span_s - (values.n if values else 0) * self.interval_s)
 
     def figures(self, metric: str) -> tuple[float, int, int] | None:
         """Return (mean, maximum, 95th percentile), or None if never measured."""
-        found = self.metrics.get(metric)
-        return (found.mean, found.max, found.p95) if found else None
+        values = self.metrics.get(metric)
+        return (values.mean, values.max, values.p95) if values else None
 
 
 def minute(
@@ -113,10 +113,10 @@ def minute(
     values = window.values[keep]
     metrics = {}
     for column, name in enumerate(METRICS):
-        known = values[:, column]
-        known = known[~np.isnan(known)].astype(np.int64)
-        if len(known):
-            metrics[name] = _metric(name, known.tolist())
+        column_values = values[:, column]
+        column_values = column_values[~np.isnan(column_values)].astype(np.int64)
+        if len(column_values):
+            metrics[name] = _metric(name, column_values.tolist())
     masks = [int(mask) for mask in window.throttle[keep] if mask >= 0]
     throttle = {
         name: count * interval_s
@@ -146,9 +146,9 @@ def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rol
         end_s = part.start_s + part.span_s
     metrics = {}
     for name in METRICS:
-        found = [part.metrics[name] for part in ordered if name in part.metrics]
-        if found:
-            metrics[name] = _joined(name, found)
+        metric_parts = [part.metrics[name] for part in ordered if name in part.metrics]
+        if metric_parts:
+            metrics[name] = _join_metrics(name, metric_parts)
     throttle: Counter[str] = Counter()
     for part in ordered:
         throttle.update(part.throttle)
@@ -166,25 +166,25 @@ def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rol
 
 def _metric(name: str, values: list[int]) -> Metric:
     bins = Counter(bin_of(name, value) for value in values)
-    return _with_bins(name, len(values), sum(values), max(values), bins)
+    return _metric_of_bins(name, len(values), sum(values), max(values), bins)
 
 
-def _joined(name: str, parts: list[Metric]) -> Metric:
+def _join_metrics(name: str, parts: list[Metric]) -> Metric:
     bins: Counter[int] = Counter()
     for part in parts:
         bins.update(dict(part.bins))
-    return _with_bins(
+    return _metric_of_bins(
         name, sum(part.n for part in parts), sum(part.sum for part in parts), max(p.max for p in parts), bins
     )
 
 
-def _with_bins(name: str, n: int, total: int, peak: int, bins: Counter[int]) -> Metric:
+def _metric_of_bins(name: str, n: int, total: int, peak: int, bins: Counter[int]) -> Metric:
     ordered = tuple(sorted(bins.items()))
     rank = -(-n * 95 // 100)
-    seen, p95 = 0, peak
+    cumulative, p95 = 0, peak
     for number, count in ordered:
-        seen += count
-        if seen >= rank:
+        cumulative += count
+        if cumulative >= rank:
             p95 = min(peak, top_of(name, number))
             break
     return Metric(n, total, peak, p95, ordered)
@@ -231,9 +231,9 @@ class ProcessTally:
 
     def shares(self, interval_s: int) -> tuple[ProcessShare, ...]:
         """Return the processes with the most compute, then the most memory."""
-        found = [
+        shares = [
             ProcessShare(pid, (count or 0) * interval_s, (total or 0) // counted if counted else None, memory)
             for pid, (count, total, counted, memory) in self._seen.items()
         ]
-        found.sort(key=lambda share: (-(share.sm_pct or 0), -(share.memory_mib or 0), share.pid))
-        return tuple(found[:MAX_PROCESSES])
+        shares.sort(key=lambda share: (-(share.sm_pct or 0), -(share.memory_mib or 0), share.pid))
+        return tuple(shares[:MAX_PROCESSES])

@@ -32,7 +32,7 @@ MAX_WAITING = 60
 """Minutes buffered while the sink fails; then the oldest is dropped."""
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """A readable device. `read` may raise `NvmlProblem`, and may hang."""
 
     @property
@@ -41,7 +41,7 @@ class Source(Protocol):
     def read(self, at_s: float) -> Sample: ...
 
 
-DevicesSource = Callable[[], Sequence[Source]]
+DevicesSource = Callable[[], Sequence[SampleSource]]
 Sink = Callable[[list[Rollup]], None]
 
 
@@ -115,8 +115,8 @@ class Sampler:
         self._deadline_s = deadline_s
         self._refresh_s = refresh_s
         self._capacity = capacity
-        self._sender: Outbox[Rollup] = Outbox(sink, what="samples", limit=MAX_WAITING)
-        self._sources: list[Source] = []
+        self._sender: Outbox[Rollup] = Outbox(sink, content="samples", limit=MAX_WAITING)
+        self._sources: list[SampleSource] = []
         self._refresh_at = 0.0
         self._seen_driver = False
         self._stuck: dict[str, _Caller] = {}
@@ -124,7 +124,7 @@ class Sampler:
         self._minute = -1
         self._tallies: dict[str, ProcessTally] = {}
         self._rings: dict[str, Ring] = {}
-        self._said: dict[str, str] = {}
+        self._logged_texts: dict[str, str] = {}
         self._end = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -177,8 +177,8 @@ class Sampler:
             while not end.is_set():
                 now = self._clock()
                 try:
-                    if release.is_asked():
-                        self._let_go()
+                    if release.is_release_requested():
+                        self._release_driver()
                     else:
                         self.tick(now)
                 except NoDriver as problem:
@@ -187,8 +187,8 @@ class Sampler:
                 except Exception:
                     log.exception("sampling failed; it goes on with the next second")
                 # Keep to the interval; if a round took too long, skip to the next.
-                rest = self.interval_s - self._clock() % self.interval_s
-                end.wait(min(float(self.interval_s), max(0.01, rest)))
+                left_s = self.interval_s - self._clock() % self.interval_s
+                end.wait(min(float(self.interval_s), max(0.01, left_s)))
         finally:
             end.set()
             self._sender.wake()
@@ -198,16 +198,16 @@ class Sampler:
             if not self._stuck:
                 self._close_source()
 
-    def _let_go(self) -> None:
+    def _release_driver(self) -> None:
         """Close the driver's library; the next round opens it again."""
-        self._release()
+        self._release_answering()
         self._sources = []
         self._refresh_at = 0.0
         if not self._stuck:
             try:
                 self._call("", self._close_source, OPEN_DEADLINE_S)
             except _Hung as problem:
-                self._say("", problem.sentence)
+                self._log_once("", problem.sentence)
 
     def _close_source(self) -> None:
         close = getattr(self._devices_source, "close", None)
@@ -219,7 +219,7 @@ class Sampler:
 
         Called by the thread, or directly by tests. Raises `NoDriver`.
         """
-        self._release()
+        self._release_answering()
         if now_s >= self._refresh_at or self._refresh_at - now_s > 2 * self._refresh_s:
             self._refresh(now_s)
         self._close_minute(now_s)
@@ -227,7 +227,7 @@ class Sampler:
             if source.uuid not in self._stuck:
                 self._read(source, now_s)
 
-    def _release(self) -> None:
+    def _release_answering(self) -> None:
         for uuid, caller in list(self._stuck.items()):
             if not caller.is_busy():
                 log.warning("%s answers again", uuid or "the GPU driver")
@@ -249,46 +249,46 @@ class Sampler:
         try:
             self._sources = list(self._call("", self._devices_source, OPEN_DEADLINE_S))
         except _Hung as problem:
-            self._say("", problem.sentence)
+            self._log_once("", problem.sentence)
             return
         except NvmlProblem as problem:
             if isinstance(problem, NoDriver) and not self._seen_driver:
                 raise
-            self._say("", problem.sentence)
+            self._log_once("", problem.sentence)
             self._sources = []
             return
         self._seen_driver = True
-        self._said.pop("", None)
+        self._logged_texts.pop("", None)
         self._refresh_at = now_s + self._refresh_s
-        known = {source.uuid for source in self._sources}
+        uuids = {source.uuid for source in self._sources}
         oldest_s = now_s - self._capacity * self.interval_s
         for uuid, ring in list(self._rings.items()):
-            if uuid not in known and (ring.latest is None or ring.latest.at_s < oldest_s):
+            if uuid not in uuids and (ring.latest is None or ring.latest.at_s < oldest_s):
                 del self._rings[uuid]
 
-    def _read(self, source: Source, now_s: float) -> None:
+    def _read(self, source: SampleSource, now_s: float) -> None:
         uuid = source.uuid
         try:
             sample = self._call(uuid, lambda: source.read(now_s), self._deadline_s)
         except (GpuLost, DeviceGone) as problem:
-            self._say(uuid, problem.sentence)
+            self._log_once(uuid, problem.sentence)
             self._sources = [item for item in self._sources if item.uuid != uuid]
             self._refresh_at = min(self._refresh_at, now_s + RETRY_S)
             return
         except NvmlProblem as problem:
-            self._say(uuid, problem.sentence)
+            self._log_once(uuid, problem.sentence)
             return
-        self._said.pop(uuid, None)
+        self._logged_texts.pop(uuid, None)
         ring = self._rings.get(uuid)
         if ring is None:
             ring = self._rings[uuid] = Ring(self._capacity)
         ring.append(sample)
         self._tallies.setdefault(uuid, ProcessTally()).add(sample.processes)
 
-    def _say(self, uuid: str, text: str) -> None:
+    def _log_once(self, uuid: str, text: str) -> None:
         """Log a problem once."""
-        if self._said.get(uuid) != text:
-            self._said[uuid] = text
+        if self._logged_texts.get(uuid) != text:
+            self._logged_texts[uuid] = text
             log.warning("sampling %s: %s", uuid or "GPUs", text)
 
     def _close_minute(self, now_s: float) -> None:

@@ -44,14 +44,14 @@ class DeviceFault(Exception):
     """A call failed because of the device."""
 
 
-class CallFailed(Exception):
+class ScrubCallFailed(Exception):
     """A call failed for a reason unrelated to the device."""
 
 
 class Gpu(Protocol):
     """The CUDA operations that scrubbing needs. Sizes are in bytes, addresses on the device.
 
-    Any call may raise `DeviceFault` or `CallFailed`, and `alloc` also `OutOfMemory`. The counting calls
+    Any call may raise `DeviceFault` or `ScrubCallFailed`, and `alloc` also `OutOfMemory`. The counting calls
     synchronise with the device.
     """
 
@@ -99,21 +99,21 @@ class ScrubResult:
         return self.verdict is ScrubVerdict.CLEAN and not self.simulated
 
 
-def halving(free_bytes: int, take: Callable[[int], bool]) -> int:
+def allocate_by_halving(free_bytes: int, take: Callable[[int], bool]) -> int:
     """Allocate chunks, the largest first, halving when `take` refuses; returns the allocated bytes.
 
     Chunks are powers of two down to `CHUNK_MIN`. Never requests more than `free_bytes`, so it ends even if
     `take` always succeeds.
     """
-    size, taken = CHUNK_MIN, 0
+    size, allocated = CHUNK_MIN, 0
     while size * 2 <= free_bytes:
         size *= 2
     while size >= CHUNK_MIN:
-        if taken + size <= free_bytes and take(size):
-            taken += size
+        if allocated + size <= free_bytes and take(size):
+            allocated += size
         else:
             size //= 2
-    return taken
+    return allocated
 
 
 def scrub(
@@ -129,8 +129,8 @@ def scrub(
     `others` returns the number of other processes on the device, None if unknown. `baseline_mib` is
     `free_mib` of the last clean scrub with the same driver. `progress` is called with each stage.
     """
-    if found := others():
-        return _busy(uuid, found)
+    if count := others():
+        return _busy_result(uuid, count)
     chunks: list[tuple[int, int]] = []
     free = total = 0
     residue: int | None = None
@@ -147,7 +147,7 @@ def scrub(
             return True
 
         progress("take")
-        halving(free, take)
+        allocate_by_halving(free, take)
         progress("count")
         residue = gpu.count_nonzero(chunks)
         progress("clear")
@@ -155,13 +155,13 @@ def scrub(
             gpu.clear(address, size)
         progress("verify")
         left = gpu.count_nonzero(chunks) if gpu.or_reduce(chunks) else 0
-    except (DeviceFault, CallFailed, OutOfMemory) as problem:
+    except (DeviceFault, ScrubCallFailed, OutOfMemory) as problem:
         error = problem
-    still = others()
+    present = others()
     for address, _ in chunks:
         try:
             gpu.free(address)
-        except (DeviceFault, CallFailed) as problem:
+        except (DeviceFault, ScrubCallFailed) as problem:
             error = error or problem
     scrubbed = sum(size for _, size in chunks)
     verdict, text = judge(
@@ -169,7 +169,7 @@ def scrub(
         total=total,
         scrubbed=scrubbed,
         left=left,
-        others=still,
+        others=present,
         baseline_mib=baseline_mib,
         error=error,
     )
@@ -236,7 +236,7 @@ def judge(
     return ScrubVerdict.CLEAN, "All free memory was cleared and is proven clean."
 
 
-def _busy(uuid: str, count: int) -> ScrubResult:
+def _busy_result(uuid: str, count: int) -> ScrubResult:
     return ScrubResult(
         uuid,
         ScrubVerdict.BUSY,

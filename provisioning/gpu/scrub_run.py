@@ -26,7 +26,7 @@ from provisioning.gpu.check.process import Process, python, reap_abandoned
 from provisioning.gpu.check.wire import Broken, Out, die_with_parent
 from provisioning.gpu.missing import NEWER_DRIVER, none_shown
 from provisioning.gpu.nvml import GpuLost, NoDriver, NvmlProblem, session
-from provisioning.gpu.scrub import CallFailed, DeviceFault, OutOfMemory, ScrubResult, ScrubVerdict, scrub
+from provisioning.gpu.scrub import DeviceFault, OutOfMemory, ScrubCallFailed, ScrubResult, ScrubVerdict, scrub
 
 DEADLINE_S = 120.0
 GPU_EXTRA = "Install the `gpu` extra: pip install 'berth[gpu]'."
@@ -38,45 +38,45 @@ class CudaGpu:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._out = self._do(device.alloc, 8)
+        self._out = self._guard(device.alloc, 8)
 
-    def _do(self, call: Callable[..., Any], *args: Any) -> Any:
+    def _guard(self, call: Callable[..., Any], *args: Any) -> Any:
         try:
             return call(*args)
         except CudaError as error:
             if error.out_of_memory:
                 raise OutOfMemory(str(error)) from error
-            raise (DeviceFault if error.blames_device else CallFailed)(str(error)) from error
+            raise (DeviceFault if error.blames_device else ScrubCallFailed)(str(error)) from error
 
     def memory(self) -> tuple[int, int]:
-        free, total = self._do(self._device.memory)
+        free, total = self._guard(self._device.memory)
         return int(free), int(total)
 
     def alloc(self, size: int) -> int:
-        return int(self._do(self._device.alloc, size))
+        return int(self._guard(self._device.alloc, size))
 
     def free(self, address: int) -> None:
-        self._do(self._device.free, address)
+        self._guard(self._device.free, address)
 
     def clear(self, address: int, size: int) -> None:
-        self._do(self._device.clear, address, size)
+        self._guard(self._device.clear, address, size)
 
     def count_nonzero(self, chunks: Sequence[tuple[int, int]]) -> int:
-        return self._over("count_nonzero", chunks)
+        return self._run_kernel("count_nonzero", chunks)
 
     def or_reduce(self, chunks: Sequence[tuple[int, int]]) -> int:
-        return self._over("or_reduce", chunks)
+        return self._run_kernel("or_reduce", chunks)
 
-    def _over(self, kernel: str, chunks: Sequence[tuple[int, int]]) -> int:
+    def _run_kernel(self, kernel: str, chunks: Sequence[tuple[int, int]]) -> int:
         def run() -> int:
             self._device.clear(self._out, 8)
             for address, size in chunks:
                 self._device.launch("scrub", kernel, ptr(address), u64(size // 8), ptr(self._out))
-            found = u64(0)
-            self._device.read(found, self._out)
-            return int(found.value)
+            result = u64(0)
+            self._device.read(result, self._out)
+            return int(result.value)
 
-        return int(self._do(run))
+        return int(self._guard(run))
 
 
 def run_scrub(
@@ -128,11 +128,11 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
         process.register(selector)
         try:
             while not process.closed and result is None:
-                rest = until_s - time.monotonic()
-                if rest <= 0:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
                     late = True
                     break
-                for key, _ in selector.select(min(rest, 0.5)):
+                for key, _ in selector.select(min(left_s, 0.5)):
                     owner, stream = key.data
                     for message in owner.read(stream, selector):
                         if message["kind"] == "stage":
@@ -154,8 +154,8 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
     if late:
         text = f"The scrub did not end in time; it was ended at “{stage}”. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
-    said = process.stderr.decode(errors="replace").strip().splitlines()
-    reason = odd or f"exit status {process.code}" + (f"; it said: {said[-1][:200]}" if said else "")
+    lines = process.stderr.decode(errors="replace").strip().splitlines()
+    reason = odd or f"exit status {process.code}" + (f"; it said: {lines[-1][:200]}" if lines else "")
     text = f"The scrub broke off at “{stage}” without a result ({reason}). Scrub it again."
     return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
 
@@ -179,8 +179,8 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, hindrances.SPLIT)
 
         def users() -> int | None:
-            found = gpu.processes()
-            return None if found is None else len(found)
+            processes = gpu.processes()
+            return None if processes is None else len(processes)
 
         present = users()
         if present is None:
@@ -219,8 +219,8 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
 
         def others() -> int | None:
             # In a container NVML reports other PIDs, so this process cannot be identified.
-            found = users()
-            return None if found is None else max(0, found - 1)
+            count = users()
+            return None if count is None else max(0, count - 1)
 
         try:
             return scrub(
@@ -256,7 +256,7 @@ def main(argv: list[str]) -> int:
         result = ScrubResult(uuid, ScrubVerdict.FAILED, problem.sentence)
     except NvmlProblem as problem:
         result = ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, problem.sentence)
-    except (CudaError, CallFailed, DeviceFault, OutOfMemory) as error:
+    except (CudaError, ScrubCallFailed, DeviceFault, OutOfMemory) as error:
         blames = isinstance(error, DeviceFault) or (isinstance(error, CudaError) and error.blames_device)
         verdict = ScrubVerdict.FAILED if blames else ScrubVerdict.INCONCLUSIVE
         result = ScrubResult(uuid, verdict, f"The GPU could not be scrubbed ({error}). Check this GPU.")

@@ -64,7 +64,7 @@ class ShareUse:
     @property
     def used_mib(self) -> int | None:
         """The total in MiB; None if any is unknown."""
-        amounts = [each.memory_mib for each in self.processes]
+        amounts = [process.memory_mib for process in self.processes]
         return None if None in amounts else sum(filter(None, amounts))
 
     @property
@@ -74,7 +74,7 @@ class ShareUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class OverShare:
     """State of a workspace that exceeds its share. Times are from one monotonic clock.
 
     `asked` is the process that last got a SIGTERM, at `asked_at`. `done` are processes that need no further
@@ -92,7 +92,7 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class ShareAction:
     """A notification and an action: ASKED is a SIGTERM to `process`, KILLED a SIGKILL."""
 
     step: ShareStep
@@ -101,57 +101,63 @@ class Act:
     ends_in_s: int = 0
 
 
-def decide(before: Over | None, seen: ShareUse, now: float) -> tuple[Over | None, tuple[Act, ...]]:
+def decide(
+    before: OverShare | None, usage: ShareUse, now: float
+) -> tuple[OverShare | None, tuple[ShareAction, ...]]:
     """Return the next state of one workspace on one device, and the actions; None means within its share.
 
     `now` is in seconds of a monotonic clock. Call it about once per second.
     """
-    used = seen.used_mib
+    used = usage.used_mib
     if used is None:
-        return None, (Act(ShareStep.UNKNOWN, 0),)
-    if used <= seen.part_mib:
-        return _within(before, used, now)
-    acts: list[Act] = []
+        return None, (ShareAction(ShareStep.UNKNOWN, 0),)
+    if used <= usage.part_mib:
+        return _within_share(before, used, now)
+    acts: list[ShareAction] = []
     if before is None:
-        before = Over(now, now)
-        acts.append(Act(ShareStep.OVER, used, ends_in_s=0 if seen.urgent else int(GRACE_S)))
+        before = OverShare(now, now)
+        acts.append(ShareAction(ShareStep.OVER, used, ends_in_s=0 if usage.urgent else int(GRACE_S)))
     elif now - before.seen_at > GAP_S:
-        before = Over(now, now)
+        before = OverShare(now, now)
     over = replace(before, seen_at=now, within_since=None)
-    if not seen.urgent and now - over.since < GRACE_S:
+    if not usage.urgent and now - over.since < GRACE_S:
         return over, tuple(acts)
     if over.asked is not None and now - over.asked_at < KILL_AFTER_S:
         return over, tuple(acts)
-    still = next((each for each in seen.processes if each.identity == over.asked), None)
-    if still is not None and still.memory_mib and not over.killed:
-        acts.append(Act(ShareStep.KILLED, used, still))
+    survivor = next((process for process in usage.processes if process.identity == over.asked), None)
+    if survivor is not None and survivor.memory_mib and not over.killed:
+        acts.append(ShareAction(ShareStep.KILLED, used, survivor))
         return replace(over, asked_at=now, killed=True), tuple(acts)
     if over.asked is not None:
         over = replace(over, asked=None, killed=False, done=over.done | {over.asked})
-    chosen = next_to_end(seen, over.done)
+    chosen = next_to_end(usage, over.done)
     if chosen is not None:
-        acts.append(Act(ShareStep.ASKED, used, chosen))
+        acts.append(ShareAction(ShareStep.ASKED, used, chosen))
         over = replace(over, asked=chosen.identity, asked_at=now)
     return over, tuple(acts)
 
 
-def _within(before: Over | None, used_mib: int, now: float) -> tuple[Over | None, tuple[Act, ...]]:
+def _within_share(
+    before: OverShare | None, used_mib: int, now: float
+) -> tuple[OverShare | None, tuple[ShareAction, ...]]:
     if before is None:
         return None, ()
     since = now if before.within_since is None else before.within_since
     if now - since >= STEADY_S:
-        return None, (Act(ShareStep.BACK, used_mib),)
+        return None, (ShareAction(ShareStep.BACK, used_mib),)
     return replace(before, seen_at=now, within_since=since), ()
 
 
-def next_to_end(seen: ShareUse, done: frozenset[tuple[int, int]]) -> DeviceProcess | None:
+def next_to_end(usage: ShareUse, ended: frozenset[tuple[int, int]]) -> DeviceProcess | None:
     """Return the process that uses the most memory, or None; the app only if no other uses any."""
     possible = [
-        each
-        for each in seen.processes
-        if each.rank is not Rank.AGENT and each.memory_mib and each.identity not in done
+        process
+        for process in usage.processes
+        if process.rank is not Rank.AGENT and process.memory_mib and process.identity not in ended
     ]
-    return min(possible, key=lambda each: (each.rank, -(each.memory_mib or 0), each.pid), default=None)
+    return min(
+        possible, key=lambda process: (process.rank, -(process.memory_mib or 0), process.pid), default=None
+    )
 
 
 def part_mib(device_mib: int, share_milli: int, asked_mib: int) -> int:

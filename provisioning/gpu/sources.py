@@ -153,7 +153,7 @@ class NvmlDevices:
     def __init__(self) -> None:
         self._stack: ExitStack | None = None
         self._driver: Nvml | None = None
-        self._known: dict[str, GpuSource | MigSource] = {}
+        self._sources_by_uuid: dict[str, GpuSource | MigSource] = {}
         self._reopen = False
         self._lock = threading.Lock()
 
@@ -161,7 +161,7 @@ class NvmlDevices:
         """Return the sources. Raises `NvmlProblem`; `NoDriver` if there is no driver."""
         with self._lock:
             try:
-                return self._look()
+                return self._current_sources()
             except NvmlProblem:
                 self._close()
                 raise
@@ -172,18 +172,20 @@ class NvmlDevices:
 
     def _close(self) -> None:
         stack, self._stack, self._driver = self._stack, None, None
-        _close_meters(self._known.values())
-        self._known = {}
+        _close_meters(self._sources_by_uuid.values())
+        self._sources_by_uuid = {}
         if stack is not None:
             stack.close()
 
-    def _look(self) -> list[GpuSource | MigSource]:
+    def _current_sources(self) -> list[GpuSource | MigSource]:
         if self._reopen:
             # A recovered device is visible only after reopening the library.
-            known, self._reopen = self._known, False
+            sources, self._reopen = self._sources_by_uuid, False
             self._close()
             # Meters are bound to the closed library; counters of whole GPUs continue.
-            self._known = {uuid: source for uuid, source in known.items() if isinstance(source, GpuSource)}
+            self._sources_by_uuid = {
+                uuid: source for uuid, source in sources.items() if isinstance(source, GpuSource)
+            }
         if self._driver is None:
             stack = ExitStack()
             self._driver = stack.enter_context(session())
@@ -191,42 +193,42 @@ class NvmlDevices:
         count = self._driver.count()
         if not count:
             raise NoDriver("The NVIDIA driver shows no GPU.")
-        found: dict[str, GpuSource | MigSource] = {}
+        current: dict[str, GpuSource | MigSource] = {}
         broken: NvmlProblem | None = None
         for index in range(count):
             try:
-                found |= self._sources(self._driver.device(index))
+                current |= self._sources(self._driver.device(index))
             except NvmlProblem as problem:
                 broken = problem
-        if broken is not None and not found:
+        if broken is not None and not current:
             raise broken
         self._reopen = broken is not None
-        for uuid, source in found.items():
+        for uuid, source in current.items():
             # Sources keep counters between calls, so keep those of remaining devices.
-            kept = self._known.get(uuid)
-            if isinstance(kept, GpuSource) and isinstance(source, GpuSource):
-                kept.device = source.device
-                found[uuid] = kept
-            elif isinstance(kept, MigSource) and isinstance(source, MigSource):
-                kept.device = source.device
+            previous = self._sources_by_uuid.get(uuid)
+            if isinstance(previous, GpuSource) and isinstance(source, GpuSource):
+                previous.device = source.device
+                current[uuid] = previous
+            elif isinstance(previous, MigSource) and isinstance(source, MigSource):
+                previous.device = source.device
                 # The same UUID means the same instance, so its meter continues.
-                found[uuid] = kept
-        _close_meters(source for uuid, source in self._known.items() if uuid not in found)
-        self._known = found
-        return list(found.values())
+                current[uuid] = previous
+        _close_meters(source for uuid, source in self._sources_by_uuid.items() if uuid not in current)
+        self._sources_by_uuid = current
+        return list(current.values())
 
     @staticmethod
     def _sources(device: Device) -> dict[str, GpuSource | MigSource]:
         uuid = device.uuid()
-        found: dict[str, GpuSource | MigSource] = {uuid: GpuSource(device, uuid)}
+        sources: dict[str, GpuSource | MigSource] = {uuid: GpuSource(device, uuid)}
         mode = device.mig_mode()
         if mode and mode[0]:
             counted = InstanceMeter.is_offered(device)
             for mig in device.mig_devices():
                 name, instance = mig.uuid(), mig.gpu_instance_id()
                 meter = InstanceMeter(device, instance) if counted and instance is not None else None
-                found[name] = MigSource(mig, name, meter)
-        return found
+                sources[name] = MigSource(mig, name, meter)
+        return sources
 
 
 def _close_meters(sources: Iterable[GpuSource | MigSource]) -> None:

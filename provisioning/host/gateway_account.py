@@ -9,7 +9,7 @@ from pathlib import Path
 from provisioning.host.folder import NodeFolder
 from provisioning.service import door_account, door_uid
 from provisioning.service.confinement import Needs
-from provisioning.service.door_account import DoorAccount, Unusable
+from provisioning.service.door_account import AccountUnusable, DoorAccount
 
 ROOTS = "BERTH_SERVICES_UID"
 """0 there selects root, as for the portal's services."""
@@ -18,7 +18,7 @@ ROOTS = "BERTH_SERVICES_UID"
 def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: int) -> DoorAccount | None:
     """Return the gateway's account after testing it; None if the gateway runs as the current user.
 
-    The gateway's configuration must already be written. Raises `Unusable` or `OSError`.
+    The gateway's configuration must already be written. Raises `AccountUnusable` or `OSError`.
     """
     if os.geteuid() != 0:
         return None
@@ -28,7 +28,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     try:
         uid = door_uid.number(settings)
     except ValueError as error:
-        raise Unusable(str(error)) from error
+        raise AccountUnusable(str(error)) from error
     homes = Path(settings.get("BERTH_HOMES_DIR") or folder.home / "homes").expanduser()
     covered = tuple(each for each in (folder.home, homes) if each.is_dir())
     account = DoorAccount(uid, folder.local, caddy, covered)

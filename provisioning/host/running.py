@@ -17,7 +17,7 @@ from provisioning.host.notify import notify
 from provisioning.host.rotation import Renewal
 from provisioning.service import home, instance_lock, oom, processes
 from provisioning.service.console import Console, Problem
-from provisioning.service.door_account import DoorAccount, Unusable
+from provisioning.service.door_account import AccountUnusable, DoorAccount
 from provisioning.service.supervisor import Supervisor, report, write_state
 
 WATCH_EVERY_S = 1.0
@@ -64,7 +64,7 @@ class NodeRun:
         try:
             programs.write_gateway(self._folder, known)
             self._account = gateway_account.choose(self._folder, settings, caddy, known.gateway_port)
-        except (Unusable, OSError) as why:
+        except (AccountUnusable, OSError) as why:
             off = f"{gateway_account.ROOTS}=0 in node.env keeps root."
             self._say(f"The gateway runs as root: {why}. {off}")
 

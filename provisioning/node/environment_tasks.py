@@ -21,7 +21,7 @@ from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.driver import Driver
 from provisioning.drivers.local import cgroups
 from provisioning.drivers.local.driver import LocalDriver
-from provisioning.environment_builds.build import Build, Machine
+from provisioning.environment_builds.build import Build, BuildMachine
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import (
     MAX_LOG,
@@ -36,7 +36,7 @@ from provisioning.environment_messages import (
     SourceKind,
 )
 from provisioning.environments.folders import OLDEST, VARIABLE, digest_of_folder
-from provisioning.environments.store import Stamp, Store
+from provisioning.environments.store import EnvironmentStamp, Store
 from provisioning.node.local_settings import LOCAL, driver_for
 from provisioning.node.tasks import failure_of, reply, require_reply_key
 from provisioning.node.worker import app
@@ -83,8 +83,8 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
     try:
         driver = local_driver() if pool is None else driver_for(messages.load(pool, PoolConfig))
         assert isinstance(driver, LocalDriver)
-        asked = messages.load(of, PackagesOf)
-        answer = {"packages": driver.own_packages(asked), "python": driver.python_of(asked)}
+        packages_of = messages.load(of, PackagesOf)
+        answer = {"packages": driver.own_packages(packages_of), "python": driver.python_of(packages_of)}
     except Exception as error:
         answer = {"error": failure_of(error).message}
     reply(reply_key, answer)
@@ -102,9 +102,9 @@ def begin(command: EnvironmentBuild) -> threading.Thread | None:
 
 def local_driver() -> LocalDriver:
     """Return this node's own driver, with only this node's settings."""
-    found: Driver = driver_for(PoolConfig(LOCAL, LOCAL))
-    assert isinstance(found, LocalDriver)
-    return found
+    driver: Driver = driver_for(PoolConfig(LOCAL, LOCAL))
+    assert isinstance(driver, LocalDriver)
+    return driver
 
 
 def store() -> Store:
@@ -122,15 +122,15 @@ def _run(command: EnvironmentBuild) -> None:
                 log.info("build %s is not begun: it goes on, or was done", command.build)
     except Exception:
         log.exception("build %s could not be begun", command.build)
-        _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen().failure))
+        _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen_error().failure))
 
 
 def _watch(command: EnvironmentBuild) -> None:
     """Wait for the build with a separate time limit, sending progress meanwhile."""
-    progress = Progress(command)
-    done: list[EnvironmentBuilt] = []
+    progress = BuildProgress(command)
+    answers: list[EnvironmentBuilt] = []
     worker = threading.Thread(
-        target=lambda: done.append(_build(command, progress)), name="environment-work", daemon=True
+        target=lambda: answers.append(_build(command, progress)), name="environment-work", daemon=True
     )
     worker.start()
     until = time.monotonic() + command.deadline_s + SLACK_S
@@ -138,22 +138,22 @@ def _watch(command: EnvironmentBuild) -> None:
         worker.join(PROGRESS_EVERY_S)
         progress.send()
     progress.send(last=True)
-    if not done:
-        words = "The build did not end in time and cannot be ended. Look at the node."
-        error = BuildError(BuildFailure.TIMED_OUT, words)
-        done.append(EnvironmentBuilt(command.build, command.lease, failure=error.failure))
+    if not answers:
+        text = "The build did not end in time and cannot be ended. Look at the node."
+        error = BuildError(BuildFailure.TIMED_OUT, text)
+        answers.append(EnvironmentBuilt(command.build, command.lease, failure=error.failure))
     offset, log = progress.tail()
-    _answer(replace(done[0], log_offset=offset, log=log))
+    _answer(replace(answers[0], log_offset=offset, log=log))
 
 
-def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
+def _build(command: EnvironmentBuild, progress: BuildProgress) -> EnvironmentBuilt:
     """Return the answer for every outcome, including unexpected errors."""
     key = _key(command.build, command.lease)
     try:
         driver = local_driver()
         if command.source_kind is SourceKind.FOLDER:
-            return _looked_at(command, driver.environments, progress)
-        machine = Machine(driver.sandbox(), cgroups.detect(driver.instance), driver.base)
+            return _check_folder(command, driver.environments, progress)
+        machine = BuildMachine(driver.sandbox(), cgroups.detect(driver.instance), driver.base)
         build = Build(
             command,
             driver.environments,
@@ -162,39 +162,39 @@ def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
             write=progress.write,
             cancelled=lambda: driver.environments.is_cancelled(key),
         )
-        return built(command, build.run())
+        return build_result(command, build.run())
     except BuildError as error:
         problem = error
         progress.write(f"{error.code.value}: {error.message}")
     except Exception as error:
         log.exception("unforeseen error in a build")
-        problem = _unforeseen(type(error).__name__)
+        problem = _unforeseen_error(type(error).__name__)
     return EnvironmentBuilt(
         command.build, command.lease, failure=problem.failure, failed_line=problem.failed_line
     )
 
 
-def _looked_at(command: EnvironmentBuild, store: Store, progress: Progress) -> EnvironmentBuilt:
+def _check_folder(command: EnvironmentBuild, store: Store, progress: BuildProgress) -> EnvironmentBuilt:
     """Return the answer for an existing folder, which is only read. Raises `BuildError`."""
     path = command.source.strip()
     progress.at(BuildStage.CHECKING, 0, 0)
-    found = store.find(digest_of_folder(path))
-    if found is None or not found.folder:
+    stamp = store.find(digest_of_folder(path))
+    if stamp is None or not stamp.folder:
         raise BuildError(
             BuildFailure.NO_SUCH_FOLDER,
             f"{path} is no environment that this node may use. Name it in {VARIABLE} there, with a Python of "
             f"{OLDEST[0]}.{OLDEST[1]} or newer in it.",
             source_line=1,
         )
-    progress.write(f"{path}: Python {found.python_version}, {len(found.packages)} packages.")
-    if "jupyter-lab" not in found.programs:
+    progress.write(f"{path}: Python {stamp.python_version}, {len(stamp.packages)} packages.")
+    if "jupyter-lab" not in stamp.programs:
         progress.write("JupyterLab is not in it: templates that start JupyterLab cannot run in it.")
-    if "ipykernel" not in {each.name.lower() for each in found.packages}:
+    if "ipykernel" not in {package.name.lower() for package in stamp.packages}:
         progress.write("ipykernel is not in it: notebooks have no kernel of it.")
-    return built(command, found)
+    return build_result(command, stamp)
 
 
-def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
+def build_result(command: EnvironmentBuild, stamp: EnvironmentStamp) -> EnvironmentBuilt:
     """Return the answer for a complete environment."""
     return EnvironmentBuilt(
         build=command.build,
@@ -209,7 +209,7 @@ def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
     )
 
 
-class Progress:
+class BuildProgress:
     """Stage and log of a build, sent at most once per second and at least every 5 seconds."""
 
     def __init__(self, command: EnvironmentBuild) -> None:
@@ -304,11 +304,11 @@ def _remove(digest: str) -> None:
 def sweep() -> None:
     """Remove remains of a killed build unless a build is running. Never raises."""
     try:
-        found = store()
-        if found.folder.is_dir():
-            with found.alone() as mine:
+        environments = store()
+        if environments.folder.is_dir():
+            with environments.alone() as mine:
                 if mine:
-                    found.sweep()
+                    environments.sweep()
     except Exception as error:
         log.warning("what builds have left was not swept: %s", error)
 
@@ -322,9 +322,9 @@ def _key(build: str, lease: str) -> str:
     return f"{build}-{lease}"
 
 
-def _unforeseen(what: str = "") -> BuildError:
+def _unforeseen_error(kind: str = "") -> BuildError:
     return BuildError(
         BuildFailure.UNFORESEEN,
-        f"The node met an unforeseen error{f' ({what})' if what else ''}. Ask your operator to look at the "
+        f"The node met an unforeseen error{f' ({kind})' if kind else ''}. Ask your operator to look at the "
         f"log of the node worker on {os.uname().nodename}.",
     )

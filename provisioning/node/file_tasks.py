@@ -20,11 +20,11 @@ def files(question: dict[str, Any], reply_key: str) -> None:
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:
-        asked = messages.load(question, FilesQuestion)
-        driver = driver_for(asked.pool)
+        request = messages.load(question, FilesQuestion)
+        driver = driver_for(request.pool)
         if not isinstance(driver, LocalDriver):
             raise BackendUnavailable("The files of this pool are not shown. Open a workspace for them.")
-        answer = driver.files(team=asked.team, owner=asked.owner, question=asked.ask)
+        answer = driver.files(team=request.team, owner=request.owner, question=request.ask)
     except Exception as error:
         failure = failure_of(error)
         answer = {"error": failure.message, "code": failure.code}

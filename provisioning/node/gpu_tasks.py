@@ -92,7 +92,7 @@ def begin(command: CheckCommand) -> threading.Thread | None:
         _answer(command, failure=failure_of(error))
         return None
     if at_once:
-        _answer(command, **_work(driver, command, _ProgressSender(command)))
+        _answer(command, **_run_command(driver, command, _ProgressSender(command)))
         return None
     thread = threading.Thread(target=_run, args=(driver, command), name=f"gpu-{command.kind}", daemon=True)
     thread.start()
@@ -112,9 +112,9 @@ def _run(driver: Driver, command: CheckCommand) -> None:
 def _watch(driver: Driver, command: CheckCommand) -> None:
     """Wait for the work with a separate time limit, so a hanging run still gets an answer."""
     progress = _ProgressSender(command)
-    done: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     worker = threading.Thread(
-        target=lambda: done.append(_work(driver, command, progress)), name="gpu-work", daemon=True
+        target=lambda: results.append(_run_command(driver, command, progress)), name="gpu-work", daemon=True
     )
     progress(Progress("prepare"))
     worker.start()
@@ -123,21 +123,21 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
         worker.join(ALIVE_EVERY_S)
         if worker.is_alive():
             progress.alive()
-    if done:
-        _answer(command, **done[0])
+    if results:
+        _answer(command, **results[0])
         return
     text = f"It did not end within {command.deadline_s + SLACK_S:.0f} s and cannot be ended. Reboot the node."
     _answer(command, failure=Failure(code="hung", message=text, retryable=False, blame="operator"))
 
 
-def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
+def _run_command(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
     """Return the content of the answer for every outcome, including unexpected errors."""
     try:
         if command.kind == REPARTITION:
             return _repartition(driver, command)
         if command.kind == RESET:
-            done = driver.reset_device(command.uuid, bus=command.bus, deadline_s=command.deadline_s)
-            return {"report": messages.dump(done)}
+            reset_report = driver.reset_device(command.uuid, bus=command.bus, deadline_s=command.deadline_s)
+            return {"report": messages.dump(reset_report)}
         if command.kind == SCRUB:
             result = driver.scrub_device(
                 command.uuid, baseline_mib=command.baseline_mib, deadline_s=command.deadline_s
@@ -165,10 +165,10 @@ def _repartition(driver: Driver, command: CheckCommand) -> dict[str, Any]:
     if command.change is None or command.change.parent_uuid != command.uuid:
         raise ValueError("a change of a MIG layout needs a plan for its own GPU")
     try:
-        done = Repartitioned(created=driver.repartition_device(command.change))
+        outcome = Repartitioned(created=driver.repartition_device(command.change))
     except Unclean as problem:
-        done = Repartitioned(unclean=problem.devices, text=problem.message)
-    return {"report": messages.dump(done)}
+        outcome = Repartitioned(unclean=problem.devices, text=problem.message)
+    return {"report": messages.dump(outcome)}
 
 
 class _ProgressSender:
@@ -227,14 +227,14 @@ def _answer(command: CheckCommand, **outcome: Any) -> None:
             app.send_task("control.apply_gpu_check", kwargs=body, queue=CONTROL_QUEUE)
         except Exception as error:
             problem = error
-            if not _patient():
+            if not _may_wait():
                 raise
         else:
             return
     log.error("the result of the %s of %s was not sent: %s", command.kind, command.uuid, problem)
 
 
-def _patient() -> bool:
+def _may_wait() -> bool:
     """Return whether this thread may wait: a worker's main thread has other work."""
     return threading.current_thread() is not threading.main_thread()
 
@@ -253,18 +253,18 @@ def _device(command: CheckCommand) -> Iterator[bool]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / re.sub(r"[^A-Za-z0-9-]", "_", command.uuid)[:100]
     with path.open("a+") as file:
-        taken = _lock(file.fileno(), until=lambda: time.time() > command.expires_at)
-        if taken:
+        proceed = _lock(file.fileno(), until=lambda: time.time() > command.expires_at)
+        if proceed:
             file.seek(0)
-            taken = file.read() != command.lease
-        if taken:
+            proceed = file.read() != command.lease
+        if proceed:
             file.truncate(0)
             file.write(command.lease)
             file.flush()
         else:
             log.info("%s of %s is not begun: another one goes on, or it was done", command.kind, command.uuid)
         # The kernel releases the lock when the file is closed or the process dies.
-        yield taken
+        yield proceed
 
 
 def _lock(file: int, *, until: Callable[[], bool]) -> bool:

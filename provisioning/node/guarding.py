@@ -22,7 +22,7 @@ from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.share_guard import Holder, Shares
 from provisioning.gpu.outbox import Outbox
 from provisioning.gpu.samples import Sample
-from provisioning.gpu.shares import Act, Over, decide
+from provisioning.gpu.shares import OverShare, ShareAction, decide
 from provisioning.node.identity import node_name
 from provisioning.share_messages import ShareNote, ShareNotes, ShareStep
 from provisioning.types import PoolConfig
@@ -39,7 +39,7 @@ Key = tuple[str, int, str]
 SIGNALS = {ShareStep.ASKED: signal.SIGTERM, ShareStep.KILLED: signal.SIGKILL}
 
 
-class Sender:
+class ShareNoteSender:
     """Sends notes to the control plane. Raises errors of the broker; the outbox retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
@@ -66,9 +66,9 @@ class Guard(threading.Thread):
     ) -> None:
         super().__init__(name="gpu-shares", daemon=True)
         self._shares, self._latest, self._clock = shares, latest, clock
-        self._outbox: Outbox[ShareNote] = Outbox(tell, what="notes of shared GPUs", limit=MAX_WAITING)
+        self._outbox: Outbox[ShareNote] = Outbox(tell, content="notes of shared GPUs", limit=MAX_WAITING)
         self._end = threading.Event()
-        self._over: dict[Key, Over] = {}
+        self._over: dict[Key, OverShare] = {}
         self._notified_at: dict[tuple[Key, ShareStep], float] = {}
         self._skip_back: set[Key] = set()
 
@@ -93,7 +93,7 @@ class Guard(threading.Thread):
     def round(self, now: float) -> list[ShareNote]:
         """Take due actions and return the notes to send. Raises `OSError`."""
         holders = self._shares.holders()
-        keys = {_key(each) for each in holders}
+        keys = {_key(holder) for holder in holders}
         self._over = {key: over for key, over in self._over.items() if key in keys}
         self._notified_at = {sent: at for sent, at in self._notified_at.items() if sent[0] in keys}
         self._skip_back &= keys
@@ -101,26 +101,26 @@ class Guard(threading.Thread):
             return []
         samples = self._latest()
         notes: list[ShareNote] = []
-        for uuid in sorted({each.share.uuid for each in holders}):
+        for uuid in sorted({holder.share.uuid for holder in holders}):
             sample = samples.get(uuid)
             if sample is None or not 0 <= self._clock() - sample.at_s <= FRESH_S:
                 continue
-            seen = self._shares.seen(uuid, holders, sample)
+            usage = self._shares.seen(uuid, holders, sample)
             for holder in holders:
-                if holder.share.uuid != uuid or holder.name not in seen:
+                if holder.share.uuid != uuid or holder.name not in usage:
                     continue
                 key = _key(holder)
-                over, acts = decide(self._over.get(key), seen[holder.name], now)
+                over, acts = decide(self._over.get(key), usage[holder.name], now)
                 self._over.pop(key, None)
                 if over is not None:
                     self._over[key] = over
                     if not acts and over.within_since is None and self._is_renotification_due(key, now):
                         # Nothing is left to end: repeat the report so that it does not lapse.
-                        acts = (Act(ShareStep.OVER, seen[holder.name].used_mib or 0),)
+                        acts = (ShareAction(ShareStep.OVER, usage[holder.name].used_mib or 0),)
                 notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
         return notes
 
-    def _carry_out(self, holder: Holder, act: Act, now: float) -> ShareNote | None:
+    def _carry_out(self, holder: Holder, act: ShareAction, now: float) -> ShareNote | None:
         """Execute an action; return its note, or None if it was reported recently or nothing was done."""
         name = ""
         if act.process is not None:
@@ -168,7 +168,7 @@ def start(app: Celery, latest: Callable[[], Mapping[str, Sample]]) -> Guard | No
     if not share_guard.is_on():
         return None
     shares = LocalDriver(PoolConfig("local", "local")).shares()
-    sender = Sender(app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node=node_name())
+    sender = ShareNoteSender(app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node=node_name())
     guard = Guard(shares, latest, sender)
     guard.start()
     return guard

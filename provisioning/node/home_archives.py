@@ -63,7 +63,7 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
         with driver.home_moves(team=order.team, owner=order.owner).alone(home):
             archives = driver.home_archives(team=order.team, owner=order.owner)
             try:
-                answer = _carried_out(order, answer, archives, home)
+                answer = _carry_out(order, answer, archives, home)
             except ArchiveRefused:
                 archives.end(home)
                 raise
@@ -76,7 +76,7 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
         return replace(answer, failure=failure_of(error))
 
 
-def _carried_out(
+def _carry_out(
     order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
 ) -> HomeArchived:
     match order.do:
@@ -109,12 +109,14 @@ def _carried_out(
 def _make(order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home) -> HomeArchived:
     until = time.monotonic() + STEP_S
     while True:
-        given = archives.make(home, job=order.job, archive=order.archive, most_bytes=order.most_bytes)
-        said = _ok(given)
-        if said.get("state") == "done":
-            return _with_amounts(replace(answer, done=True), said)
+        response = archives.make(home, job=order.job, archive=order.archive, most_bytes=order.most_bytes)
+        progress = _result_of(response)
+        if progress.get("state") == "done":
+            return _with_amounts(replace(answer, done=True), progress)
         if time.monotonic() > until:
-            return replace(answer, bytes_done=int(said["bytes"]), checking=str(said["phase"]) == "checking")
+            return replace(
+                answer, bytes_done=int(progress["bytes"]), checking=str(progress["phase"]) == "checking"
+            )
         time.sleep(LOOK_S)
 
 
@@ -125,35 +127,35 @@ def _restore(
     if archives.placed(home, job=order.job):
         return replace(answer, done=True, placed=True)
     while True:
-        said = _ok(archives.restore(home, job=order.job, archive=order.archive))
-        if said.get("state") == "done":
+        progress = _result_of(archives.restore(home, job=order.job, archive=order.archive))
+        if progress.get("state") == "done":
             archives.place(home, job=order.job)
-            return _with_amounts(replace(answer, done=True, placed=True), said)
+            return _with_amounts(replace(answer, done=True, placed=True), progress)
         if time.monotonic() > until:
-            return replace(answer, bytes_done=int(said["bytes"]))
+            return replace(answer, bytes_done=int(progress["bytes"]))
         time.sleep(LOOK_S)
 
 
-def _with_amounts(answer: HomeArchived, said: dict[str, Any]) -> HomeArchived:
+def _with_amounts(answer: HomeArchived, progress: dict[str, Any]) -> HomeArchived:
     return replace(
         answer,
-        bytes_done=int(said["stream"]),
-        size_bytes=int(said["size"]),
-        home_bytes=int(said["home_bytes"]),
-        entries=int(said["entries"]),
-        left_out=int(said["left_out"]),
+        bytes_done=int(progress["stream"]),
+        size_bytes=int(progress["size"]),
+        home_bytes=int(progress["home_bytes"]),
+        entries=int(progress["entries"]),
+        left_out=int(progress["left_out"]),
     )
 
 
-def _ok(said: dict[str, Any]) -> dict[str, Any]:
+def _result_of(response: dict[str, Any]) -> dict[str, Any]:
     """Return the file server's result.
 
     Raises `ArchiveRefused`, and `ArchiveCutOff` if a retry can succeed.
     """
-    found = said.get("ok")
-    if isinstance(found, dict):
-        return found
-    refused = said.get("refused")
+    result = response.get("ok")
+    if isinstance(result, dict):
+        return result
+    refused = response.get("refused")
     refused = refused if isinstance(refused, dict) else {}
     code, about = str(refused.get("code")), str(refused.get("name", ""))[:300]
     if code in ("no_room", "disk_full"):

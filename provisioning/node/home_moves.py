@@ -97,20 +97,20 @@ def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
         driver = driver_for(order.pool)
         if not isinstance(driver, LocalDriver):
             raise CopyRefused("The homes of this pool do not lie on machines of Berth's.")
-        return _carried_out(order, answer, driver)
+        return _carry_out(order, answer, driver)
     except NoRoomHere as error:
         return replace(answer, failure=failure_of(error), needed=error.needed, free=error.free)
     except Exception as error:
         return replace(answer, failure=failure_of(error))
 
 
-def _carried_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -> HomeMoved:
+def _carry_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -> HomeMoved:
     moves = driver.home_moves(team=order.team, owner=order.owner)
     home = Home(order.team, order.owner)
     with moves.alone(home):
         match order.do:
             case MoveDo.OFFER:
-                _ok(moves.offer(home, digest=order.digest, lifetime_s=order.lifetime_s))
+                _result_of(moves.offer(home, digest=order.digest, lifetime_s=order.lifetime_s))
                 return replace(answer, done=True)
             case MoveDo.DISCARD:
                 return replace(answer, done=moves.discard(home, order.move, limit_s=DELETE_S))
@@ -126,24 +126,24 @@ def fetch(order: HomeMoveOrder, answer: HomeMoved, moves: HomeMoves, home: Home)
         return replace(answer, done=True, phase=MovePhase.PLACED)
     until = time.monotonic() + STEP_S
     while True:
-        need: dict[str, Any] = _ok(moves.ask(home, {"do": "next"}))
+        need: dict[str, Any] = _result_of(moves.ask(home, {"do": "next"}))
         part = str(need.get("need"))
         if part == "nothing":
             moves.place(home, order.move)
-            return replace(_progress(answer, need, part), done=True, phase=MovePhase.PLACED)
+            return replace(_with_progress(answer, need, part), done=True, phase=MovePhase.PLACED)
         if part != "time":
-            asked = {"part": part, **_kept(need)}
-            with _reading(order, asked) as pieces:
-                need.update(_ok(moves.ask(home, {"do": "take", "part": part}, pieces)))
+            request = {"part": part, **_position_of(need)}
+            with _open_stream(order, request) as pieces:
+                need.update(_result_of(moves.ask(home, {"do": "take", "part": part}, pieces)))
         if time.monotonic() > until:
-            return _progress(answer, need, part)
+            return _with_progress(answer, need, part)
 
 
-def _kept(need: dict[str, Any]) -> dict[str, Any]:
+def _position_of(need: dict[str, Any]) -> dict[str, Any]:
     return {name: need[name] for name in ("after", "start", "wants") if name in need}
 
 
-def _progress(answer: HomeMoved, need: Mapping[str, Any], part: str) -> HomeMoved:
+def _with_progress(answer: HomeMoved, need: Mapping[str, Any], part: str) -> HomeMoved:
     total = int(need.get("of_bytes", 0))
     return replace(
         answer,
@@ -156,12 +156,12 @@ def _progress(answer: HomeMoved, need: Mapping[str, Any], part: str) -> HomeMove
     )
 
 
-def _ok(said: dict[str, Any]) -> dict[str, Any]:
+def _result_of(response: dict[str, Any]) -> dict[str, Any]:
     """Return the file server's result. Raises `ProvisioningError` for a refusal."""
-    found = said.get("ok")
-    if isinstance(found, dict):
-        return found
-    refused = said.get("refused")
+    result = response.get("ok")
+    if isinstance(result, dict):
+        return result
+    refused = response.get("refused")
     refused = refused if isinstance(refused, dict) else {}
     code, about = str(refused.get("code")), str(refused.get("name", ""))[:300]
     if code == "no_room":
@@ -176,19 +176,19 @@ def _ok(said: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _reading(order: HomeMoveOrder, asked: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
+def _open_stream(order: HomeMoveOrder, request: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
     """Stream a part of the home from its old machine. Raises `OfferGone`."""
     connection, path, headers = _connect(order, os.environ)
     try:
         try:
-            connection.request("POST", path, json.dumps(asked).encode(), headers)
+            connection.request("POST", path, json.dumps(request).encode(), headers)
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise OfferGone("The old machine cannot be reached now.", detail=repr(error)) from error
         with answer:
             if answer.status != 200:
-                said = f"{answer.status} {answer.read(300)!r}"
-                raise OfferGone("The old machine does not let the home be read.", detail=said)
+                detail = f"{answer.status} {answer.read(300)!r}"
+                raise OfferGone("The old machine does not let the home be read.", detail=detail)
             yield _pieces(answer)
     finally:
         connection.close()
@@ -218,8 +218,8 @@ def _connect(
         return connection, f"{DOOR_PREFIX}{name}/{order.ticket}", {}
     if url := environ.get(FRONT):
         place = urlsplit(url)
-        found = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=QUIET_S)
-        return found, f"{PREFIX}{order.ticket}", {"Host": order.host}
+        portal = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=QUIET_S)
+        return portal, f"{PREFIX}{order.ticket}", {"Host": order.host}
     raise BackendUnavailable(
         "This machine's worker does not know the way to the portal's doors. Restart Berth's services there."
     )

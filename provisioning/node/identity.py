@@ -35,7 +35,7 @@ def control_keys() -> Keys:
         return {}
 
 
-def of_this_node(consumed: Callable[[], Iterable[str]]) -> Identity:
+def node_identity(consumed: Callable[[], Iterable[str]]) -> Identity:
     """Return this node's identity, for its own queue and, if `consumed` has it, the engine's."""
     own = node_queue(node_name())
     return Identity(

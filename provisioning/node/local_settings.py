@@ -38,15 +38,15 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     home = os.path.realpath(environ.get("BERTH_HOME") or "var")
     environment = environ.get("BERTH_NODE_ENVIRONMENT") or str(Path(home) / "environments" / "notebook")
     homes = os.path.realpath(environ.get("BERTH_HOMES_DIR") or Path(home) / "homes")
-    _same(pool.config, "home", home, "BERTH_HOME")
-    _same(pool.config, "homes", homes, "BERTH_HOMES_DIR")
-    _same(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
+    _require_same_folder(pool.config, "home", home, "BERTH_HOME")
+    _require_same_folder(pool.config, "homes", homes, "BERTH_HOMES_DIR")
+    _require_same_folder(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
     if pool.config.get("mounts"):
         raise InvalidSpec(
             "The pool sets mounts. Take it out of the pool's configuration, and set "
             f"{mounts.VARIABLE} on the node."
         )
-    policy = _egress(pool.config, environ)
+    policy = _egress_of(pool.config, environ)
     return replace(
         pool,
         config={
@@ -54,7 +54,7 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
             "home": home,
             "homes": homes,
             "environment": environment,
-            "sandbox": _sandbox(pool.config, environ),
+            "sandbox": _sandbox_of(pool.config, environ),
             "egress": policy.egress.value,
             "egress_allow": policy.words(),
             "mounts": environ.get(mounts.VARIABLE) or "",
@@ -62,43 +62,45 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     )
 
 
-def _same(config: Mapping[str, JsonScalar], name: str, own: str, variable: str) -> None:
-    asked = config.get(name)
-    if asked and os.path.realpath(str(asked)) != os.path.realpath(own):
+def _require_same_folder(config: Mapping[str, JsonScalar], name: str, own: str, variable: str) -> None:
+    folder = config.get(name)
+    if folder and os.path.realpath(str(folder)) != os.path.realpath(own):
         raise InvalidSpec(
             f"The pool sets {name} to another folder than its node. Take it out of the pool's configuration, "
             f"and set {variable} on the node."
         )
 
 
-def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> str:
+def _sandbox_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> str:
     floor = environ.get("BERTH_SANDBOX") or "auto"
-    asked = str(config.get("sandbox") or floor)
-    for value, where in ((floor, "BERTH_SANDBOX"), (asked, "sandbox")):
+    requested = str(config.get("sandbox") or floor)
+    for value, where in ((floor, "BERTH_SANDBOX"), (requested, "sandbox")):
         if value not in SANDBOXES:
             raise InvalidSpec(f"{where}={value} is unknown. Set it to auto, bwrap, gvisor or none.")
-    if asked == "none" != floor:
+    if requested == "none" != floor:
         raise InvalidSpec(
             "The pool asks for sandbox=none, which this node does not allow. Take it out of the pool's "
             "configuration, or set BERTH_SANDBOX=none on the node."
         )
-    return max(floor, asked, key=SANDBOXES.index)
+    return max(floor, requested, key=SANDBOXES.index)
 
 
-def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> EgressPolicy:
+def _egress_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> EgressPolicy:
     floor = policy_of(environ.get("BERTH_EGRESS") or "open", environ.get("BERTH_EGRESS_ALLOW") or "")
-    asked = policy_of(str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or ""))
-    egress = max(floor.egress, asked.egress, key=FROM_LOOSEST.index)
-    if egress is not asked.egress:
+    requested = policy_of(
+        str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or "")
+    )
+    egress = max(floor.egress, requested.egress, key=FROM_LOOSEST.index)
+    if egress is not requested.egress:
         # The pool's own list was made for a less strict node: only the node's list applies.
         return floor
     if not config.get("egress_allow"):
         return EgressPolicy(egress, floor.allowed, floor.hosts)
-    refused = [str(one) for one in asked.allowed if not reachable(one, floor)]
-    refused += [str(rule) for rule in asked.hosts if not named(rule, floor)]
+    refused = [str(network) for network in requested.allowed if not reachable(network, floor)]
+    refused += [str(rule) for rule in requested.hosts if not named(rule, floor)]
     if refused:
         raise InvalidSpec(
             f"The pool's egress_allow names {refused[0]}, which this node does not allow. Take it out of the "
             "pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
         )
-    return EgressPolicy(egress, asked.allowed, asked.hosts)
+    return EgressPolicy(egress, requested.allowed, requested.hosts)

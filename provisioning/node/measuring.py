@@ -40,7 +40,7 @@ MAX_PER_MESSAGE = 500
 Tell = Callable[[list[HomeUsage]], None]
 
 
-class Measuring(threading.Thread):
+class HomeMeasurer(threading.Thread):
     """Measures all homes of the machine's local pool until stopped."""
 
     def __init__(self, driver: LocalDriver, tell: Tell) -> None:
@@ -71,30 +71,30 @@ class Measuring(threading.Thread):
         homes = self._driver.homes
         if not homes.is_dir():
             return
-        found = home_usage.names(homes)
-        self._seen = {name: usage for name, usage in self._seen.items() if name in found}
+        names = home_usage.names(homes)
+        self._seen = {name: usage for name, usage in self._seen.items() if name in names}
         free_mib = _free_mib(homes)
-        self._hold(found)
+        self._enforce_quotas(names)
         filling = self._free_mib - free_mib >= GROWTH_MIB
         if filling or free_mib > self._free_mib:
             self._free_mib = free_mib
-        due = [name for name in found if filling or self._due.get(name, (0.0, 0.0))[0] <= now_s]
+        due = [name for name in names if filling or self._due.get(name, (0.0, 0.0))[0] <= now_s]
         changed: list[HomeUsage] = []
         if due:
             most_files = self._driver.quotas.most_files()
             disk_low = free_mib < disk.reserve_mib()
-            unnamed = self._gently(home_usage.unnamed(homes, found, self._driver.pids()))
+            unnamed = self._run_with_pauses(home_usage.unnamed(homes, names, self._driver.pids()))
             for name in due:
                 before = self._seen.get(name)
                 try:
                     steps = home_usage.measure(homes, name, unnamed.get(name), most_files)
-                    usage = replace(self._gently(steps), disk_low=disk_low)
+                    usage = replace(self._run_with_pauses(steps), disk_low=disk_low)
                 except OSError as error:
                     log.debug("the home %s was not measured: %s", name, error)
                     continue
                 self._seen[name] = usage
                 wait_s = 0.0
-                if before is not None and _alike(usage, before):
+                if before is not None and _is_similar(usage, before):
                     wait_s = min(max(2 * self._due.get(name, (0.0, 0.0))[1], ROUND_S), MOST_BETWEEN_S)
                 else:
                     changed.append(usage)
@@ -104,16 +104,16 @@ class Measuring(threading.Thread):
         for first in range(0, len(changed), MAX_PER_MESSAGE):
             self._tell(changed[first : first + MAX_PER_MESSAGE])
 
-    def _hold(self, found: list[str]) -> None:
+    def _enforce_quotas(self, names: list[str]) -> None:
         """Apply kernel quotas to homes where supported. Failures are retried in the next round."""
         try:
-            self._gently(self._driver.quotas.enforce(found))
+            self._run_with_pauses(self._driver.quotas.enforce(names))
         except InterruptedError:
             raise
         except OSError as error:
             log.warning("homes are not held by quotas: %s", error)
 
-    def _gently(self, steps: Generator[None, None, T]) -> T:
+    def _run_with_pauses(self, steps: Generator[None, None, T]) -> T:
         """Run the steps and return their result, pausing regularly."""
         began = time.monotonic()
         try:
@@ -130,19 +130,19 @@ class Measuring(threading.Thread):
             steps.close()
 
 
-def _alike(one: HomeUsage, other: HomeUsage) -> bool:
-    return abs(one.files - other.files) < NOTED_FILES and one == replace(other, files=one.files)
+def _is_similar(first: HomeUsage, second: HomeUsage) -> bool:
+    return abs(first.files - second.files) < NOTED_FILES and first == replace(second, files=first.files)
 
 
 def _free_mib(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize >> 20
+    statistics = os.statvfs(path)
+    return statistics.f_bavail * statistics.f_frsize >> 20
 
 
-class MeasuringStep(WatchStep):
+class HomeMeasurerStep(WatchStep):
     """Measures the machine's homes."""
 
-    def watch(self, consumer: Any) -> Measuring:
+    def watch(self, consumer: Any) -> HomeMeasurer:
         def send(usages: list[HomeUsage]) -> None:
             consumer.app.send_task(
                 "control.apply_home_usage",
@@ -154,9 +154,9 @@ class MeasuringStep(WatchStep):
                 queue=CONTROL_QUEUE,
             )
 
-        return Measuring(LocalDriver(PoolConfig("local", "local")), send)
+        return HomeMeasurer(LocalDriver(PoolConfig("local", "local")), send)
 
 
 def install(app: Celery) -> None:
     """Add measuring of the machine's homes to every worker of `app`."""
-    app.steps["consumer"].add(MeasuringStep)
+    app.steps["consumer"].add(HomeMeasurerStep)

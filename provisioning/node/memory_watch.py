@@ -49,7 +49,7 @@ class MemoryWatch(threading.Thread):
         self._base, self._tell, self._kernel_lines = base, tell, kernel_lines
         self._end = threading.Event()
         self._reported = _load(base / FILE)
-        self._held: set[tuple[str, str]] = set()
+        self._pending: set[tuple[str, str]] = set()
         self._names: dict[str, str] = {}
 
     def run(self) -> None:
@@ -71,17 +71,17 @@ class MemoryWatch(threading.Thread):
         Raises `OSError` and errors of the broker.
         """
         self._names |= memory_kills.victims(self._kernel_lines())
-        counters = {(each.name, each.attempt): each for each in memory_kills.counters(self._base)}
-        groups = {group.name for each in counters.values() for group in each.groups}
+        counters = {(counter.name, counter.attempt): counter for counter in memory_kills.counters(self._base)}
+        groups = {group.name for counter in counters.values() for group in counter.groups}
         self._names = {group: name for group, name in self._names.items() if group in groups}
-        new = {key: each for key, each in counters.items() if each.kills > self._count_of(key)}
-        due = [each for key, each in new.items() if key in self._held]
-        self._held = set(new)
+        new = {key: counter for key, counter in counters.items() if counter.kills > self._count_of(key)}
+        due = [counter for key, counter in new.items() if key in self._pending]
+        self._pending = set(new)
         for first in range(0, len(due), MAX_KILLS):
             part = due[first : first + MAX_KILLS]
-            self._tell([self._report(each) for each in part])
-            self._reported |= {each.name: (each.attempt, each.kills) for each in part}
-        living = {name: kept for name, kept in self._reported.items() if (name, kept[0]) in counters}
+            self._tell([self._report(counter) for counter in part])
+            self._reported |= {counter.name: (counter.attempt, counter.kills) for counter in part}
+        living = {name: report for name, report in self._reported.items() if (name, report[0]) in counters}
         if due or living != self._reported:
             self._reported = living
             write_atomically(self._base / FILE, json.dumps(living).encode())

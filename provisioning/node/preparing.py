@@ -51,12 +51,12 @@ def soon(pool: PoolConfig) -> None:
     """
     if not _in_pool_process or pool.slug in _due:
         return
-    timer = _due[pool.slug] = threading.Timer(AFTER_START_S, _due_now, args=(pool,))
+    timer = _due[pool.slug] = threading.Timer(AFTER_START_S, _is_due, args=(pool,))
     timer.daemon = True
     timer.start()
 
 
-def _due_now(pool: PoolConfig) -> None:
+def _is_due(pool: PoolConfig) -> None:
     # Delete the entry first: a start meanwhile schedules another run.
     del _due[pool.slug]
     now(pool)

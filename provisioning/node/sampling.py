@@ -44,7 +44,7 @@ def has_library() -> bool:
     return True
 
 
-class Sender:
+class RollupSender:
     """The sampler's sink: sends to the control plane. Raises errors of the broker; the sampler retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node_name: str) -> None:
@@ -65,7 +65,7 @@ class Sender:
             )
 
 
-class Live:
+class LiveSamplePublisher:
     """Writes the latest samples to Redis. An unavailable Redis is not an error."""
 
     def __init__(self, broker_url: str, sampler: Sampler) -> None:
@@ -111,7 +111,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(consumer, **kwargs)
         self._sampler: Sampler | None = None
         self._guard: Guard | None = None
-        self._live: Live | None = None
+        self._live: LiveSamplePublisher | None = None
         self._timer: Any = None
 
     def start(self, consumer: Any) -> None:
@@ -122,13 +122,13 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
             from provisioning.gpu import sampler, sources
             from provisioning.node import guarding
 
-            sink = Sender(
+            sink = RollupSender(
                 consumer.app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node_name=node_name()
             )
             self._sampler = sampler.Sampler(1, sources.NvmlDevices(), sink)
             self._sampler.start()
             self._guard = guarding.start(consumer.app, self._sampler.latest)
-        self._live = Live(consumer.app.conf.broker_url, self._sampler)
+        self._live = LiveSamplePublisher(consumer.app.conf.broker_url, self._sampler)
         self._timer = consumer.timer.call_repeatedly(LIVE_INTERVAL_S, self._live.show)
 
     def stop(self, _consumer: Any) -> None:

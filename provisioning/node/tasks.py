@@ -46,18 +46,18 @@ def execute(command: dict[str, Any]) -> None:
 @app.task(name="node.inventory")
 def inventory(pool: dict[str, Any]) -> None:
     """Report the inventory of a pool, as seen from this worker."""
-    seen: Any = None
+    result: Any = None
     failure: Failure | None = None
     try:
         driver = driver_for(messages.load(pool, PoolConfig))
         preparing.prepare_host(driver)
-        seen = messages.dump(driver.inventory())
+        result = messages.dump(driver.inventory())
     except Exception as error:
         failure = failure_of(error)
     _send_to_control(
         "control.apply_inventory",
         pool=pool["slug"],
-        inventory=seen,
+        inventory=result,
         failure=messages.dump(failure),
     )
     if failure is None:
@@ -68,7 +68,10 @@ def inventory(pool: dict[str, Any]) -> None:
 def list_owned(pool: dict[str, Any], node: str) -> None:
     """Report everything of ours on the backend. A failure reports nothing and is retried later."""
     try:
-        owned = [within_bounds(seen) for seen in driver_for(messages.load(pool, PoolConfig)).list_owned()]
+        owned = [
+            within_bounds(observation)
+            for observation in driver_for(messages.load(pool, PoolConfig)).list_owned()
+        ]
     except Exception as error:
         log.warning("list_owned of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
@@ -86,11 +89,11 @@ def delete_home(order: dict[str, Any]) -> None:
 def list_leftovers(pool: dict[str, Any], node: str) -> None:
     """Report leftovers; after a failure nothing is reported and it is retried later."""
     try:
-        found = driver_for(messages.load(pool, PoolConfig)).list_leftovers()
+        leftovers = driver_for(messages.load(pool, PoolConfig)).list_leftovers()
     except Exception as error:
         log.warning("list_leftovers of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
-    _send_to_control("control.apply_leftovers", pool=pool["slug"], node=node, found=messages.dump(found))
+    _send_to_control("control.apply_leftovers", pool=pool["slug"], node=node, found=messages.dump(leftovers))
 
 
 @app.task(name="node.remove_leftover")
@@ -156,27 +159,29 @@ def run(command: Command, *, now: float) -> Result:
     """Run one command on its driver. Every outcome, including an unexpected error, is a `Result`."""
     try:
         if now > command.expires_at:
-            raise _late()
-        seen = within_bounds(_call(command))
-        return Result(op=command.op, ref=command.ref, lease=command.lease, observation=seen)
+            raise _expired_error()
+        observation = within_bounds(_call(command))
+        return Result(op=command.op, ref=command.ref, lease=command.lease, observation=observation)
     except Exception as error:
         return Result(op=command.op, ref=command.ref, lease=command.lease, failure=failure_of(error))
 
 
-def within_bounds(seen: Observation) -> Observation:
+def within_bounds(observation: Observation) -> Observation:
     """Return the observation with texts truncated to the control plane's limits."""
-    if len(seen.log_tail) <= MAX_TEXT and len(seen.message) <= MAX_TEXT:
-        return seen
-    return replace(seen, log_tail=seen.log_tail[-MAX_TEXT:], message=seen.message[:MAX_TEXT])
+    if len(observation.log_tail) <= MAX_TEXT and len(observation.message) <= MAX_TEXT:
+        return observation
+    return replace(
+        observation, log_tail=observation.log_tail[-MAX_TEXT:], message=observation.message[:MAX_TEXT]
+    )
 
 
 def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
     """Run one deletion step. Every outcome, including an unexpected error, is an answer."""
     try:
         if now > order.expires_at:
-            raise _late()
-        done = driver_for(order.pool).delete_home(team=order.team, owner=order.owner)
-        return HomeDeleted(order.deletion, order.lease, done=done)
+            raise _expired_error()
+        deleted = driver_for(order.pool).delete_home(team=order.team, owner=order.owner)
+        return HomeDeleted(order.deletion, order.lease, done=deleted)
     except Exception as error:
         return HomeDeleted(order.deletion, order.lease, failure=failure_of(error))
 
@@ -185,14 +190,14 @@ def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
     """Run one removal step. Every outcome, including an unexpected error, is an answer."""
     try:
         if now > order.expires_at:
-            raise _late()
-        done = driver_for(order.pool).remove_leftover(order.kind, order.name)
-        return LeftoverRemoved(order.orphan, order.lease, done=done)
+            raise _expired_error()
+        removed = driver_for(order.pool).remove_leftover(order.kind, order.name)
+        return LeftoverRemoved(order.orphan, order.lease, done=removed)
     except Exception as error:
         return LeftoverRemoved(order.orphan, order.lease, failure=failure_of(error))
 
 
-def _late() -> Stale:
+def _expired_error() -> Stale:
     return Stale("This command came too late and was not carried out. It is sent again by itself.")
 
 

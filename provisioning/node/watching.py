@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from provisioning.gpu.watcher.xid_report import XidReport
 
 
-class Sender:
+class DeviceErrorSender:
     """The watcher's sink: sends to the control plane. Raises errors of the broker; the watcher retries."""
 
     def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
         self._app, self._pool_slug, self._node = app, pool_slug, node
 
-    def __call__(self, seen: list[XidReport]) -> None:
-        errors = tuple(DeviceError(each.slot, each.xid, each.line) for each in seen)
+    def __call__(self, reports: list[XidReport]) -> None:
+        errors = tuple(DeviceError(report.slot, report.xid, report.line) for report in reports)
         self._app.send_task(
             "control.apply_device_errors",
             kwargs={"found": messages.dump(DeviceErrors(self._pool_slug, self._node, errors))},
@@ -44,7 +44,7 @@ class WatcherStep(WatchStep):
         from provisioning.gpu.watcher.watcher import Watcher
 
         pool = os.environ.get("BERTH_NODE_POOL", "")
-        return Watcher(Sender(consumer.app, pool_slug=pool, node=node_name()))
+        return Watcher(DeviceErrorSender(consumer.app, pool_slug=pool, node=node_name()))
 
 
 def install(app: Celery) -> None:

@@ -17,7 +17,7 @@ WORKER_PID = os.getpid()
 
 app: SignedCelery = SignedCelery(
     "berth-node",
-    identity=identity.of_this_node(lambda: app.amqp.queues.consume_from),
+    identity=identity.node_identity(lambda: app.amqp.queues.consume_from),
     include=[
         "provisioning.node.tasks",
         "provisioning.node.gpu_tasks",

@@ -50,7 +50,7 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
     links: dict[Path, str] = {}
 
     def real(paths: Iterable[Path]) -> list[Path]:
-        return [_real(path, links) for path in paths]
+        return [_resolve(path, links) for path in paths]
 
     copies, covers = real(needs.copies), set(real(needs.covered))
 
@@ -59,7 +59,7 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
         return [
             path
             for path in real(paths)
-            if not _system(path) or any(path.is_relative_to(cover) for cover in covers)
+            if not _is_system_path(path) or any(path.is_relative_to(cover) for cover in covers)
         ]
 
     reads, writes = apart(needs.reads), apart(needs.writes)
@@ -69,8 +69,8 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
             covers.add(above)
     # A folder mounted as a whole hides nothing.
     covers.difference_update(reads, writes)
-    covers = {cover for cover in covers if not _covered(cover, covers, reads)}
-    binds = dict.fromkeys(_outermost(reads, covers), False) | dict.fromkeys(writes, True)
+    covers = {cover for cover in covers if not _is_covered(cover, covers, reads)}
+    binds = dict.fromkeys(_outermost_paths(reads, covers), False) | dict.fromkeys(writes, True)
     return json.dumps(
         {
             "uid": uid,
@@ -86,48 +86,48 @@ def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Se
 
 def topmost(path: Path) -> Path | None:
     """Return the topmost folder above `path` that is not the system's, or None."""
-    if _system(path):
+    if _is_system_path(path):
         return None
     above = [folder for folder in reversed(path.parents) if folder not in SYSTEM_FOLDERS]
     return above[0] if above else None
 
 
-def _system(path: Path) -> bool:
+def _is_system_path(path: Path) -> bool:
     return any(path.is_relative_to(tree) for tree in SYSTEM_TREES)
 
 
-def _covered(path: Path, covers: set[Path], shown: Iterable[Path]) -> bool:
+def _is_covered(path: Path, covers: set[Path], shown: Iterable[Path]) -> bool:
     """Return whether `path` is hidden by a cover above it."""
     above = [cover for cover in covers if cover != path and path.is_relative_to(cover)]
     return any(
-        not any(path.is_relative_to(other) and other.is_relative_to(cover) for other in shown)
+        not any(path.is_relative_to(parent) and parent.is_relative_to(cover) for parent in shown)
         for cover in above
     )
 
 
-def _outermost(paths: Iterable[Path], covers: set[Path]) -> list[Path]:
+def _outermost_paths(paths: Iterable[Path], covers: set[Path]) -> list[Path]:
     """Return the paths without those inside another one."""
-    found: list[Path] = []
+    outermost: list[Path] = []
     for path in sorted(set(paths)):
         shown = any(
-            path.is_relative_to(other)
-            and not any(path.is_relative_to(cover) and cover.is_relative_to(other) for cover in covers)
-            for other in found
+            path.is_relative_to(outer)
+            and not any(path.is_relative_to(cover) and cover.is_relative_to(outer) for cover in covers)
+            for outer in outermost
         )
         if not shown:
-            found.append(path)
-    return found
+            outermost.append(path)
+    return outermost
 
 
-def _real(path: Path, links: dict[Path, str]) -> Path:
+def _resolve(path: Path, links: dict[Path, str]) -> Path:
     """Resolve `path` and add the links on the way to `links`. Raises `OSError` for a loop."""
     path = Path(os.path.normpath(Path.cwd() / path))
     for _ in range(MOST_LINKS):
-        link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
+        link = next((parent for parent in (*reversed(path.parents), path) if parent.is_symlink()), None)
         if link is None:
             return path
         target = str(link.readlink())
-        if not _system(link):
+        if not _is_system_path(link):
             links[link] = target
         path = Path(os.path.normpath(link.parent / target / path.relative_to(link)))
     raise OSError(f"{path} is behind too many links")

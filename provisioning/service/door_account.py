@@ -30,7 +30,7 @@ _LEAST_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 _USUAL_LEAST_PORT = 1024
 
 
-class Unusable(Exception):
+class AccountUnusable(Exception):
     """A service cannot have its own account; the text gives the reason and the fix."""
 
 
@@ -85,13 +85,13 @@ class DoorAccount:
     def attempt(
         self, config: Path, files: Sequence[Path], environ: Mapping[str, str], ports: Sequence[int]
     ) -> None:
-        """Test that Caddy can read its configuration and sockets as the account. Raises `Unusable`.
+        """Test that Caddy can read its configuration and sockets as the account. Raises `AccountUnusable`.
 
         Changes nothing.
         """
         try:
             if workspace_uids.is_for_workspaces(self.uid, environ):
-                raise Unusable(f"{VARIABLE} is one of {workspace_uids.VARIABLE}; choose another")
+                raise AccountUnusable(f"{VARIABLE} is one of {workspace_uids.VARIABLE}; choose another")
             _try_socket(self.local, self.uid)
             why = trial.failure_of(
                 (str(self.caddy), "validate", "--config", str(config)),
@@ -100,9 +100,9 @@ class DoorAccount:
                 folder=Path("/"),
             )
         except OSError as error:
-            raise Unusable(str(error)) from error
+            raise AccountUnusable(str(error)) from error
         if why:
-            raise Unusable(why)
+            raise AccountUnusable(why)
 
 
 def take_back(local: Path) -> None:
@@ -122,7 +122,7 @@ def capabilities(ports: Sequence[int]) -> tuple[int, ...]:
 
 
 def _try_socket(local: Path, uid: int) -> None:
-    """Check that the file system supports group sockets. Raises `OSError` or `Unusable`."""
+    """Check that the file system supports group sockets. Raises `OSError` or `AccountUnusable`."""
     with tempfile.TemporaryDirectory(dir=local, prefix=".trial-") as name:
         folder, inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), Path(name, "app.sock")
         try:
@@ -131,8 +131,8 @@ def _try_socket(local: Path, uid: int) -> None:
                 listener.bind(f"/proc/self/fd/{folder}/app.sock")
                 os.chown(inside, 0, uid)
                 inside.chmod(0o660)
-                found = inside.stat()
+                status = inside.stat()
         finally:
             os.close(folder)
-        if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (0, uid, 0o660):
-            raise Unusable(f"sockets in {local} cannot be given to a group")
+        if (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) != (0, uid, 0o660):
+            raise AccountUnusable(f"sockets in {local} cannot be given to a group")

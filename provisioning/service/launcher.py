@@ -63,30 +63,30 @@ def main(argv: list[str]) -> None:
 def confine(wanted: dict[str, Any]) -> None:
     """Set up the file-system view and drop privileges. Raises `OSError`."""
     folder, mask = os.getcwd(), os.umask(0o022)  # noqa: PTH109
-    _leave(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
-    _show(wanted)
+    _unmount_below(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
+    _build_view(wanted)
     os.chdir(folder)
     os.umask(mask)
-    _drop(wanted["uid"], wanted["groups"], wanted["capabilities"])
+    _drop_privileges(wanted["uid"], wanted["groups"], wanted["capabilities"])
 
 
-def _leave(covers: list[str], kept: list[str]) -> None:
+def _unmount_below(covers: list[str], kept_paths: list[str]) -> None:
     """Enter a new mount namespace and unmount foreign mounts below `covers`, to never keep them busy."""
     _call("unshare", libc.unshare(CLONE_NEWNS))
     # Unmounts outside propagate into this namespace; mounts here do not propagate outside.
     _mount(None, "/", MS_REC | MS_SLAVE)
-    for place in reversed(_mounted()):
-        if any(_below(place, cover) for cover in covers) and not any(
-            path == place or _below(path, place) for path in kept
+    for place in reversed(_mount_points()):
+        if any(_is_below(place, cover) for cover in covers) and not any(
+            path == place or _is_below(path, place) for path in kept_paths
         ):
             libc.umount2(os.fsencode(place), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
-def _show(wanted: dict[str, Any]) -> None:
+def _build_view(wanted: dict[str, Any]) -> None:
     """Cover folders and bind the wanted paths into them, from outer to inner."""
     uid = wanted["uid"]
     opened = {path: os.open(path, os.O_PATH | _NOFOLLOW) for path, _ in wanted["binds"]}
-    texts = {path: _texts(path) for path in wanted["copies"]}
+    contents = {path: _texts(path) for path in wanted["copies"]}
     steps = [(path, 0, False) for path in wanted["covers"]]
     steps += [(path, 1, writable) for path, writable in wanted["binds"]]
     for path, bound, writable in sorted(steps):
@@ -99,8 +99,8 @@ def _show(wanted: dict[str, Any]) -> None:
         if not os.path.lexists(place):
             os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
             os.symlink(target, place)  # noqa: PTH211
-    for found in texts.values():
-        for path, text in found.items():
+    for texts in contents.values():
+        for path, text in texts.items():
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
             copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o400)
             os.write(copy, text)
@@ -121,10 +121,10 @@ def _texts(path: str) -> dict[str, bytes]:
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
-            found: dict[str, bytes] = {}
+            texts: dict[str, bytes] = {}
             for name in os.listdir(descriptor):  # noqa: PTH208
-                found |= _texts(f"{path}/{name}")
-            return found
+                texts |= _texts(f"{path}/{name}")
+            return texts
         return {path: os.read(descriptor, 1 << 20)} if stat.S_ISREG(mode) else {}
     finally:
         os.close(descriptor)
@@ -140,39 +140,39 @@ def _bind(descriptor: int, place: str, *, writable: bool) -> None:
         os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | _NOFOLLOW, 0o444))
     _mount(f"/proc/self/fd/{descriptor}", place, MS_BIND | MS_REC)
-    found = os.statvfs(place).f_flag
+    current = os.statvfs(place).f_flag
     # Existing flags may be locked.
-    flags = found & _KEPT_FLAGS | (MS_RELATIME if found & os.ST_RELATIME else 0)
-    more = MS_NOSUID | MS_NODEV | (0 if writable else MS_RDONLY)
-    _mount(None, place, MS_REMOUNT | MS_BIND | flags | more)
+    flags = current & _KEPT_FLAGS | (MS_RELATIME if current & os.ST_RELATIME else 0)
+    added = MS_NOSUID | MS_NODEV | (0 if writable else MS_RDONLY)
+    _mount(None, place, MS_REMOUNT | MS_BIND | flags | added)
 
 
-def _drop(uid: int, groups: list[int], kept: list[int]) -> None:
-    """Switch to the user and groups; drop all capabilities except `kept`, and ways to gain more."""
+def _drop_privileges(uid: int, groups: list[int], capabilities: list[int]) -> None:
+    """Switch to the user and groups; drop capabilities not in `capabilities`, and ways to gain more."""
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in range(HIGHEST_CAPABILITY + 1):
-        if capability not in kept:
+        if capability not in capabilities:
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    libc.prctl(PR_SET_KEEPCAPS, bool(kept), 0, 0, 0)
+    libc.prctl(PR_SET_KEEPCAPS, bool(capabilities), 0, 0, 0)
     os.setgroups(groups)
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     head = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    mask = sum(1 << capability for capability in kept)
+    mask = sum(1 << capability for capability in capabilities)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     _call("capset", libc.capset(head, (ctypes.c_uint32 * 6)(low, low, low, high, high, high)))
-    for capability in kept:
+    for capability in capabilities:
         _call("ambient", libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0))
 
 
-def _mounted() -> list[str]:
+def _mount_points() -> list[str]:
     """Return mount points in the order of mounting."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
-        return [_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+        return [_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split()[4]) for line in lines]
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
 
 
@@ -183,10 +183,10 @@ def _mount(
     _call(f"mount {place}", libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
 
 
-def _call(what: str, answer: int) -> None:
-    if answer != 0:
+def _call(name: str, result: int) -> None:
+    if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, os.strerror(number), name)
 
 
 if __name__ == "__main__":

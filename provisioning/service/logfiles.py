@@ -12,7 +12,7 @@ LOG_LIMIT_BYTES = 10 * 1024 * 1024
 KEPT = 3
 
 
-def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, kept: int = KEPT) -> bool:
+def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, keep: int = KEPT) -> bool:
     """Rotate a log that exceeds the limit (`.1` is the newest); return whether that was done.
 
     The service keeps its file open, so the text is copied and the file truncated; services append, so their
@@ -23,7 +23,7 @@ def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, kept: int = KEPT) 
             return False
     except OSError:
         return False
-    for number in range(kept - 1, 0, -1):
+    for number in range(keep - 1, 0, -1):
         older = path.with_name(f"{path.name}.{number}")
         if older.exists():
             older.replace(path.with_name(f"{path.name}.{number + 1}"))

@@ -67,17 +67,17 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
     if environ.get("BERTH_SKIP_NOTEBOOK", "") not in {"", "0"}:
         return "skipped (BERTH_SKIP_NOTEBOOK)"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    given = environ.get("BERTH_NOTEBOOK_ENV")
-    if given:
-        target = Path(given).expanduser().resolve()
+    configured = environ.get("BERTH_NOTEBOOK_ENV")
+    if configured:
+        target = Path(configured).expanduser().resolve()
         try:
-            there = (target / "bin" / "python").exists()
+            is_venv = (target / "bin" / "python").exists()
         except PermissionError as error:
             raise Problem(
                 f"BERTH_NOTEBOOK_ENV is {target}, which this user cannot open.",
                 "Make it readable for this user, or unset BERTH_NOTEBOOK_ENV.",
             ) from error
-        if not there:
+        if not is_venv:
             raise Problem(
                 f"BERTH_NOTEBOOK_ENV is {target}, which has no bin/python.",
                 "Set it to a virtual environment, or unset it.",
@@ -85,8 +85,8 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
         point(folder / NAME, target)
         return f"{target}"
     target = folder / f"{NAME}-{venvs.fingerprint(LOCK)[:12]}"
-    kept = venvs.is_complete(target, LOCK)
-    if not kept:
+    up_to_date = venvs.is_complete(target, LOCK)
+    if not up_to_date:
         venvs.build(
             target,
             LOCK,
@@ -97,7 +97,7 @@ def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Calla
     set_defaults(target)
     point(folder / NAME, target)
     prune(folder, keep=target)
-    return f"{venvs.count_packages(LOCK)} packages{', kept' if kept else ' installed'}"
+    return f"{venvs.count_packages(LOCK)} packages{', kept' if up_to_date else ' installed'}"
 
 
 def set_defaults(target: Path) -> None:

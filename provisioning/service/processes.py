@@ -19,7 +19,7 @@ PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class ServiceLeftover:
     """A running process that an earlier supervisor of this instance started."""
 
     pid: int
@@ -59,16 +59,16 @@ def environ_of(pid: int) -> dict[str, str]:
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
 
 
-def leftovers(instance_id: str) -> list[Leftover]:
+def leftovers(instance_id: str) -> list[ServiceLeftover]:
     """Return service processes of this instance except this one. Never includes workspaces."""
-    found = []
+    processes = []
     for entry in PROC.iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         service = _service_of(int(entry.name), instance_id)
         if service:
-            found.append(Leftover(int(entry.name), service))
-    return sorted(found, key=lambda left: left.pid)
+            processes.append(ServiceLeftover(int(entry.name), service))
+    return sorted(processes, key=lambda leftover: leftover.pid)
 
 
 def _service_of(pid: int, instance_id: str) -> str:
@@ -77,11 +77,11 @@ def _service_of(pid: int, instance_id: str) -> str:
     return service if owner == instance_id and WORKSPACE_MARKER not in environ else ""
 
 
-def end(left: Iterable[Leftover], instance_id: str, *, grace_s: float = 5.0) -> None:
+def end(leftover: Iterable[ServiceLeftover], instance_id: str, *, grace_s: float = 5.0) -> None:
     """End these processes: with SIGTERM, then SIGKILL after `grace_s`. Returns when all have ended."""
     handles: dict[int, int] = {}
     try:
-        for process in left:
+        for process in leftover:
             with contextlib.suppress(OSError):
                 handle = os.pidfd_open(process.pid)
                 handles[handle] = process.pid

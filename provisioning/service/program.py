@@ -39,8 +39,8 @@ class Program:
 def find_program(name: str) -> Path | None:
     """Return a program from this Python's environment or the search path, or None."""
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    return Path(found) if found else None
+    path = str(beside) if beside.exists() else shutil.which(name)
+    return Path(path) if path else None
 
 
 def python_places() -> tuple[Path, ...]:

@@ -34,7 +34,7 @@ REPAIR_AFTER_FAILURES = 3
 ROTATE_INTERVAL_S = 10.0
 
 
-class State(StrEnum):
+class ServiceState(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
@@ -48,7 +48,7 @@ class Service:
     """A program and its state."""
 
     program: Program
-    state: State = State.WAITING
+    state: ServiceState = ServiceState.WAITING
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restarts: int = 0
@@ -128,12 +128,12 @@ class Supervisor:
             if code is not None:
                 service.detail = _exit_words(code)
                 # A process killed from outside had no time to log a reason.
-                words = self.last_words(name, since=log_size) if code >= 0 else ""
-                service.detail += f"; last log line: {words.rstrip('.')}" if words else ""
+                log_line = self.last_words(name, since=log_size) if code >= 0 else ""
+                service.detail += f"; last log line: {log_line.rstrip('.')}" if log_line else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
             service.restarts += 1
-            self._to(service, State.RESTARTING)
+            self._set_state(service, ServiceState.RESTARTING)
             self._announce(f"{name} {service.detail}. {repaired}Restarting in {delay_s:.1f} s.")
             await asyncio.sleep(delay_s)
 
@@ -145,7 +145,7 @@ class Supervisor:
         path = self._log_path(program.name)
         log_size = 0
         try:
-            with open(path, "ab", opener=_private) as output:
+            with open(path, "ab", opener=_open_private) as output:
                 log_size = output.tell()
                 service.process = subprocess.Popen(
                     (
@@ -165,7 +165,7 @@ class Supervisor:
             service.process = None
             service.detail = f"cannot be started: {error.strerror or error}"
             return log_size
-        self._to(service, State.STARTING)
+        self._set_state(service, ServiceState.STARTING)
         return log_size
 
     async def _run_once(self, service: Service) -> int:
@@ -173,24 +173,24 @@ class Supervisor:
         assert service.process is not None
         probing = asyncio.create_task(self._probe(service))
         try:
-            return await _ended(service.process)
+            return await _wait_until_ended(service.process)
         finally:
             probing.cancel()
             service.ready.clear()
             service.process = None
 
     async def _probe(self, service: Service) -> None:
-        while not await asyncio.to_thread(self._answers, service):
+        while not await asyncio.to_thread(self._is_answering, service):
             await asyncio.sleep(PROBE_INTERVAL_S)
-        if service.state is State.STARTING:
+        if service.state is ServiceState.STARTING:
             service.detail = ""
             service.ready.set()
-            self._to(service, State.RUNNING)
+            self._set_state(service, ServiceState.RUNNING)
             if service.restarts:
                 self._announce(f"{service.program.name} is running again.")
 
     @staticmethod
-    def _answers(service: Service) -> bool:
+    def _is_answering(service: Service) -> bool:
         try:
             return service.program.answers(service.started_at)
         except Exception:
@@ -217,14 +217,14 @@ class Supervisor:
             if keeper is not None:
                 keeper.cancel()
         else:
-            self._to(service, State.STOPPING)
+            self._set_state(service, ServiceState.STOPPING)
             _signal(process, service.program.stop_signal)
             assert keeper is not None
             _, late = await asyncio.wait([keeper], timeout=service.program.stop_timeout_s)
             if late:
                 _kill_session(process)
                 await asyncio.wait([keeper], timeout=5.0)
-        self._to(service, State.STOPPED)
+        self._set_state(service, ServiceState.STOPPED)
 
     async def _rotate_logs(self) -> None:
         while True:
@@ -237,24 +237,24 @@ class Supervisor:
 
     def last_words(self, name: str, *, since: int = 0) -> str:
         """Return the most relevant of the last lines of a service's log, without secrets."""
-        words = logfiles.last_line(self._log_path(name), since=since)
+        line = logfiles.last_line(self._log_path(name), since=since)
         for secret in self._hidden:
-            words = words.replace(secret, "…")
-        return words
+            line = line.replace(secret, "…")
+        return line
 
     def _log_path(self, name: str) -> Path:
         return self._logs_dir / f"{name}.log"
 
-    def _to(self, service: Service, state: State) -> None:
+    def _set_state(self, service: Service, state: ServiceState) -> None:
         service.state = state
         self._changed()
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> int:
+async def _wait_until_ended(process: subprocess.Popen[bytes]) -> int:
     """Return the exit code after the process has ended and its remaining session is killed."""
     loop = asyncio.get_running_loop()
     try:

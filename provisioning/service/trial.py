@@ -24,7 +24,7 @@ def failure_of(
 ) -> str:
     """Return the program's last output line if it fails, otherwise an empty string. Raises `OSError`."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 sys.executable, "-I", "-S", str(launcher), str(os.getpid()), str(int(signal.SIGKILL)), "-",
                 confinement, *argv,
@@ -40,7 +40,7 @@ def failure_of(
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"a trial took more than {LIMIT_S:.0f} s"
-    if not done.returncode:
+    if not process.returncode:
         return ""
-    said = done.stderr.strip().splitlines() or [f"a trial ended with {done.returncode}"]
-    return said[-1]
+    lines = process.stderr.strip().splitlines() or [f"a trial ended with {process.returncode}"]
+    return lines[-1]

@@ -35,9 +35,9 @@ def prefix(environ: Mapping[str, str], *, root: Path = delegation.ROOT) -> tuple
         return ()
     argv = (program, "--user", "--scope", "--quiet", "--collect", "--property=Delegate=yes", "--")
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*argv, "true"], env=dict(environ), capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return argv if done.returncode == 0 else ()
+    return argv if process.returncode == 0 else ()

@@ -72,21 +72,21 @@ def build(
                 f"On Debian or Ubuntu: apt install python{version}-venv. Then run the command again.",
             )
     total = count_packages(lock)
-    environ = _clean(os.environ if environ is None else environ)
+    environ = _clean_environ(os.environ if environ is None else environ)
     log.parent.mkdir(parents=True, exist_ok=True)
     (target / STAMP).unlink(missing_ok=True)
     with log.open("w") as output:
-        usable = not clear and _runs(target / "bin" / "python")
+        usable = not clear and _is_usable(target / "bin" / "python")
         if not usable:
             progress("creating the environment")
             _run([python, "-m", "venv", "--clear", str(target)], output, environ, lambda _: None, log)
-        seen = 0
+        count = 0
 
         def follow(line: str) -> None:
-            nonlocal seen
+            nonlocal count
             if line.startswith("Collecting "):
-                seen += 1
-                progress(f"downloading package {seen} of {total}")
+                count += 1
+                progress(f"downloading package {count} of {total}")
             elif line.startswith("Installing collected packages"):
                 progress(f"installing {total} packages")
 
@@ -101,17 +101,17 @@ def build(
     (target / STAMP).write_text(_stamp(target, lock))
 
 
-def _clean(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+def _clean_environ(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
     dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV"}
     return {key: value for key, value in environ.items() if key not in dropped}
 
 
-def _runs(python: Path) -> bool:
+def _is_usable(python: Path) -> bool:
     try:
-        done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, timeout=60)
+        process = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def _run(

@@ -13,7 +13,7 @@ import pytest
 
 from portal.common import passes
 from portal.embedded import account, configs
-from portal.embedded.account import Account, Unusable
+from portal.embedded.account import Account, AccountUnusable
 from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance, ensure_secrets
 from provisioning.service import database_place, program
@@ -98,7 +98,7 @@ def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -
     ],
 )
 def test_what_an_account_cannot_use_is_said(mine: Instance, environ: dict[str, str], why: str) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(AccountUnusable, match=why):
         choose(mine, environ)
 
 
@@ -108,7 +108,7 @@ def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: 
     token.parent.mkdir()
     token.write_text("secret")
     token.chmod(0o600)
-    with pytest.raises(Unusable, match=f"{token} cannot be used by user {UID}"):
+    with pytest.raises(AccountUnusable, match=f"{token} cannot be used by user {UID}"):
         choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)})
     token.chmod(0o644)
     assert choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}) is not None
@@ -117,7 +117,7 @@ def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: 
 @root_only
 def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None:
     """Whoever makes it may make it root's alone, as an agent of Vault's does."""
-    with pytest.raises(Unusable, match="does not exist"):
+    with pytest.raises(AccountUnusable, match="does not exist"):
         choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
 
 
@@ -125,16 +125,16 @@ def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None
 def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
     redis = tmp_path / "redis-server"
     redis.touch(mode=0o700)
-    with pytest.raises(Unusable, match=f"{redis} cannot be run"):
+    with pytest.raises(AccountUnusable, match=f"{redis} cannot be run"):
         choose(mine, {}, redis=redis)
 
 
 @root_only
 def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
-    with pytest.raises(Unusable, match="is BERTH_SERVICES_UID"):
+    with pytest.raises(AccountUnusable, match="is BERTH_SERVICES_UID"):
         choose(replace(mine, doors_uid=UID), {})
     (mine.run_dir / "front-door.json").write_text("{")
-    with pytest.raises(Unusable, match="config"):
+    with pytest.raises(AccountUnusable, match="config"):
         choose(mine, {})
 
 
@@ -142,7 +142,7 @@ def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
 def test_a_caddy_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
     caddy = tmp_path / "caddy"
     caddy.touch(mode=0o700)
-    with pytest.raises(Unusable, match=f"{caddy} cannot be started: Permission denied"):
+    with pytest.raises(AccountUnusable, match=f"{caddy} cannot be started: Permission denied"):
         account.choose(mine, {}, redis_server=REDIS, caddy=caddy)
 
 
@@ -158,7 +158,7 @@ def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, m
     launcher = tmp_path / "launcher.py"
     launcher.write_text("raise SystemExit('python cannot be confined: Operation not permitted')")
     monkeypatch.setattr(account, "LAUNCHER", launcher)
-    with pytest.raises(Unusable, match="Operation not permitted"):
+    with pytest.raises(AccountUnusable, match="Operation not permitted"):
         choose(mine, {})
 
 
@@ -167,7 +167,7 @@ def test_a_database_that_is_a_link_is_refused(mine: Instance, tmp_path: Path) ->
     elsewhere = tmp_path / "elsewhere.sqlite3"
     elsewhere.touch()
     database_place.place(mine.home).symlink_to(elsewhere)
-    with pytest.raises(Unusable, match="is a link"):
+    with pytest.raises(AccountUnusable, match="is a link"):
         choose(mine, {})
 
 

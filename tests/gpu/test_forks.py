@@ -13,7 +13,7 @@ from provisioning.gpu import forks, release
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_here", forks._Sessions())
+    monkeypatch.setattr(forks, "_process_sessions", forks._Sessions())
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def holder() -> Iterator[threading.Event]:
     def hold() -> None:
         with forks.session():
             opened.set()
-            while not release.is_asked():
+            while not release.is_release_requested():
                 closed.wait(0.01)
         closed.set()
 
@@ -40,18 +40,18 @@ def fork() -> int:
     """What a child finds open, as its exit code."""
     pid = os.fork()
     if pid == 0:
-        os._exit(forks._here.open)
+        os._exit(forks._process_sessions.open)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_it_is_closed_for_the_fork_and_may_be_opened_after_it(holder: threading.Event) -> None:
-    assert not release.is_asked()
+    assert not release.is_release_requested()
     assert forks.prepare()
-    assert release.is_asked()
+    assert release.is_release_requested()
     assert fork() == 0 and holder.wait(30)
-    assert not release.is_asked()
+    assert not release.is_release_requested()
     with forks.session():
-        assert forks._here.open == 1
+        assert forks._process_sessions.open == 1
 
 
 def test_who_opens_it_meanwhile_waits_for_the_fork() -> None:
@@ -74,10 +74,10 @@ def test_what_hangs_is_not_waited_for_and_a_fork_that_fails_ends_by_itself() -> 
     with forks.session():
         assert not forks.prepare(wait_s=0.05, hold_s=0.1)
     with forks.session():
-        assert not release.is_asked()
+        assert not release.is_release_requested()
 
 
 def test_nothing_is_waited_for_where_nothing_is_open() -> None:
     assert forks.prepare(wait_s=0)
     fork()
-    assert not release.is_asked()
+    assert not release.is_release_requested()

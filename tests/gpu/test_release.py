@@ -19,29 +19,29 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_only_while_it_is_held() -> None:
-    assert not release.is_asked()
-    with release.released():
-        assert release.is_asked()
-        with pytest.raises(release.Taken), release.released():
+    assert not release.is_release_requested()
+    with release.release_nvml():
+        assert release.is_release_requested()
+        with pytest.raises(release.ReleaseTaken), release.release_nvml():
             pass
-    assert not release.is_asked()
+    assert not release.is_release_requested()
 
 
 def test_a_deadline_that_has_passed_asks_nobody() -> None:
-    with release.released(lease_s=0):
-        assert not release.is_asked()
+    with release.release_nvml(lease_s=0):
+        assert not release.is_release_requested()
         release.wait()
 
 
 def test_what_was_not_written_yet_asks_nobody() -> None:
-    with release.released():
+    with release.release_nvml():
         (release.lock_folder() / "nvml-released").write_text("")
-        assert not release.is_asked()
+        assert not release.is_release_requested()
 
 
 def test_who_has_no_patience_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "PATIENCE_S", 0.0)
-    with release.released():
+    with release.release_nvml():
         with pytest.raises(release.StillAsked):
             release.wait(0)
         with pytest.raises(GpuBeingReset) as told:
@@ -52,7 +52,7 @@ def test_who_has_no_patience_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_inventory_waits_until_the_driver_may_be_opened(tmp_path: Path) -> None:
     found: list[MachineState] = []
     scan = threading.Thread(target=lambda: found.append(inventory.scan(root=tmp_path).state))
-    with release.released():
+    with release.release_nvml():
         scan.start()
         scan.join(3 * release.LOOK_S)
         assert not found

@@ -372,7 +372,7 @@ def test_the_message_to_the_control_plane():
     sampler.tick(START)
     sampler.tick(START + 60)
     sampler.flush()
-    sampling.Sender(app, pool_slug="this-machine", node_name="node-a")(out.batches[0])  # type: ignore[arg-type]
+    sampling.RollupSender(app, pool_slug="this-machine", node_name="node-a")(out.batches[0])  # type: ignore[arg-type]
     assert [len(kwargs["rollups"]) for _, kwargs, _ in app.sent] == [64, 6]
     name, kwargs, queue = app.sent[0]
     assert (name, queue) == ("control.apply_samples", "control")

@@ -15,12 +15,12 @@ from provisioning.gpu.check.thresholds import LEAK_MIB
 from provisioning.gpu.scrub import (
     CHUNK_MIN,
     MIB,
-    CallFailed,
     DeviceFault,
     OutOfMemory,
+    ScrubCallFailed,
     ScrubResult,
     ScrubVerdict,
-    halving,
+    allocate_by_halving,
     judge,
     scrub,
 )
@@ -167,7 +167,7 @@ def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
     ("error", "verdict"),
     [
         (DeviceFault("CUDA_ERROR_ECC_UNCORRECTABLE"), ScrubVerdict.FAILED),
-        (CallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
+        (ScrubCallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
     ],
 )
 def test_a_failure_at_any_point_is_told_and_the_rest_is_given_back(where, error, verdict):
@@ -195,7 +195,7 @@ def test_dirt_outweighs_everything():
         left=1,
         others=1,
         baseline_mib=200,
-        error=CallFailed("x"),
+        error=ScrubCallFailed("x"),
     )
     assert verdict is ScrubVerdict.FAILED
 
@@ -211,7 +211,7 @@ def test_halving_takes_all_that_chunks_can_take(free, there):
         taken.append(size)
         return True
 
-    total = halving(free, take)
+    total = allocate_by_halving(free, take)
     assert total == sum(taken) <= min(free, there)
     assert min(free, there) - total < CHUNK_MIN
     assert all(size >= CHUNK_MIN and size & (size - 1) == 0 for size in taken)

@@ -10,10 +10,10 @@ from provisioning.gpu.shares import (
     GRACE_S,
     KILL_AFTER_S,
     STEADY_S,
-    Act,
     DeviceProcess,
-    Over,
+    OverShare,
     Rank,
+    ShareAction,
     ShareUse,
     decide,
     is_full,
@@ -33,8 +33,8 @@ def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareU
 
 
 def play(
-    looks: list[ShareUse], before: Over | None = None, *, every_s: float = 1.0
-) -> list[tuple[float, Act]]:
+    looks: list[ShareUse], before: OverShare | None = None, *, every_s: float = 1.0
+) -> list[tuple[float, ShareAction]]:
     """What is done, and when, of these looks one after the other."""
     over, done = before, []
     for number, look in enumerate(looks):
@@ -43,7 +43,7 @@ def play(
     return done
 
 
-def steps(done: list[tuple[float, Act]]) -> list[tuple[float, ShareStep, int | None]]:
+def steps(done: list[tuple[float, ShareAction]]) -> list[tuple[float, ShareStep, int | None]]:
     return [(at, act.step, act.process.pid if act.process else None) for at, act in done]
 
 
@@ -151,7 +151,7 @@ SEEN = st.builds(
 
 @given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 4.0, 6.0, 12.0]), SEEN), max_size=60))
 def test_nothing_ends_early_or_without_cause(history: list[tuple[float, ShareUse]]) -> None:
-    over: Over | None = None
+    over: OverShare | None = None
     now, over_since, last_end, asked = 0.0, None, None, None
     previous = None
     for step_s, look in history:
@@ -180,7 +180,7 @@ def test_who_stays_over_loses_all_but_its_agent(urgent: bool) -> None:
     processes = {
         (n, 1): DeviceProcess(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)
     }
-    over: Over | None = None
+    over: OverShare | None = None
     for second in range(120):
         over, acts = decide(over, ShareUse(9_000, tuple(processes.values()), urgent), float(second))
         for act in acts:

@@ -17,7 +17,7 @@ from provisioning.gpu.watcher import nvml_events
 from provisioning.gpu.watcher import watcher as watching
 from provisioning.gpu.watcher.kernel_log import KernelLog, parse, slot_of
 from provisioning.gpu.watcher.watcher import Watcher
-from provisioning.gpu.watcher.xid_report import AGAIN_S, Once, XidReport
+from provisioning.gpu.watcher.xid_report import AGAIN_S, XidDeduplicator, XidReport
 from tests.gpu.fake_nvml import Err, FakeLibrary, h200, installed
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -77,14 +77,14 @@ def test_a_slot_is_the_same_however_it_is_written(bus: str) -> None:
 
 def test_each_is_told_once_a_minute() -> None:
     now = [100.0]
-    once = Once(lambda: now[0])
+    once = XidDeduplicator(lambda: now[0])
     seen = XidReport(SLOT, 79, "a")
-    assert once.first(seen) and not once.first(XidReport(SLOT, 79, "b"))
-    assert once.first(XidReport(SLOT, 48)) and once.first(XidReport("0000:4b:00", 79))
+    assert once.is_first(seen) and not once.is_first(XidReport(SLOT, 79, "b"))
+    assert once.is_first(XidReport(SLOT, 48)) and once.is_first(XidReport("0000:4b:00", 79))
     now[0] += AGAIN_S - 0.1
-    assert not once.first(seen)
+    assert not once.is_first(seen)
     now[0] += 0.1
-    assert once.first(seen)
+    assert once.is_first(seen)
 
 
 def test_only_what_comes_from_now_on_is_read(tmp_path: Path) -> None:

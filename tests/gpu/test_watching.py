@@ -24,7 +24,7 @@ class App:
 
 def test_what_a_watcher_tells() -> None:
     app = App()
-    watching.Sender(app, pool_slug="lab", node="gpu-01")(
+    watching.DeviceErrorSender(app, pool_slug="lab", node="gpu-01")(
         [XidReport("0000:3b:00", 79, "line"), XidReport("0000:4b:00", 48)]
     )
     ((name, kwargs, queue),) = app.sent
@@ -58,4 +58,4 @@ def test_without_a_driver_nobody_watches(monkeypatch: pytest.MonkeyPatch, librar
     step.start(consumer)
     step.shutdown(consumer)
     step.shutdown(consumer)
-    assert calls == (["Sender", "start", "stop"] if library else [])
+    assert calls == (["DeviceErrorSender", "start", "stop"] if library else [])

@@ -16,7 +16,7 @@ import pytest
 
 from provisioning.drivers.local import home_quota, project_quota
 from provisioning.drivers.local.home_quota import HomeQuotas
-from provisioning.node.measuring import Measuring
+from provisioning.node.measuring import HomeMeasurer
 from provisioning.types import LimitedResource, ObservedState
 from tests.provisioning.local.local_support import Pool, ask
 
@@ -163,7 +163,7 @@ def test_what_was_there_is_counted_and_links_lead_nowhere(pool: Pool, homes: Pat
     subprocess.run(["mount", "-t", "tmpfs", "other", mounted], check=True)
     try:
         pool.driver.inventory()
-        Measuring(pool.driver, lambda _usages: None).round(0.0)
+        HomeMeasurer(pool.driver, lambda _usages: None).round(0.0)
         record = record_of(pool)
         assert record.given == home.stat().st_ino
         use = used(homes, record.project)
@@ -187,7 +187,7 @@ def project_of(descriptor: int) -> int:
 
 
 def test_a_home_has_one_number_until_nothing_of_it_is_left(pool: Pool, homes: Path) -> None:
-    measuring = Measuring(pool.driver, lambda _usages: None)
+    measuring = HomeMeasurer(pool.driver, lambda _usages: None)
     for home in ("a/one", "a/two"):
         (homes / home).mkdir(parents=True)
         (homes / home / "file").write_text("x")
@@ -217,7 +217,7 @@ def test_numbers_of_the_administrators_are_left_alone(
     os.close(descriptor)
     (homes / "a" / "one").mkdir(parents=True)
     pool.driver.inventory()
-    Measuring(pool.driver, lambda _usages: None).round(0.0)
+    HomeMeasurer(pool.driver, lambda _usages: None).round(0.0)
     assert record_of(pool, "a/one").project == third
     assert used(homes, second).limit_bytes == 1 << 20
 
@@ -225,7 +225,7 @@ def test_numbers_of_the_administrators_are_left_alone(
 def test_another_limit_and_none(pool: Pool, homes: Path) -> None:
     (homes / "a" / "one").mkdir(parents=True)
     pool.driver.inventory()
-    measuring = Measuring(pool.driver, lambda _usages: None)
+    measuring = HomeMeasurer(pool.driver, lambda _usages: None)
     measuring.round(0.0)
     project = record_of(pool, "a/one").project
     for limit_mib in (80, 0):
@@ -238,7 +238,7 @@ def test_a_home_that_was_put_in_its_place_is_counted(pool: Pool, homes: Path) ->
     home = homes / "a" / "one"
     home.mkdir(parents=True)
     pool.driver.inventory()
-    measuring = Measuring(pool.driver, lambda _usages: None)
+    measuring = HomeMeasurer(pool.driver, lambda _usages: None)
     measuring.round(0.0)
     project = record_of(pool, "a/one").project
     (homes / "a" / ".restored").mkdir()

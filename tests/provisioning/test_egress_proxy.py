@@ -21,7 +21,7 @@ import pytest
 
 from provisioning import egress_proxy
 from provisioning.drivers.local.network import addresses_here
-from provisioning.egress_proxy import EgressProxy, ProxyRequestRefused, Rules, host_rule, request_of
+from provisioning.egress_proxy import EgressProxy, ProxyRequestRefused, ProxyRules, host_rule, request_of
 
 TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -77,16 +77,18 @@ def test_a_rule_reads_as_it_was_written() -> None:
      "2001:0:a00:1::", "", "index.example"],
 )  # fmt: skip
 def test_a_name_never_leads_to_an_address_that_is_closed(address: str) -> None:
-    assert not Rules(()).permits(address)
+    assert not ProxyRules(()).permits(address)
 
 
 def test_public_addresses_and_opened_networks_are_permitted_and_this_machine_never() -> None:
-    opened = Rules((), networks=tuple(map(ipaddress.ip_network, ("10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0"))))
-    assert Rules(()).permits("93.184.216.34") and Rules(()).permits("2606:2800:220:1::1")
+    opened = ProxyRules(
+        (), networks=tuple(map(ipaddress.ip_network, ("10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0")))
+    )
+    assert ProxyRules(()).permits("93.184.216.34") and ProxyRules(()).permits("2606:2800:220:1::1")
     assert opened.permits("10.1.2.3") and opened.permits("::ffff:10.1.2.3")
     assert not opened.permits("127.0.0.1")
     assert addresses_here() and not any(opened.permits(address) for address in addresses_here())
-    assert not Rules((), here=frozenset({"93.184.216.34"})).permits("93.184.216.34")
+    assert not ProxyRules((), here=frozenset({"93.184.216.34"})).permits("93.184.216.34")
 
 
 # --- heads of requests ---------------------------------------------------------------------------
@@ -230,7 +232,7 @@ def proxy(
     listener.bind(str(path))
     listener.listen(64)
     ports = range(1024, 65536)
-    rules = Rules(
+    rules = ProxyRules(
         tuple(egress_proxy.HostRule(name, False, tuple(ports)) for name in ("good.example", "other.example"))
     )
     made = EgressProxy(rules, **getattr(request, "param", {}))
@@ -256,7 +258,7 @@ def proxy(
 @pytest.fixture
 def to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers of tests listen on the loopback, which is closed otherwise."""
-    monkeypatch.setattr(Rules, "permits", lambda _self, address: address == "127.0.0.1")
+    monkeypatch.setattr(ProxyRules, "permits", lambda _self, address: address == "127.0.0.1")
 
 
 def echo(client: socket.socket) -> None:

@@ -78,7 +78,7 @@ def test_a_client_and_a_pulse_by_tls(
     there = url(tmp_path / "node", authority, door.port)
     with redis_client.client(there) as client:
         assert client.lpush("berth:q:control.node.b", "{}") == 1
-    pulse = heartbeat.Pulse(there, "node@b")
+    pulse = heartbeat.Heartbeat(there, "node@b")
     pulse.show()
     assert heartbeat.is_fresh(there, "node@b")
     pulse.withdraw()

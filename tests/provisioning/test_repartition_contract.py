@@ -229,7 +229,7 @@ def test_a_worker_says_what_it_made_or_what_was_not_clean(world, sent):
         command = CheckCommand(
             "repartition", "r", "l", world.pool, wanted.parent_uuid, "quick", 2e9, 60.0, change=wanted
         )
-        outcome = gpu_tasks._work(world.driver, command, gpu_tasks._ProgressSender(command))
+        outcome = gpu_tasks._run_command(world.driver, command, gpu_tasks._ProgressSender(command))
         return CheckAnswer("repartition", "r", "l", wanted.parent_uuid, **outcome)
 
     wanted = change(world)

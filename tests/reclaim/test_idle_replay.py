@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.idle_chart import draw
-from bench.idle_replay import HOUR_S, Found, Session, parts, run, sessions
+from bench.idle_replay import HOUR_S, Session, Totals, parts, run, sessions
 from bench.scheduling.trace import Job, synthetic
 
 JOB = Job("j1", "red", 2, 0, 3 * HOUR_S)
@@ -24,7 +24,7 @@ JOB = Job("j1", "red", 2, 0, 3 * HOUR_S)
     ],
 )
 def test_what_is_left_open_is_stopped_after_two_hours_and_comes_back(turns, held):
-    found = Found()
+    found = Totals()
     made = parts(Session(JOB, tuple(each * HOUR_S for each in turns)), found, reclaim=True)
     hours = [(part.held_s / HOUR_S, part.work_s / HOUR_S, part.next_after_s / HOUR_S) for part in made]
     assert hours == held

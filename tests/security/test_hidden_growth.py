@@ -13,7 +13,7 @@ import pytest
 
 from provisioning.drivers.local import disk, home_usage
 from provisioning.drivers.local.home_quota import LEAST_FILES
-from provisioning.node.measuring import Measuring
+from provisioning.node.measuring import HomeMeasurer
 from provisioning.types import HomeUsage
 from tests.provisioning.local.local_support import Pool, ask
 
@@ -202,7 +202,7 @@ def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(mak
     home = pool.driver.homes / HOME
     home.mkdir(parents=True)
     told: list[HomeUsage] = []
-    measuring = Measuring(pool.driver, told.extend)
+    measuring = HomeMeasurer(pool.driver, told.extend)
     now = time.monotonic() + 1000
     measuring.round(now)
     assert told == [HomeUsage(HOME, 0, files=1)]
@@ -230,7 +230,7 @@ def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_poo
     seen = pool.run(pool.spec())
     assert ask(seen, MANY) == "made"
     told: list[HomeUsage] = []
-    Measuring(pool.driver, told.extend).round(time.monotonic() + 1000)
+    HomeMeasurer(pool.driver, told.extend).round(time.monotonic() + 1000)
     [usage] = told
     assert usage.used_mib < 10
     assert usage.files > 11_000 > usage.most_files == LEAST_FILES
@@ -241,13 +241,13 @@ def test_where_the_disk_makes_inodes_as_it_needs_them_any_number_is_told(make_po
     pool.run(pool.spec())
     told: list[HomeUsage] = []
     monkeypatch.setattr(os, "statvfs", lambda path: _NoInodes(real_statvfs(path)))
-    Measuring(pool.driver, told.extend).round(time.monotonic() + 1000)
+    HomeMeasurer(pool.driver, told.extend).round(time.monotonic() + 1000)
     assert [usage.most_files for usage in told] == [0]
 
 
 def test_no_homes_are_no_fault(make_pool):
     pool = make_pool()
-    Measuring(pool.driver, lambda _usages: pytest.fail("nothing to tell")).round()
+    HomeMeasurer(pool.driver, lambda _usages: pytest.fail("nothing to tell")).round()
 
 
 def test_a_worker_that_ends_waits_for_no_measurement(make_pool, monkeypatch):
@@ -257,7 +257,7 @@ def test_a_worker_that_ends_waits_for_no_measurement(make_pool, monkeypatch):
     monkeypatch.setattr("provisioning.node.measuring.WORK_S", 0)
     monkeypatch.setattr("provisioning.node.measuring.PAUSE_S", 3600)
     monkeypatch.setattr("provisioning.node.measuring.ROUND_S", 0)
-    measuring = Measuring(pool.driver, lambda _usages: None)
+    measuring = HomeMeasurer(pool.driver, lambda _usages: None)
     measuring.start()
     measuring.stop(timeout_s=30)
     assert not measuring.is_alive()

@@ -143,7 +143,7 @@ def test_a_file_server_that_is_away_silences_no_node(shared: Path, monkeypatch: 
     monkeypatch.setattr(mounts, "LOOK_S", 0.05)
     try:
         for _ in range(3):
-            offer = mounts.offered(f"nfs={shared}/nfs", own=(), sandboxed=True)
+            offer = mounts.folder_offer(f"nfs={shared}/nfs", own=(), sandboxed=True)
             assert offer.provides == () and "does not answer" in offer.warnings[0]
         assert len(asked) == 1
     finally:

@@ -25,10 +25,10 @@ from provisioning.drivers.local.uids import Uids
 from provisioning.errors import MissingDependency, StartFailed
 from provisioning.preloading import Recipe
 from provisioning.types import DeviceInfo, ObservedState, WorkspaceSpec
-from provisioning.workspace_uids import Range
+from provisioning.workspace_uids import UidRange
 from tests.provisioning.local.local_support import Pool, ask
 
-RANGE = Range(200_000, 265_535)
+RANGE = UidRange(200_000, 265_535)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_bits_of_users_and_groups_give_nothing_inside(pool: Pool) -> None:
 def test_a_number_is_given_once_and_stays(tmp_path: Path) -> None:
     uids = Uids(tmp_path, RANGE)
     assert [uids.of("ada"), uids.of("bob"), uids.of("ada")] == [200_000, 200_001, 200_000]
-    assert Uids(tmp_path, Range(300_000, 300_999)).of("ada") == 200_000
+    assert Uids(tmp_path, UidRange(300_000, 300_999)).of("ada") == 200_000
     assert Uids(tmp_path, RANGE).of("eve") == 200_002
 
 
@@ -216,7 +216,7 @@ def test_what_a_crash_leaves_gives_nobody_anothers_number(tmp_path: Path) -> Non
 
 
 def test_a_range_that_is_used_up_says_so(tmp_path: Path) -> None:
-    uids = Uids(tmp_path, Range(200_000, 200_063))
+    uids = Uids(tmp_path, UidRange(200_000, 200_063))
     for number in range(60):
         uids.of(f"user-{number}")
     with pytest.raises(StartFailed, match="BERTH_NODE_UIDS"):
@@ -231,7 +231,7 @@ def test_a_spare_is_not_made_as_a_user_that_still_has_a_process(
 ) -> None:
     """Somebody who has got out of a sandbox that was a spare waits for the next one of that number."""
     # Other tests have users of the usual range meanwhile.
-    own = Range(first=600_000, last=600_999)
+    own = UidRange(first=600_000, last=600_999)
     sandbox = replace(isolation.probe(), uids=own)
     kind = Kind(Recipe("x", "bash", ("python3",), ()), environment.resolve(Path("/none")), sandbox)
     first = own.spares.start

@@ -142,9 +142,9 @@ def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
     monkeypatch.setattr(signing, "SEEN_AT_MOST", 3)
     seen = signing.ReplayGuard()
     for number in range(10):
-        seen.once(signing.Stamp(CONTROL, "node.a", 1.0, str(number), ""), now=1.0)
+        seen.once(signing.MessageStamp(CONTROL, "node.a", 1.0, str(number), ""), now=1.0)
     assert len(seen._until) == 3
-    seen.once(signing.Stamp(CONTROL, "node.a", 1.0, "9", ""), now=1.0 + 3 * LEEWAY_S)
+    seen.once(signing.MessageStamp(CONTROL, "node.a", 1.0, "9", ""), now=1.0 + 3 * LEEWAY_S)
     assert len(seen._until) == 1
 
 

@@ -21,7 +21,7 @@ def test_old_logs_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
         for number in range(5):
             service.write(f"part {number}\n".encode())
             service.flush()
-            assert logfiles.rotate(log, limit_bytes=3, kept=3)
+            assert logfiles.rotate(log, limit_bytes=3, keep=3)
         service.write(b"now\n")
         service.flush()
     assert log.read_text() == "now\n"

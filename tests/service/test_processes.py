@@ -65,7 +65,7 @@ def test_leftovers_are_ended_and_nothing_else(start: Start) -> None:
 
 def test_a_number_that_went_to_another_process_is_not_ended(start: Start) -> None:
     stranger = start()
-    processes.end([processes.Leftover(stranger.pid, "web")], INSTANCE, grace_s=0.1)
+    processes.end([processes.ServiceLeftover(stranger.pid, "web")], INSTANCE, grace_s=0.1)
     assert stranger.poll() is None
 
 
@@ -73,7 +73,7 @@ def test_ending_what_is_gone_is_no_error(start: Start) -> None:
     gone = start(**{MARKER: f"{INSTANCE}:web"})
     gone.kill()
     gone.wait()
-    processes.end([processes.Leftover(gone.pid, "web")], INSTANCE)
+    processes.end([processes.ServiceLeftover(gone.pid, "web")], INSTANCE)
 
 
 def test_a_process_is_named_by_its_start_too(start: Start) -> None:

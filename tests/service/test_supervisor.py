@@ -19,7 +19,7 @@ from provisioning.service import supervisor as module
 from provisioning.service.environ import MARKER, ROOT
 from provisioning.service.processes import environ_of
 from provisioning.service.program import Program
-from provisioning.service.supervisor import State, Supervisor
+from provisioning.service.supervisor import ServiceState, Supervisor
 
 LIMIT_S = 20.0
 
@@ -29,7 +29,7 @@ class Watched(Supervisor):
 
     def __init__(self, *programs: Program, logs_dir: Path, hidden: tuple[str, ...] = ()) -> None:
         self.words: list[str] = []
-        self.states: list[tuple[str, State]] = []
+        self.states: list[tuple[str, ServiceState]] = []
         self._event = asyncio.Event()
         super().__init__(
             programs,
@@ -113,13 +113,21 @@ async def test_services_start_in_order_and_stop_in_reverse(tmp_path: Path) -> No
     watched.start()
     async with asyncio.timeout(LIMIT_S):
         await watched.wait_ready()
-    assert [name for name, state in watched.states if state is State.RUNNING] == ["first", "second", "third"]
-    starting = watched.states.index(("second", State.STARTING))
-    assert starting > watched.states.index(("first", State.RUNNING))
+    assert [name for name, state in watched.states if state is ServiceState.RUNNING] == [
+        "first",
+        "second",
+        "third",
+    ]
+    starting = watched.states.index(("second", ServiceState.STARTING))
+    assert starting > watched.states.index(("first", ServiceState.RUNNING))
     pids = [service.process.pid for service in watched.services.values() if service.process]
     assert environ_of(pids[0])[MARKER] == "test:first"
     await watched.stop()
-    assert [name for name, state in watched.states if state is State.STOPPED] == ["third", "second", "first"]
+    assert [name for name, state in watched.states if state is ServiceState.STOPPED] == [
+        "third",
+        "second",
+        "first",
+    ]
     assert all(is_gone(pid) for pid in pids)
 
 
@@ -132,7 +140,7 @@ async def test_a_killed_service_comes_back_and_says_so(tmp_path: Path) -> None:
     assert service.process is not None
     first = service.process.pid
     os.kill(first, signal.SIGKILL)
-    await watched.until(lambda: service.restarts == 1 and service.state is State.RUNNING)
+    await watched.until(lambda: service.restarts == 1 and service.state is ServiceState.RUNNING)
     assert service.process is not None and service.process.pid != first
     assert watched.words == ["one was ended by SIGKILL. Restarting in 0.0 s.", "one is running again."]
     await watched.stop()
@@ -159,7 +167,7 @@ async def test_it_never_gives_up_and_waits_longer_each_time(
     assert delays[:5] == [0.03, 0.06, 0.1, 0.1, 0.1]
     assert "one ended with exit code 3; last log line: no config: giving up." in watched.words[0]
     await watched.stop()
-    assert watched.services["one"].state is State.STOPPED
+    assert watched.services["one"].state is ServiceState.STOPPED
 
 
 async def test_secrets_are_not_repeated_from_a_log(tmp_path: Path) -> None:
@@ -185,7 +193,7 @@ async def test_a_repair_is_tried_after_some_failures(tmp_path: Path) -> None:
     code = f"sys.exit('broken') if os.path.exists({str(broken)!r}) else None\n{SERVE}"
     watched = Watched(program("one", code, tmp_path, repair=repair), logs_dir=tmp_path)
     watched.start()
-    await watched.until(lambda: watched.services["one"].state is State.RUNNING)
+    await watched.until(lambda: watched.services["one"].state is ServiceState.RUNNING)
     assert watched.services["one"].restarts == module.REPAIR_AFTER_FAILURES
     assert "The data was set aside." in watched.words[-2]
     await watched.stop()
@@ -253,7 +261,7 @@ written.replace({str(pids)!r})
     try:
         assert service.process is not None
         os.kill(service.process.pid, signal.SIGKILL)
-        await watched.until(lambda: service.state is State.RESTARTING)
+        await watched.until(lambda: service.state is ServiceState.RESTARTING)
         async with asyncio.timeout(LIMIT_S):
             while not is_gone(child):
                 await asyncio.sleep(0.01)
@@ -273,10 +281,10 @@ async def test_stopping_while_something_waits_to_start_again(tmp_path: Path) -> 
         logs_dir=tmp_path,
     )
     watched.start()
-    await watched.until(lambda: watched.services["one"].state is State.RESTARTING)
+    await watched.until(lambda: watched.services["one"].state is ServiceState.RESTARTING)
     async with asyncio.timeout(LIMIT_S):
         await watched.stop()
-    assert {service.state for service in watched.services.values()} == {State.STOPPED}
+    assert {service.state for service in watched.services.values()} == {ServiceState.STOPPED}
     assert watched.services["two"].started_at == 0.0
 
 

@@ -245,7 +245,7 @@ class LocalDriver(Driver):
                 home_limit_mib=self.home_limit_mib,
                 home_hold=HomeHold.PROJECT_QUOTA if self.quotas.work() else HomeHold.MEASURED,
             )
-        offer = mounts.offered(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
+        offer = mounts.folder_offer(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
         node = replace(
             node,
             provides=(*node.provides, *offer.provides),
@@ -288,7 +288,7 @@ class LocalDriver(Driver):
             self.quotas.tell(self.home_limit_mib)
             devices, shares = self._devices(here)
             listed = self.mounts if sandbox.bwrap else ""
-            shown = mounts.shown(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
+            shown = mounts.mounts_for(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
             if uid != state.NODE_USER:
                 ownership.require_open(devices)
             with self._environment(spec.environment) as found:
@@ -531,7 +531,7 @@ class LocalDriver(Driver):
 
     def _folders(self) -> list[str]:
         """Return the existing environments that this node's settings name."""
-        return folders.named(os.environ, never=(self.home, self.homes))
+        return folders.named_folders(os.environ, never=(self.home, self.homes))
 
     def _environments_in_use(self) -> list[environment.Environment]:
         """Return the environments of recent starts, the latest first."""

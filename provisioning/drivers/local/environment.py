@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.environments.store import Stamp
+from provisioning.environments.store import EnvironmentStamp
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 PROGRAMS = ("jupyter-lab", "marimo", "code-server", "rserver", "bash")
@@ -83,7 +83,7 @@ def resolve(root: Path) -> Environment:
     )
 
 
-def of_stamp(stamp: Stamp) -> Environment:
+def of_stamp(stamp: EnvironmentStamp) -> Environment:
     """Return a built environment. Reads nothing from its folder, in which code of packages has run.
 
     An existing one is trusted like the node's own: its operator decides who may write it.

@@ -46,7 +46,7 @@ class SandboxProbe:
     network_reason: str = ""
     seccomp: str = ""
     seccomp_reason: str = ""
-    uids: workspace_uids.Range | None = None
+    uids: workspace_uids.UidRange | None = None
     uids_reason: str = ""
     gvisor: str = ""
     gvisor_reason: str = ""
@@ -76,7 +76,7 @@ class SandboxProbe:
         )
 
 
-_known: dict[tuple[str, workspace_uids.Range | None], tuple[float, SandboxProbe]] = {}
+_known: dict[tuple[str, workspace_uids.UidRange | None], tuple[float, SandboxProbe]] = {}
 
 
 def system_folders() -> tuple[tuple[str, str], ...]:
@@ -100,7 +100,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
     `InvalidSpec` if this node's user ids are no range.
     """
     path = shutil.which("bwrap") or _bundled()
-    wanted = workspace_uids.configured(os.environ) if os.geteuid() == 0 else None
+    wanted = workspace_uids.configured_range(os.environ) if os.geteuid() == 0 else None
     kept = _known.get((path, wanted))
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]

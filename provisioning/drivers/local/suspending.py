@@ -18,9 +18,9 @@ from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.failures import Busy
 from provisioning.drivers.local.state import WorkspaceDir, write_atomically
 from provisioning.gpu.suspend import grant, room
-from provisioning.gpu.suspend.run import Answer, Look, bring, look
+from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, bring, look
 from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
-from provisioning.gpu.suspend.walk import Outcome
+from provisioning.gpu.suspend.walk import SuspendOutcome
 
 PROVIDES_SUSPEND = "suspend"
 """Feature of a node on which a trial succeeded."""
@@ -69,7 +69,7 @@ class Report:
     held_bytes: int = 0
     gpus: tuple[str, ...] = ()
     states: Mapping[int, ProcessState] = field(default_factory=dict)
-    short: room.Short | None = None
+    short: room.Shortage | None = None
 
 
 Tell = Callable[[str, int], object]
@@ -142,7 +142,7 @@ class Suspending:
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _refused(self, folder: WorkspaceDir, record: state.Record, seen: Answer) -> Report | None:
+    def _refused(self, folder: WorkspaceDir, record: state.Record, seen: ChildAnswer) -> Report | None:
         """Return why the suspension is refused, or None. A suspended workspace is not refused."""
 
         def no(problem: Problem, detail: str = "") -> Report:
@@ -216,7 +216,7 @@ class Suspending:
         self._note(folder, gpus, held, settled=False)
         return self._said(folder, bring(found, Goal.RUNNING, memory_bytes=held, tell=tell), gpus, held)
 
-    def _said(self, folder: WorkspaceDir, answer: Answer, gpus: tuple[str, ...], held: int) -> Report:
+    def _said(self, folder: WorkspaceDir, answer: ChildAnswer, gpus: tuple[str, ...], held: int) -> Report:
         """Return a report of a walk, and update the record on disk."""
         outcome = answer.outcome
         if outcome is None:
@@ -230,7 +230,7 @@ class Suspending:
         problem = "" if outcome.reached else Problem.REFUSED
         return Report(outcome.end, problem, _trouble(outcome), held, gpus, outcome.states)
 
-    def _gone(self, folder: WorkspaceDir, after: Look) -> bool:
+    def _gone(self, folder: WorkspaceDir, after: GpuSnapshot) -> bool:
         """Return whether no process of the workspace uses any GPU."""
         return after.tells_all and not after.used_by(self._processes(folder))
 
@@ -284,6 +284,6 @@ def _may_use_cuda(pid: int) -> bool:
         return True
 
 
-def _trouble(outcome: Outcome) -> str:
+def _trouble(outcome: SuspendOutcome) -> str:
     trouble = outcome.trouble
     return " ".join(filter(None, (trouble.call, trouble.name))) if trouble else ""

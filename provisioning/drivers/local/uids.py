@@ -15,13 +15,13 @@ from pathlib import Path
 
 from provisioning.drivers.local.state import write_atomically
 from provisioning.errors import StartFailed
-from provisioning.workspace_uids import VARIABLE, Range
+from provisioning.workspace_uids import VARIABLE, UidRange
 
 
 class Uids:
     """Numbers assigned on this machine. `base` is the local driver's folder."""
 
-    def __init__(self, base: Path, numbers: Range) -> None:
+    def __init__(self, base: Path, numbers: UidRange) -> None:
         self.folder = base / ".uids"
         self.numbers = numbers
 

@@ -38,7 +38,7 @@ def _meeting(args: argparse.Namespace) -> Meeting:
     if not (colon and address and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f"--meet {args.meet!r} is no ADDRESS:PORT")
     ports = rdma_ports()
-    if args.transport == "rdma" and not any(each.active for each in ports):
+    if args.transport == "rdma" and not any(rdma_port.active for rdma_port in ports):
         raise ValueError("no RDMA port of this node is up; --transport socket goes over its other network")
     carries = slowest_port_gb_s(ports) if args.transport == "rdma" else 0.0
     return Meeting(args.rank, address, int(port), args.partner, args.transport, carries)

@@ -37,21 +37,21 @@ def judgements(
     node_median: Mapping[str, float] | None,
 ) -> tuple[Judgement, ...]:
     """Return the judgements of all values that have, or should have, a floor."""
-    found = []
+    results = []
     for metric, value in raw.measures.items():
         judged = metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops")
         if judged or metric.startswith(thresholds.ALL_PAIRS):
-            found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
+            results.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif test.probe == "pcie" and metric in _PCIE:
-            found.append(thresholds.judge_pcie(metric, value, facts))
+            results.append(thresholds.judge_pcie(metric, value, facts))
         elif metric.startswith("peer_gb_s:"):
             links = facts.links.get(metric.removeprefix("peer_gb_s:"))
-            found.append(thresholds.judge_peer(metric, value, links, facts))
+            results.append(thresholds.judge_peer(metric, value, links, facts))
         elif metric.startswith(thresholds.BUS_GB_S):
-            found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
+            results.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif metric == thresholds.BETWEEN_NODES:
-            found.append(thresholds.judge_port(metric, value, float(test.params.get("port_gb_s", 0.0))))
-    return tuple(found)
+            results.append(thresholds.judge_port(metric, value, float(test.params.get("port_gb_s", 0.0))))
+    return tuple(results)
 
 
 def _problem(
@@ -78,8 +78,10 @@ def _problem(
             return Status.FAILED, f"A planted error was not found by: {missed}"
         if test.probe == "two_nodes":
             return Status.WARNED, f"{raw.errors} wrong words in sums with {_partner(test)}. {THIRD_NODE}"
-        pairs = "; ".join(map(str, wrong_pairs.of(raw.detail, own=True)))
-        return Status.FAILED, f"{raw.errors} wrong words{_where(raw)}" + (f" ({pairs})" if pairs else "")
+        pairs = "; ".join(map(str, wrong_pairs.pairs_of(raw.detail, own=True)))
+        return Status.FAILED, f"{raw.errors} wrong words{_devices_with_errors(raw)}" + (
+            f" ({pairs})" if pairs else ""
+        )
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
     if test.probe == "burn" and not any(metric.endswith("_tflops") for metric in raw.measures):
         missing.append("TFLOP/s")
@@ -102,12 +104,12 @@ def _problem(
     return None
 
 
-def _where(raw: Raw) -> str:
+def _devices_with_errors(raw: Raw) -> str:
     """Return which of several devices have wrong words, if known."""
     by_rank = raw.detail.get("wrong_words_by_rank")
     counts = by_rank.items() if isinstance(by_rank, dict) else ()
-    found = [f"{name} ({count})" for name, count in counts if count]
-    return f", on {', '.join(found)}" if found else ""
+    places = [f"{name} ({count})" for name, count in counts if count]
+    return f", on {', '.join(places)}" if places else ""
 
 
 def assess(
@@ -131,7 +133,7 @@ def assess(
     if settled is not None:
         status, text = settled
     else:
-        status, text = _OF.get(test.probe, _of_figures)(judged)
+        status, text = _OF.get(test.probe, _worst_judgement)(judged)
         if test.probe == "two_nodes":
             text = f"{text}, with {_partner(test)} by {_TRANSPORTS.get(str(test.params.get('transport')))}"
             text = f"{text}. {THIRD_NODE}" if status == Status.WARNED else text
@@ -150,7 +152,7 @@ def assess(
     )
 
 
-def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
+def _worst_judgement(judged: Sequence[Judgement]) -> tuple[Status, str]:
     """Return the worst judgement with its text."""
     for status in (Status.FAILED, Status.WARNED):
         low = [j for j in judged if j.status == status]
@@ -166,27 +168,27 @@ def _partner(test: Test) -> str:
     return str(test.params.get("partner") or "the other node")
 
 
-def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
+def _judge_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
     """Downgrade a slow link to one peer if others are not slow: its other end may be the cause."""
-    status, text = _of_figures(judged)
+    status, text = _worst_judgement(judged)
     others = [j for j in judged if not j.advisory and j.status != Status.FAILED]
     if status == Status.FAILED and others:
         status, text = Status.WARNED, f"{text}; its other links are not: look at the other end of this first"
     return status, text
 
 
-def _of_crowd(judged: Sequence[Judgement]) -> tuple[Status, str]:
+def _judge_together(judged: Sequence[Judgement]) -> tuple[Status, str]:
     """Downgrade a joint measurement of all devices: any of them may be the cause."""
-    status, text = _of_figures(judged)
+    status, text = _worst_judgement(judged)
     if status == Status.FAILED:
         status, text = Status.WARNED, f"{text}; which of the devices makes it low is not known"
     return status, text
 
 
 _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
-    "peers": _of_links,
-    "all_pairs": _of_crowd,
-    "all_reduce": _of_crowd,
+    "peers": _judge_links,
+    "all_pairs": _judge_together,
+    "all_reduce": _judge_together,
 }
 
 
@@ -208,7 +210,7 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
         if not all(0.0 <= v < 1e15 for v in measures.values()):
             return None
         detail = dict(message.get("detail") or {})
-        wrong_pairs.of(detail, own=True)
+        wrong_pairs.pairs_of(detail, own=True)
         return Raw(
             test=str(message["test"]),
             state=str(message["state"]),

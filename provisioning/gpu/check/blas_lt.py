@@ -58,10 +58,10 @@ class BlasLt:
         """Return a dense column-major layout; cached."""
         key = (kind, rows, columns)
         if key not in self._layouts:
-            made = ctypes.c_void_p()
+            layout = ctypes.c_void_p()
             self._call(
-                "cublasLtMatrixLayoutCreate", ctypes.byref(made), ctypes.c_int(kind), ctypes.c_uint64(rows),
+                "cublasLtMatrixLayoutCreate", ctypes.byref(layout), ctypes.c_int(kind), ctypes.c_uint64(rows),
                 ctypes.c_uint64(columns), ctypes.c_int64(rows),
             )  # fmt: skip
-            self._layouts[key] = made
+            self._layouts[key] = layout
         return self._layouts[key]

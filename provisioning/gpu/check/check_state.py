@@ -96,16 +96,16 @@ class CheckState:
             self.find("no_context", worst, f"No CUDA context: {message.get('error')}.", Action.RESET)
             self.refused = True
         elif kind == "hello" and not self.hello and "nonce" in message:
-            self._greeted(message)
+            self._take_hello(message)
         elif not self.hello:
             return self.distrust(f"{kind} before its greeting")
         elif kind == "start":
-            self._started(str(message.get("test")))
+            self._take_start(str(message.get("test")))
         elif kind == "beat":
             if self.running is not None:
                 self.progress("beat", text=f"{message.get('done')}/{message.get('of')}")
         elif kind == "result":
-            self._resulted(message)
+            self._take_result(message)
         elif kind == "end" and "nonce" in message:
             all_there = message.get("tests") == len(self.results) == len(self.plan)
             if self.running is not None or not all_there:
@@ -115,26 +115,26 @@ class CheckState:
             self.distrust(f"an unknown message {kind[:40]!r}")
         return None
 
-    def _greeted(self, message: dict[str, Any]) -> None:
-        known = self.facts
+    def _take_hello(self, message: dict[str, Any]) -> None:
+        facts = self.facts
         self.hello, self.since = True, time.monotonic()
         capability = message.get("compute_capability")
-        if known.compute_capability is None and isinstance(capability, list) and len(capability) == 2:
+        if facts.compute_capability is None and isinstance(capability, list) and len(capability) == 2:
             self.facts = replace(self.facts, compute_capability=(int(capability[0]), int(capability[1])))
-        if known.sms is None and isinstance(message.get("sms"), int):
+        if facts.sms is None and isinstance(message.get("sms"), int):
             self.facts = replace(self.facts, sms=message["sms"])
         kernels = message.get("kernels")
         origins = sorted({str(v) for v in kernels.values()}) if isinstance(kernels, dict) else []
         self.software = {"kernels": ", ".join(origins), "blas": str(message.get("blas") or "own kernels")}
 
-    def _started(self, name: str) -> None:
+    def _take_start(self, name: str) -> None:
         expected = self.plan[len(self.results)].name if len(self.results) < len(self.plan) else None
         if self.running is not None or name != expected:
             return self.distrust(f"test {name[:40]!r} out of turn")
         self.running, self.since = self.plan[len(self.results)], time.monotonic()
         return self.progress("start")
 
-    def _resulted(self, message: dict[str, Any]) -> None:
+    def _take_result(self, message: dict[str, Any]) -> None:
         raw = raw_of(message)
         if raw is None or self.running is None or raw.test != self.running.name:
             return self.distrust("a result that fits no test")
@@ -146,12 +146,12 @@ class CheckState:
         self.running, self.since = None, time.monotonic()
         return None
 
-    def distrust(self, what: str) -> None:
+    def distrust(self, content: str) -> None:
         """Discard everything that the child reported and ignore it from now on."""
         self.results.clear()
         self.running = None
         self.refused = True
-        text = f"The check's process sent {what}; its results do not count."
+        text = f"The check's process sent {content}; its results do not count."
         self.find("untrusted", Severity.INCONCLUSIVE, text, Action.RETRY)
 
     def find(self, code: str, severity: Severity, text: str, action: Action = Action.RETRY) -> None:
@@ -165,7 +165,7 @@ class CheckState:
 def facts_of(value: Mapping[str, Any]) -> Facts:
     """Return `Facts` from the watcher's message."""
     names = Facts.__slots__
-    known = {name: value[name] for name in names if value.get(name) is not None}
-    if "compute_capability" in known:
-        known["compute_capability"] = tuple(known["compute_capability"])
-    return Facts(**known)
+    values = {name: value[name] for name in names if value.get(name) is not None}
+    if "compute_capability" in values:
+        values["compute_capability"] = tuple(values["compute_capability"])
+    return Facts(**values)

@@ -24,7 +24,7 @@ from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_dr
 from provisioning.gpu.check.nccl import NcclError
 from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory, two_nodes
 from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
-from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
+from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
 
 PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
@@ -85,8 +85,8 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
         _unavailable(out, nonce, "The CUDA driver library is missing.", "libcuda.so.1", fix)
         return None
     # Older drivers report the parent's UUID for an instance; the environment selects the visible device.
-    known = [name for name in (config["uuid"], config.get("parent", "")) if name]
-    if not any(same_device(name, device.uuid) for name in known):
+    names = [name for name in (config["uuid"], config.get("parent", "")) if name]
+    if not any(same_device(name, device.uuid) for name in names):
         out.send("cannot", nonce=nonce, text=f"CUDA opened {device.uuid}, and not {config['uuid']}.")
         return None
     try:
@@ -119,15 +119,15 @@ def _fp8(device: Device, simulate: str) -> blas_lt.BlasLt | None:
         return None
     side = blas_lt.TRIAL_SIDE
     try:
-        made = blas_lt.BlasLt(library, int(device.stream))
+        cublas = blas_lt.BlasLt(library, int(device.stream))
         with device.buffers(side * side, side * side, side * side * 4) as (a, b, c):
             device.clear(a, side * side)
             device.clear(b, side * side)
-            made.gemm(a, b, c, side, side)
+            cublas.gemm(a, b, c, side, side)
             device.sync()
     except BlasError:
         return None
-    return made
+    return cublas
 
 
 def run(out: Out, config: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
         yield True
         return
     wanted = turns_for(probe, turns["link"], alone=turns["alone"])
-    with holding(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
+    with hold_turns(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
         if probe in OVER_PCIE:
             stack.enter_context(near(turns["cpus"]))
         yield mine

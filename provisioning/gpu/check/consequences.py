@@ -52,13 +52,13 @@ def of_xid(xid: int, line: str = "") -> Consequence | None:
         return _of_recovery(line)
     if xid in XID_NVLINK and _FATAL.search(line):
         return Consequence(f"XID {xid}: fatal NVLink error.", Action.RESET)
-    known = BETWEEN_CHECKS.get(xid)
-    return None if known is None else Consequence(f"XID {xid}: {known[0]}.", known[1])
+    entry = BETWEEN_CHECKS.get(xid)
+    return None if entry is None else Consequence(f"XID {xid}: {entry[0]}.", entry[1])
 
 
 def _of_recovery(line: str) -> Consequence | None:
-    found = _CHANGED_TO.search(line)
-    number = found.group(1).lstrip("0") if found else "unknown"
+    match = _CHANGED_TO.search(line)
+    number = match.group(1).lstrip("0") if match else "unknown"
     if number in _NOT_THIS_DEVICE:
         return None
     text = f"XID {RECOVERY_CHANGED}: the driver asks for a recovery."

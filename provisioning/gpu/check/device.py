@@ -196,13 +196,13 @@ class Device:
     @contextmanager
     def buffers(self, *sizes: int) -> Iterator[list[int]]:
         """Yield buffers; they are always freed at the end."""
-        held: list[int] = []
+        addresses: list[int] = []
         try:
             for size in sizes:
-                held.append(self.alloc(size))
-            yield held
+                addresses.append(self.alloc(size))
+            yield addresses
         finally:
-            for address in held:
+            for address in addresses:
                 self.free(address)
 
     @contextmanager
@@ -303,9 +303,9 @@ class Device:
 
     def log(self) -> ErrorLog:
         """Wait for the kernels since `fresh_log` and return their errors."""
-        found = ErrorLog()
-        self.read(found, self._log)
-        return found
+        errors = ErrorLog()
+        self.read(errors, self._log)
+        return errors
 
     # --- timing ---
     def timed(self, work: Callable[[], None]) -> float:
@@ -350,12 +350,12 @@ class Device:
         if self._beside is None:
             stream = self.call("cuStreamCreate", 0)
             self._beside = (stream, self.call("cuEventCreate", 0), self.call("cuEventCreate", 0))
-        stream, begun, done = self._beside
+        stream, begun, ended = self._beside
         self.call("cuEventRecord", begun, self.stream)
         self.call("cuStreamWaitEvent", stream, begun, 0)
         yield stream
-        self.call("cuEventRecord", done, stream)
-        self.call("cuStreamWaitEvent", self.stream, done, 0)
+        self.call("cuEventRecord", ended, stream)
+        self.call("cuStreamWaitEvent", self.stream, ended, 0)
 
     def close(self) -> None:
         """Release memory and context, even if the context is broken."""
@@ -368,9 +368,9 @@ class Device:
             steps += [*(("cuEventDestroy", event) for event in events), ("cuStreamDestroy", stream)]
         if self.stream is not None:
             steps.append(("cuStreamDestroy", self.stream))
-        for function, what in (*steps, ("cuDevicePrimaryCtxRelease", self.handle)):
+        for function, handle in (*steps, ("cuDevicePrimaryCtxRelease", self.handle)):
             with suppress(CudaError):
-                self.call(function, what)
+                self.call(function, handle)
         self._blocks.clear()
 
 
@@ -380,9 +380,9 @@ def uuid_text(raw: bytes) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
 
 
-def same_device(wanted: str, seen: str) -> bool:
+def same_device(wanted: str, opened: str) -> bool:
     """Return whether NVML's UUID (`GPU-…`, `MIG-…`) is the one that CUDA opened."""
-    return wanted.lower().split("-", 1)[-1] == seen.lower()
+    return wanted.lower().split("-", 1)[-1] == opened.lower()
 
 
 def open_driver() -> Any:

@@ -65,103 +65,111 @@ _RECOVERY: Mapping[str, Action] = {
 }
 
 
-def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str, bits: int = WIDE) -> int:
+def _growth(before: Mapping[str, Any], after: Mapping[str, Any], name: str, bits: int = WIDE) -> int:
     """Return the increase of a counter; 0 if either value is unavailable."""
     a, b = before.get(name), after.get(name)
     return 0 if a is None or b is None else step(int(a), int(b), bits=bits).by
 
 
-def _fail(code: str, text: str, action: Action) -> Finding:
+def _failure(code: str, text: str, action: Action) -> Finding:
     return Finding(code, Severity.FAIL, text, action)
 
 
 def state(snapshot: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of one snapshot, before a run (then no load is needed) or after it."""
-    found = []
+    findings = []
     if snapshot.get("remap_failure"):
-        found.append(_fail("remap_failure", "A memory row could not be remapped.", Action.REPLACE))
+        findings.append(_failure("remap_failure", "A memory row could not be remapped.", Action.REPLACE))
     if snapshot.get("remap_pending"):
-        found.append(_fail("remap_pending", "A row remapping waits for a reset.", Action.DRAIN_AND_RESET))
+        findings.append(
+            _failure("remap_pending", "A row remapping waits for a reset.", Action.DRAIN_AND_RESET)
+        )
     if snapshot.get("retired_pending"):
-        found.append(_fail("retired_pending", "A page retirement waits for a reset.", Action.DRAIN_AND_RESET))
+        findings.append(
+            _failure("retired_pending", "A page retirement waits for a reset.", Action.DRAIN_AND_RESET)
+        )
     if snapshot.get("sram_threshold_exceeded"):
-        found.append(_fail("sram_threshold", "SRAM errors are past the vendor's threshold.", Action.REPLACE))
+        findings.append(
+            _failure("sram_threshold", "SRAM errors are past the vendor's threshold.", Action.REPLACE)
+        )
     wanted = snapshot.get("recovery_action")
     if wanted is not None and wanted != "none":
         text = f"The driver asks for a recovery: {wanted.replace('_', ' ')}."
-        found.append(_fail("recovery_action", text, _RECOVERY.get(wanted, Action.INSPECT)))
-    return found
+        findings.append(_failure("recovery_action", text, _RECOVERY.get(wanted, Action.INSPECT)))
+    return findings
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Finding]:
     """Return increased counters and new faults between two snapshots."""
-    found = []
-    for name, what in (
+    findings = []
+    for name, period in (
         ("ecc_uncorrected", "since the last reset"),
         ("ecc_uncorrected_aggregate", "of its life"),
     ):
-        if grown := _grown(before, after, name):
-            text = f"{grown} uncorrectable ECC errors were added to those {what}."
-            found.append(_fail(name, text, Action.DRAIN_AND_RESET))
-    if grown := _grown(before, after, "remapped_uncorrected"):
-        found.append(_fail("remapped", f"{grown} rows failed and were remapped.", Action.DRAIN_AND_RESET))
-    if (grown := _grown(before, after, "ecc_corrected")) > CORRECTED_WARN:
+        if grown := _growth(before, after, name):
+            text = f"{grown} uncorrectable ECC errors were added to those {period}."
+            findings.append(_failure(name, text, Action.DRAIN_AND_RESET))
+    if grown := _growth(before, after, "remapped_uncorrected"):
+        findings.append(
+            _failure("remapped", f"{grown} rows failed and were remapped.", Action.DRAIN_AND_RESET)
+        )
+    if (grown := _growth(before, after, "ecc_corrected")) > CORRECTED_WARN:
         text = f"{grown} ECC errors were corrected during the check."
-        found.append(Finding("ecc_corrected", Severity.DEGRADED, text, Action.INSPECT))
-    if (grown := _grown(before, after, "pcie_replays", NARROW)) > REPLAYS_WARN:
+        findings.append(Finding("ecc_corrected", Severity.DEGRADED, text, Action.INSPECT))
+    if (grown := _growth(before, after, "pcie_replays", NARROW)) > REPLAYS_WARN:
         text = f"The PCIe link repeated {grown} packets."
-        found.append(Finding("pcie_replays", Severity.DEGRADED, text, Action.INSPECT))
+        findings.append(Finding("pcie_replays", Severity.DEGRADED, text, Action.INSPECT))
     links = {link["link"]: link for link in before.get("nvlinks") or ()}
     for link in after.get("nvlinks") or ():
         earlier = links.get(link["link"])
         if earlier is None:
             continue
         if earlier["active"] and not link["active"]:
-            found.append(_fail("nvlink_down", f"NVLink {link['link']} went down.", Action.RESET))
-        if grown := _grown(earlier, link, "errors"):
+            findings.append(_failure("nvlink_down", f"NVLink {link['link']} went down.", Action.RESET))
+        if grown := _growth(earlier, link, "errors"):
             text = f"NVLink {link['link']} counted {grown} errors."
-            found.append(Finding("nvlink_errors", Severity.DEGRADED, text, Action.INSPECT))
-    return found
+            findings.append(Finding("nvlink_errors", Severity.DEGRADED, text, Action.INSPECT))
+    return findings
 
 
-def xids(seen: Iterable[int]) -> list[Finding]:
+def xids(numbers: Iterable[int]) -> list[Finding]:
     """Return findings for the XIDs of the run, each once."""
-    found = []
-    for xid in sorted(set(seen)):
+    findings = []
+    for xid in sorted(set(numbers)):
         if xid in XID_FAIL:
-            what, action = XID_FAIL[xid]
-            found.append(_fail(f"xid_{xid}", f"XID {xid}: {what}.", action))
+            cause, action = XID_FAIL[xid]
+            findings.append(_failure(f"xid_{xid}", f"XID {xid}: {cause}.", action))
         elif xid in XID_RETRY:
             text = f"XID {xid}: a contained memory error ended the check; it can be tried again."
-            found.append(Finding(f"xid_{xid}", Severity.INCONCLUSIVE, text, Action.RETRY))
+            findings.append(Finding(f"xid_{xid}", Severity.INCONCLUSIVE, text, Action.RETRY))
         elif xid in XID_IGNORED:
-            found.append(Finding(f"xid_{xid}", Severity.INFO, f"XID {xid}: caused by an application."))
+            findings.append(Finding(f"xid_{xid}", Severity.INFO, f"XID {xid}: caused by an application."))
         elif xid in XID_DEGRADED:
             text = f"XID {xid}: {XID_DEGRADED[xid]}."
-            found.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
+            findings.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
         else:
             text = f"XID {xid} was reported; it is in no list of this check."
-            found.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
-    return found
+            findings.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
+    return findings
 
 
 def throttling(samples: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Return how often clocks were throttled, and why. Samples without the value are ignored."""
     reasons = [s["throttle"] for s in samples if s.get("throttle") is not None]
-    found = []
-    for code, mask, what in (
+    findings = []
+    for code, mask, cause in (
         ("thermal_throttling", THROTTLE_THERMAL, "heat"),
         ("power_brake", THROTTLE_POWER_BRAKE, "the power brake"),
     ):
         share = sum(1 for r in reasons if r & mask) / len(reasons) if reasons else 0.0
         if share > THROTTLE_FAIL:
-            text = f"Clocks were held down by {what} in {share:.0%} of the samples."
-            found.append(_fail(code, text, Action.INSPECT))
+            text = f"Clocks were held down by {cause} in {share:.0%} of the samples."
+            findings.append(_failure(code, text, Action.INSPECT))
         elif share > 0:
-            found.append(Finding(code, Severity.INFO, f"Clocks were held down by {what} in {share:.0%}."))
+            findings.append(Finding(code, Severity.INFO, f"Clocks were held down by {cause} in {share:.0%}."))
     if any(r & THROTTLE_POWER_CAP for r in reasons):
-        found.append(Finding("power_cap", Severity.INFO, "The software power cap was reached."))
-    return found
+        findings.append(Finding("power_cap", Severity.INFO, "The software power cap was reached."))
+    return findings
 
 
 def strangers(processes: Sequence[Mapping[str, Any]] | None, own: int | None = None) -> list[Finding]:

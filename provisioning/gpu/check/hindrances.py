@@ -41,13 +41,13 @@ def before_load(snapshot: Mapping[str, Any], *, instance: bool = False) -> list[
     `instance`: the snapshot is of a MIG instance's GPU. A whole GPU in MIG mode cannot be checked: CUDA would
     open its first instance, which may be in use.
     """
-    found = []
+    findings = []
     if snapshot.get("mig_mode") and not instance:
-        found.append(Finding("mig_mode", Severity.INCONCLUSIVE, SPLIT, Action.INSPECT))
+        findings.append(Finding("mig_mode", Severity.INCONCLUSIVE, SPLIT, Action.INSPECT))
     if snapshot.get("compute_mode") == "prohibited":
-        found.append(Finding("compute_mode", Severity.INCONCLUSIVE, PROHIBITED, Action.INSPECT))
+        findings.append(Finding("compute_mode", Severity.INCONCLUSIVE, PROHIBITED, Action.INSPECT))
     fabric = snapshot.get("fabric")
     if fabric in ("not_started", "in_progress"):
         retry = Action.RETRY if fabric == "in_progress" else Action.INSPECT
-        found.append(Finding("fabric", Severity.INCONCLUSIVE, FABRIC, retry))
-    return found
+        findings.append(Finding("fabric", Severity.INCONCLUSIVE, FABRIC, retry))
+    return findings

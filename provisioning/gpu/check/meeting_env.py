@@ -13,15 +13,15 @@ OF_THIS_NODE = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_
 """The node's own choice of networks for jobs, taken from the worker's environment."""
 
 
-def of(meeting: Meeting) -> dict[str, str]:
+def meeting_environ(meeting: Meeting) -> dict[str, str]:
     """Return the environment of the process that runs the check.
 
     With `NCCL_COMM_ID` no id needs to be sent between nodes: both derive it from the rendezvous, where rank 0
     listens. Two ranks on the same machine use the network too, since the link is under test.
     """
-    here = {name: os.environ[name] for name in OF_THIS_NODE if os.environ.get(name)}
+    own = {name: os.environ[name] for name in OF_THIS_NODE if os.environ.get(name)}
     return {
-        **here,
+        **own,
         **MESSAGES,
         "NCCL_COMM_ID": meeting.place,
         "NCCL_NET": NET[meeting.transport],

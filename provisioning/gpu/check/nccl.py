@@ -100,8 +100,8 @@ class Nccl:
         number = c_int()
         self._call("ncclGetVersion", ctypes.byref(number))
         # 2.9 and later encode 2.32.3 as 23203; earlier versions 2.8.3 as 2803.
-        of = 10000 if number.value >= 10000 else 1000
-        major, rest = divmod(number.value, of)
+        factor = 10000 if number.value >= 10000 else 1000
+        major, rest = divmod(number.value, factor)
         self.version = f"nccl {major}.{rest // 100}.{rest % 100}"
 
     def _call(self, name: str, *args: Any) -> None:
@@ -124,23 +124,25 @@ class Nccl:
 
         This process waits for the others at the address in it, or at NCCL_COMM_ID.
         """
-        made = UniqueId()
-        self._call("ncclGetUniqueId", ctypes.byref(made))
-        return bytes(made.internal)
+        unique = UniqueId()
+        self._call("ncclGetUniqueId", ctypes.byref(unique))
+        return bytes(unique.internal)
 
     def ranks(self, ordinals: Sequence[int]) -> list[int]:
         """Return a communicator for each visible device, all in this process, in this order."""
-        made, devices = (c_void_p * len(ordinals))(), (c_int * len(ordinals))(*ordinals)
-        self._call("ncclCommInitAll", made, len(ordinals), devices)
-        return [int(each or 0) for each in made]
+        communicators, devices = (c_void_p * len(ordinals))(), (c_int * len(ordinals))(*ordinals)
+        self._call("ncclCommInitAll", communicators, len(ordinals), devices)
+        return [int(communicator or 0) for communicator in communicators]
 
-    def rank(self, of: int, rank: int, unique_id: bytes) -> int:
-        """Return the communicator of the current context as one of `of` ranks; waits for the others."""
+    def rank(self, count: int, rank: int, unique_id: bytes) -> int:
+        """Return the communicator of the current context as one of `count` ranks; waits for the others."""
         if len(unique_id) != UNIQUE_ID_BYTES:
             raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, and not {len(unique_id)}")
-        made = c_void_p()
-        self._call("ncclCommInitRank", ctypes.byref(made), of, UniqueId.from_buffer_copy(unique_id), rank)
-        return int(made.value or 0)
+        communicator = c_void_p()
+        self._call(
+            "ncclCommInitRank", ctypes.byref(communicator), count, UniqueId.from_buffer_copy(unique_id), rank
+        )
+        return int(communicator.value or 0)
 
     @contextmanager
     def group(self) -> Iterator[None]:

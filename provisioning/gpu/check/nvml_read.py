@@ -166,9 +166,9 @@ class Reader:
 
     def _slices_by_size(self) -> int | None:
         """Infer the slices from memory; an instance has slightly less than its share."""
-        whole, own = self.gpu.memory()[0], self.device.memory()[0]
+        total, own = self.gpu.memory()[0], self.device.memory()[0]
         slices = A30_SLICES if "A30" in self.gpu.name() else SLICES
-        return max(1, round(slices * own / whole)) if whole else None
+        return max(1, round(slices * own / total)) if total else None
 
     def _links_to(self, peer: str) -> int:
         """Return the number of active NVLinks to `peer`; all, if a switch connects them."""
@@ -261,22 +261,22 @@ class Reader:
     def _processes_of(
         self, name: str, read: Callable[[], tuple[tuple[int, int | None], ...] | None]
     ) -> list[dict[str, Any]] | None:
-        found = self.ask(name, read)
-        if found is None:
+        processes = self.ask(name, read)
+        if processes is None:
             return None
-        return [{"pid": pid, "memory_mib": None if used is None else used // MIB} for pid, used in found]
+        return [{"pid": pid, "memory_mib": None if used is None else used // MIB} for pid, used in processes]
 
     def _recovery_action(self) -> int | None:
         return self.gpu.fields([pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
 
     def _set_clocks(self) -> dict[str, int | None]:
         """Return the current and default application clocks."""
-        gpu, found = self.gpu, {}
+        gpu, clocks = self.gpu, {}
         for name, kind in (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM)):
-            for what, read in (("app", gpu.app_clock_mhz), ("default", gpu.default_app_clock_mhz)):
-                key = f"{what}_{name}_clock_mhz"
-                found[key] = self.ask(key, partial(read, kind))
-        return found
+            for setting, read in (("app", gpu.app_clock_mhz), ("default", gpu.default_app_clock_mhz)):
+                key = f"{setting}_{name}_clock_mhz"
+                clocks[key] = self.ask(key, partial(read, kind))
+        return clocks
 
     def _links(self) -> range:
         return range(pynvml.NVML_NVLINK_MAX_LINKS)
@@ -285,7 +285,7 @@ class Reader:
         return _quiet(partial(self.gpu.link_active, link)) is True
 
     def _nvlinks(self) -> list[dict[str, Any]] | None:
-        found = []
+        states = []
         for link in self._links():
             try:
                 active = self.gpu.link_active(link)
@@ -299,8 +299,8 @@ class Reader:
                 self.ask("nvlink_errors", partial(self.gpu.link_errors, link, kind)) for kind in LINK_ERRORS
             ]
             counted = [e for e in (*errors, *self._new_link_errors(link)) if e is not None]
-            found.append({"link": link, "active": active, "errors": sum(counted) if counted else None})
-        return found or None
+            states.append({"link": link, "active": active, "errors": sum(counted) if counted else None})
+        return states or None
 
     def _is_switched(self) -> bool:
         """Return whether an active link leads to a switch."""

@@ -73,17 +73,17 @@ def plan_for(
         # Waiting for the other end must not count as a hung device: the whole check ends earlier.
         whole_s = PAIR_DEADLINE_S + 60.0
         return Test("canary", "canary", 15.0), Test("two_nodes", "two_nodes", whole_s, params=params)
-    known = dtypes(facts.compute_capability)
+    supported = dtypes(facts.compute_capability)
     tests = [
         Test("canary", "canary", 15.0),
         Test("residue", "residue", 30.0),
         Test("address", "address", 30.0),
-        *(Test(f"exact_{name}", "exact", 15.0, params={"dtype": name}) for name in known),
+        *(Test(f"exact_{name}", "exact", 15.0, params={"dtype": name}) for name in supported),
     ]
     if level == Level.QUICK:
         return (*tests, Test("copy", "copy", 15.0), Test("pcie", "pcie", 15.0))
-    main = next(name for name in ("bf16", "fp16", "fp32") if name in known)
-    burns = tuple(dict.fromkeys((main, "fp32"))) if level == Level.STANDARD else known
+    main = next(name for name in ("bf16", "fp16", "fp32") if name in supported)
+    burns = tuple(dict.fromkeys((main, "fp32"))) if level == Level.STANDARD else supported
     full = level == Level.EXTENDED
     tests += [
         Test("inversions", "inversions", 240.0 if full else 120.0, params={"full": full}),

@@ -90,7 +90,7 @@ def run_check(
     state = check.state
     if turns is not None and (names := second_look.to_repeat(tests, findings)):
         again, tests_alone, found_alone = look([t for t in state.plan if t.name in names], alone=True)
-        tests = second_look.merged(tests, tests_alone, names)
+        tests = second_look.merge_results(tests, tests_alone, names)
         findings = list(second_look.findings_of_both(findings, found_alone, verdict.of_tests(tests)))
         state.after, state.abandoned = again.state.after, state.abandoned or again.state.abandoned
         state.xids += again.state.xids

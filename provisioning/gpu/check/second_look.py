@@ -12,26 +12,28 @@ def to_repeat(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple
     """Return tests that fail the device only by a measurement; empty if something else fails it already."""
     low = [test.name for test in tests if _is_low(test)]
     codes = {f"test_{name}" for name in low}
-    others = [each for each in findings if each.code not in codes]
-    if any(each.severity in (Severity.FAIL, Severity.HUNG) for each in others):
+    others = [finding for finding in findings if finding.code not in codes]
+    if any(finding.severity in (Severity.FAIL, Severity.HUNG) for finding in others):
         return ()
     return tuple(low)
 
 
 def _is_low(test: TestResult) -> bool:
-    figures = any(each.status == Status.FAILED for each in test.judgements)
+    figures = any(judgement.status == Status.FAILED for judgement in test.judgements)
     return test.status == Status.FAILED and figures and not test.errors
 
 
-def merged(
+def merge_results(
     first: Sequence[TestResult], second: Sequence[TestResult], repeated: Sequence[str]
 ) -> tuple[TestResult, ...]:
     """Return the tests with the results of the second look; a test that it did not reach is open."""
     again = {test.name: test for test in second}
-    return tuple(_of_both(test, again.get(test.name)) if test.name in repeated else test for test in first)
+    return tuple(
+        _merged_result(test, again.get(test.name)) if test.name in repeated else test for test in first
+    )
 
 
-def _of_both(test: TestResult, again: TestResult | None) -> TestResult:
+def _merged_result(test: TestResult, again: TestResult | None) -> TestResult:
     if again is None or again.status == Status.SKIPPED:
         why = again.text if again is not None else "Not reached"
         text = f"{test.text}; it could not be measured again alone: {why}"
@@ -46,5 +48,5 @@ def findings_of_both(
     first: Sequence[Finding], second: Sequence[Finding], tests: Sequence[Finding]
 ) -> tuple[Finding, ...]:
     """Return findings of both looks and `tests`, those of the merged tests, without duplicates."""
-    kept = [each for each in (*first, *second) if not each.code.startswith("test_")]
-    return tuple(dict.fromkeys((*kept, *tests)))
+    measured = [finding for finding in (*first, *second) if not finding.code.startswith("test_")]
+    return tuple(dict.fromkeys((*measured, *tests)))

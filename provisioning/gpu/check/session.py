@@ -190,7 +190,7 @@ class Check:
             "CUDA_VISIBLE_DEVICES": visible,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_CACHE_DISABLE": "1",
-            **(meeting_env.of(self._meeting) if self._meeting is not None else ONE_NODE),
+            **(meeting_env.meeting_environ(self._meeting) if self._meeting is not None else ONE_NODE),
         }
         self._child = Process("child", self._child_argv, config, env)
         state.child_pid = self._child.pid
@@ -209,7 +209,7 @@ class Check:
             if state.ended:
                 return
             if child.closed:
-                self._died(child)
+                self._stop_dead_child(child)
             due, late = self._next_deadline()
             if time.monotonic() >= due:
                 late()
@@ -218,19 +218,19 @@ class Check:
         """Return the next deadline and the function to call when it passes."""
         state, timing = self.state, self.timing
         if state.running is not None:
-            mine = (state.since + state.running.deadline_s, self._test_hung)
+            mine = (state.since + state.running.deadline_s, self._stop_hung_test)
         elif state.hello:
             wait_s = WAIT_S if self._turns is not None else 0.0
             mine = (
                 state.since + timing.between_s + wait_s,
-                lambda: self._silent("The check stopped between two tests."),
+                lambda: self._stop_silent_child("The check stopped between two tests."),
             )
         else:
             text = f"No CUDA context within {timing.child_start_s:.0f} s."
-            mine = (state.since + timing.child_start_s, lambda: self._silent(text))
-        return min(mine, (self._deadline, self._out_of_time), key=lambda pair: pair[0])
+            mine = (state.since + timing.child_start_s, lambda: self._stop_silent_child(text))
+        return min(mine, (self._deadline, self._stop_at_deadline), key=lambda pair: pair[0])
 
-    def _test_hung(self) -> None:
+    def _stop_hung_test(self) -> None:
         test = self.state.running
         assert test is not None
         text = f"No end after {test.deadline_s:g} s"
@@ -241,13 +241,13 @@ class Check:
         self.state.running = None
         raise _Stop
 
-    def _silent(self, text: str) -> None:
+    def _stop_silent_child(self, text: str) -> None:
         self._stop("check_hung", Severity.HUNG, text, Action.REBOOT)
 
-    def _out_of_time(self) -> None:
+    def _stop_at_deadline(self) -> None:
         self._stop("deadline", Severity.INCONCLUSIVE, "The check ran out of its time.", Action.RETRY)
 
-    def _died(self, child: Process) -> None:
+    def _stop_dead_child(self, child: Process) -> None:
         """Handle a closed pipe without an `end` message."""
         child.wait(1.0)
         code = child.code
@@ -393,12 +393,12 @@ class Check:
             for test in state.plan
         )  # fmt: skip
         findings = list(state.findings)
-        tests = standing.excused(tests, findings)
+        tests = standing.excuse_lowered_limits(tests, findings)
         if state.before is not None and state.after is not None:
-            known = {f.code for f in findings}
-            findings += [f for f in health.state(state.after) if f.code not in known]
+            codes = {f.code for f in findings}
+            findings += [f for f in health.state(state.after) if f.code not in codes]
             findings += health.changes(state.before, state.after)
-        findings += standing.untested(state.facts.compute_capability)
+        findings += standing.untested_findings(state.facts.compute_capability)
         findings += health.xids(state.xids)
         findings += health.throttling(state.samples)
         if state.ended and not state.samples:

@@ -59,7 +59,7 @@ def before_load(snapshot: Mapping[str, Any], last: Mapping[str, float] | None = 
     return [
         *_errors(snapshot),
         *_board(snapshot),
-        *_retired(snapshot, last.get(RETIRED)),
+        *_retired_memory(snapshot, last.get(RETIRED)),
         *_links(snapshot, last.get(LINKS_UP)),
         *_limits(snapshot),
     ]
@@ -89,7 +89,7 @@ def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
     """Check the inforom and driver settings. Missing values are no findings."""
-    found = []
+    findings = []
     if snapshot.get("inforom_valid") is False:
         version = snapshot.get("inforom_version")
         text = (
@@ -97,20 +97,20 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
             "of memory that were remapped, may be lost. Have it flashed by the vendor's tool, or replace "
             "the GPU."
         )
-        found.append(Finding("inforom", Severity.FAIL, text, Action.INSPECT))
+        findings.append(Finding("inforom", Severity.FAIL, text, Action.INSPECT))
     if snapshot.get("ecc") is False and snapshot.get("ecc_default"):
-        found.append(Finding("ecc_off", Severity.DEGRADED, ECC_OFF, Action.INSPECT))
+        findings.append(Finding("ecc_off", Severity.DEGRADED, ECC_OFF, Action.INSPECT))
     if snapshot.get("persistence") is False:
-        found.append(Finding("persistence_off", Severity.INFO, PERSISTENCE))
+        findings.append(Finding("persistence_off", Severity.INFO, PERSISTENCE))
     if snapshot.get("nouveau"):
-        found.append(Finding("nouveau", Severity.INFO, NOUVEAU_BESIDES))
+        findings.append(Finding("nouveau", Severity.INFO, NOUVEAU_BESIDES))
     if drawing := snapshot.get("drawing"):
         pids = ", ".join(map(str, sorted(process["pid"] for process in drawing)[:NAMED]))
-        found.append(Finding("drawing", Severity.INFO, DRAWING % pids))
-    return found
+        findings.append(Finding("drawing", Severity.INFO, DRAWING % pids))
+    return findings
 
 
-def _retired(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
+def _retired_memory(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
     """Check for memory that was taken out of use since the last check: pages, or rows that were remapped."""
     now = snapshot.get("retired")
     if now is None or before is None or now <= before:
@@ -121,11 +121,13 @@ def _retired(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]
 
 def memory_state(ecc: bool | None, snapshots: Sequence[Mapping[str, Any] | None]) -> MemoryState:
     """Return what the free memory depends on beside the driver, from the snapshots before and after a run."""
-    seen = [snapshot for snapshot in snapshots if snapshot is not None]
+    existing = [snapshot for snapshot in snapshots if snapshot is not None]
     memory_by_pid = {
-        int(process["pid"]): process["memory_mib"] for shot in seen for process in shot.get("drawing") or ()
+        int(process["pid"]): process["memory_mib"]
+        for shot in existing
+        for process in shot.get("drawing") or ()
     }
-    display = bool(memory_by_pid) or any(shot.get("display_active") for shot in seen)
+    display = bool(memory_by_pid) or any(shot.get("display_active") for shot in existing)
     mode = {True: "ecc", False: "no_ecc", None: "ecc_unknown"}[ecc]
     holders = ", ".join(
         f"process {pid}" + ("" if memory is None else f" ({memory} MiB)")
@@ -171,15 +173,15 @@ def _links(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
 
 
 def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
-    found = []
+    findings = []
     low = []
-    for name, word in _CLOCKS:
+    for name, label in _CLOCKS:
         now, default = snapshot.get(f"app_{name}_clock_mhz"), snapshot.get(f"default_{name}_clock_mhz")
         if now is not None and default is not None and now < default:
-            low.append(f"{word} {now} of {default} MHz")
+            low.append(f"{label} {now} of {default} MHz")
     if low:
         text = f"Applications clocks below default: {', '.join(low)}. Set them back: nvidia-smi -rac."
-        found.append(Finding("clocks_lowered", Severity.DEGRADED, text, Action.INSPECT))
+        findings.append(Finding("clocks_lowered", Severity.DEGRADED, text, Action.INSPECT))
     default = snapshot.get("power_limit_default_mw")
     # The enforced limit can be lower than the one set on the node, for example by the chassis.
     limits = [snapshot.get(name) for name in ("power_limit_set_mw", "power_limit_mw")]
@@ -189,11 +191,11 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
         text = (
             f"Power limit below default: {limit // 1000} of {watts} W. To reset it: nvidia-smi -pl {watts}."
         )
-        found.append(Finding("power_lowered", Severity.INFO, text))
-    return found
+        findings.append(Finding("power_lowered", Severity.INFO, text))
+    return findings
 
 
-def untested(capability: tuple[int, int] | None) -> list[Finding]:
+def untested_findings(capability: tuple[int, int] | None) -> list[Finding]:
     """Return a finding if the device has circuits that no test uses."""
     if capability != VOLTA:
         return []
@@ -201,15 +203,15 @@ def untested(capability: tuple[int, int] | None) -> list[Finding]:
     return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
 
 
-def excused(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:
+def excuse_lowered_limits(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:
     """Return the tests; with lowered limits, a value below its floor is only a warning."""
-    if not any(each.code in LOWERED for each in findings):
+    if not any(finding.code in LOWERED for finding in findings):
         return tuple(tests)
-    return tuple(_excused(test) for test in tests)
+    return tuple(_with_lowered_limits(test) for test in tests)
 
 
-def _excused(test: TestResult) -> TestResult:
-    figures = any(each.status == Status.FAILED for each in test.judgements)
+def _with_lowered_limits(test: TestResult) -> TestResult:
+    figures = any(judgement.status == Status.FAILED for judgement in test.judgements)
     if test.status != Status.FAILED or test.errors or not figures:
         return test
     text = f"{test.text}; its clocks or its power limit are lowered"

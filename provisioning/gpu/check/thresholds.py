@@ -168,29 +168,29 @@ class BadThreshold(ValueError):
     """A floor that could never fail or never be reached."""
 
 
-def lint(fraction: float, what: str) -> float:
+def lint(fraction: float, name: str) -> float:
     """Return `fraction` if it is a valid floor. Raises `BadThreshold`."""
     if not LOWEST <= fraction <= HIGHEST:
-        raise BadThreshold(f"{what}: {fraction:.2f} of the peak is not between {LOWEST} and {HIGHEST}")
+        raise BadThreshold(f"{name}: {fraction:.2f} of the peak is not between {LOWEST} and {HIGHEST}")
     return fraction
 
 
-def lint_floor(floor: Floor, what: str) -> None:
+def lint_floor(floor: Floor, name: str) -> None:
     """Check both fractions. Raises `BadThreshold`, also if `warn` is below `fail`."""
-    lint(floor.fail, f"{what} fail")
-    lint(floor.warn, f"{what} warn")
+    lint(floor.fail, f"{name} fail")
+    lint(floor.warn, f"{name} warn")
     if floor.warn < floor.fail:
-        raise BadThreshold(f"{what}: warns at {floor.warn}, after it failed at {floor.fail}")
+        raise BadThreshold(f"{name}: warns at {floor.warn}, after it failed at {floor.fail}")
 
 
 def lint_all() -> None:
     """Check all floors. Raises `BadThreshold`."""
-    for floor, what in (
+    for floor, name in (
         (MEMORY_HBM, "HBM"), (MEMORY_GDDR, "GDDR"), (GEMM, "product"), (GEMM_BOUNDED, "bounded product"),
         (GEMM_SUSTAINED, "sustained product"), (GEMM_LOW_POWER, "product of low power"),
         (GEMM_PLAIN, "plain product"), (BASELINE, "baseline"), (NODE_MEDIAN, "node median"), (PEER, "peer"),
     ):  # fmt: skip
-        lint_floor(floor, what)
+        lint_floor(floor, name)
     for generation, peak in PCIE_PEAK.items():
         lint(PCIE_FAIL[generation] / peak, f"PCIe {generation}")
 
@@ -248,7 +248,7 @@ def comparable(baseline_of: str, software: str) -> bool:
     return not baseline_of or baseline_of == software
 
 
-def held(value: float, fail: float, warn: float) -> Status:
+def status_of(value: float, fail: float, warn: float) -> Status:
     """Compare a value with its floors; exactly at a floor passes."""
     if value < fail:
         return Status.FAILED
@@ -281,26 +281,26 @@ def judge(
         )
     peak = peak_of(facts.name)
     sheet = _peak_value(metric, facts, peak) if peak else None
-    known = (baseline or {}).get(metric)
+    reference = (baseline or {}).get(metric)
     note = ""
     fail = warn = 0.0
     against = "none"
-    if known is not None and sheet is not None and not own_kernel:
+    if reference is not None and sheet is not None and not own_kernel:
         try:
-            lint(BASELINE.fail * known / sheet[0], f"baseline of {metric}")
+            lint(BASELINE.fail * reference / sheet[0], f"baseline of {metric}")
         except BadThreshold as error:
-            known, note = None, f"Refused the {error}."
-    if known is not None and known > 0:
-        fail, warn, against = BASELINE.fail * known, BASELINE.warn * known, "baseline"
+            reference, note = None, f"Refused the {error}."
+    if reference is not None and reference > 0:
+        fail, warn, against = BASELINE.fail * reference, BASELINE.warn * reference, "baseline"
     elif sheet is not None and not own_kernel:
         fail, warn, against = sheet[1].fail * sheet[0], sheet[1].warn * sheet[0], "datasheet"
     median = (node_median or {}).get(metric, 0.0)
-    status = held(value, fail, warn)
+    status = status_of(value, fail, warn)
     if median > 0:
         floor = NODE_MEDIAN.fail * median
         if against == "none" or (value < floor and status != Status.FAILED):
             fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
-            status = held(value, fail, warn)
+            status = status_of(value, fail, warn)
     if against == "none":
         crowd = metric.startswith((ALL_PAIRS, BUS_GB_S))
         reason = (
@@ -333,7 +333,7 @@ def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
     if generation is None or not width or generation not in PCIE_FAIL:
         return Judgement(metric, value, "GB/s", Status.MEASURED, text="The link's generation is not known.")
     fail = PCIE_FAIL[generation] * width / 16
-    status = held(value, fail, fail)
+    status = status_of(value, fail, fail)
     if facts.numa_hidden and status == Status.FAILED:
         return Judgement(
             metric, value, "GB/s", Status.WARNED, None, round(fail, 3), "link",
@@ -351,9 +351,9 @@ def judge_peer(metric: str, value: float, links: int | None, facts: Facts) -> Ju
         return Judgement(
             metric, value, "GB/s", Status.MEASURED, text="No NVLink to this peer: advisory.", advisory=True
         )
-    each = NVLINK5_GB_S if capability is not None and capability[0] >= 10 else NVLINK_GB_S
-    fail, warn = PEER.fail * links * each, PEER.warn * links * each
-    return Judgement(metric, value, "GB/s", held(value, fail, warn), fail, warn, "link")
+    link_gb_s = NVLINK5_GB_S if capability is not None and capability[0] >= 10 else NVLINK_GB_S
+    fail, warn = PEER.fail * links * link_gb_s, PEER.warn * links * link_gb_s
+    return Judgement(metric, value, "GB/s", status_of(value, fail, warn), fail, warn, "link")
 
 
 def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
@@ -362,16 +362,16 @@ def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
         text = "What the ports carry is not known: advisory."
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
     warn = lint(PORT_WARN, "port") * port_gb_s
-    return Judgement(metric, value, "GB/s", held(value, 0.0, warn), None, round(warn, 3), "link")
+    return Judgement(metric, value, "GB/s", status_of(value, 0.0, warn), None, round(warn, 3), "link")
 
 
-def judge_link_state(facts: Facts, seen: Sequence[tuple[int | None, int | None]]) -> str:
+def judge_link_state(facts: Facts, observed: Sequence[tuple[int | None, int | None]]) -> str:
     """Return what is wrong with the PCIe link under load, or an empty string.
 
-    `seen`: generation and width during transfers. Idle links save power and prove nothing.
+    `observed`: generation and width during transfers. Idle links save power and prove nothing.
     """
-    generations = [g for g, _ in seen if g is not None]
-    widths = [w for _, w in seen if w is not None]
+    generations = [g for g, _ in observed if g is not None]
+    widths = [w for _, w in observed if w is not None]
     wrong = []
     if facts.pcie_max_gen is not None and generations and max(generations) < facts.pcie_max_gen:
         wrong.append(f"generation {max(generations)} of {facts.pcie_max_gen}")

@@ -38,12 +38,12 @@ class Turn:
 def folder() -> Path | None:
     """Return the folder shared by all checks of one user on this machine; None if it cannot be created."""
     base = os.environ.get("BERTH_HOME") or tempfile.gettempdir()
-    found = Path(base) / f"gpu-turns-{os.getuid()}"
+    path = Path(base) / f"gpu-turns-{os.getuid()}"
     try:
-        found.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return None
-    return found
+    return path
 
 
 def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
@@ -53,10 +53,10 @@ def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
     """
     if probe not in MEASURING:
         return ()
-    found = [Turn("measure", alone or probe in ALONE)]
+    turns = [Turn("measure", alone or probe in ALONE)]
     if probe in OVER_PCIE and link:
-        found.append(Turn(f"link-{link.replace(':', '_')}", True))
-    return tuple(found)
+        turns.append(Turn(f"link-{link.replace(':', '_')}", True))
+    return tuple(turns)
 
 
 def shared_link(bus: str, root: Path = Path("/")) -> str:
@@ -74,17 +74,17 @@ def near_cpus(bus: str, root: Path = Path("/")) -> tuple[int, ...]:
 
 
 @contextmanager
-def holding(where: Path, turns: Sequence[Turn], *, wait_s: float = WAIT_S) -> Iterator[bool]:
+def hold_turns(where: Path, turns: Sequence[Turn], *, wait_s: float = WAIT_S) -> Iterator[bool]:
     """Hold all `turns` during the block; yields False if that takes longer than `wait_s`."""
     until = time.monotonic() + wait_s
     with ExitStack() as stack:
-        got = True
+        acquired = True
         for turn in turns:
             file = stack.enter_context((where / turn.name).open("a"))
-            got = _lock(file.fileno(), turn.alone, until)
-            if not got:
+            acquired = _lock(file.fileno(), turn.alone, until)
+            if not acquired:
                 break
-        yield got
+        yield acquired
 
 
 def _lock(file: int, alone: bool, until: float) -> bool:

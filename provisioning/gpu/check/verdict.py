@@ -21,22 +21,22 @@ _ACTIONS = tuple(Action)
 
 def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
     """Return findings for test results. A required test without a result is inconclusive."""
-    found = []
+    findings = []
     for test in tests:
         code = f"test_{test.name}"
         if test.status == Status.FAILED:
             action = Action.REPLACE if test.errors and test.name not in TOGETHER else Action.INSPECT
-            found.append(Finding(code, Severity.FAIL, test.text, action))
+            findings.append(Finding(code, Severity.FAIL, test.text, action))
         elif test.status == Status.HUNG and test.name in TOGETHER:
             # Any of the devices may be the cause, so this is neither a failure of this one nor a pass.
-            found.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
+            findings.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
         elif test.status == Status.HUNG:
-            found.append(Finding(code, Severity.HUNG, test.text, Action.REBOOT))
+            findings.append(Finding(code, Severity.HUNG, test.text, Action.REBOOT))
         elif test.status == Status.WARNED:
-            found.append(Finding(code, Severity.DEGRADED, test.text, Action.INSPECT))
+            findings.append(Finding(code, Severity.DEGRADED, test.text, Action.INSPECT))
         elif test.required and test.status in (Status.SKIPPED, Status.MEASURED):
-            found.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
-    return found + wrong_pairs.findings(tests)
+            findings.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
+    return findings + wrong_pairs.findings(tests)
 
 
 def decide(

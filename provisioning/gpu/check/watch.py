@@ -36,8 +36,8 @@ def watch(out: Out, config: dict[str, Any], stop_fd: int) -> None:
             out.send("sample", **sample)
             while events is not None and (xid := reader.next_xid(events, 0)) is not None:
                 out.send("xid", xid=xid)
-            rest = max(0.0, INTERVAL_S - (time.monotonic() - started))
-            if select.select([stop_fd], [], [], rest)[0]:
+            pause_s = max(0.0, INTERVAL_S - (time.monotonic() - started))
+            if select.select([stop_fd], [], [], pause_s)[0]:
                 break
         while events is not None and (xid := reader.next_xid(events, 50)) is not None:
             out.send("xid", xid=xid)

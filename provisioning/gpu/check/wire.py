@@ -45,11 +45,11 @@ class Lines:
         self._total += len(data)
         if self._total > TOTAL_MAX:
             raise Broken(f"more than {TOTAL_MAX // 1024} KiB of messages")
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LINE_MAX or any(len(line) > LINE_MAX for line in whole):
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_MAX or any(len(line) > LINE_MAX for line in complete):
             raise Broken(f"a line of more than {LINE_MAX // 1024} KiB")
         messages = []
-        for line in whole:
+        for line in complete:
             try:
                 message = json.loads(line)
             except ValueError as error:

@@ -23,27 +23,27 @@ class WrongPair:
         return f"{self.source} to {self.target}: {self.errors}"
 
 
-def of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
+def pairs_of(detail: Mapping[str, Any], *, own: bool) -> tuple[WrongPair, ...]:
     """Return pairs that include the checked device (`own`), or those between two peers.
 
     Raises `KeyError`, `TypeError` or `ValueError` if any is malformed.
     """
     pairs = [
-        (bool(each["own"]), WrongPair(str(each["from"]), str(each["to"]), int(each["errors"])))
-        for each in detail.get("wrong_pairs", ())
+        (bool(entry["own"]), WrongPair(str(entry["from"]), str(entry["to"]), int(entry["errors"])))
+        for entry in detail.get("wrong_pairs", ())
     ]
     return tuple(pair for its_own, pair in pairs if its_own is own)
 
 
 def findings(tests: Sequence[TestResult]) -> list[Finding]:
     """Return findings for errors between two peers, which do not count against the checked device."""
-    found = []
+    notices = []
     for test in tests:
-        wrong = of(test.detail, own=False)
+        wrong = pairs_of(test.detail, own=False)
         if wrong:
             text = (
                 f"Wrong words between two peers, and neither is this device: {'; '.join(map(str, wrong))}. "
                 "Check each of them, with other peers."
             )
-            found.append(Finding(CODE, Severity.INFO, text))
-    return found
+            notices.append(Finding(CODE, Severity.INFO, text))
+    return notices

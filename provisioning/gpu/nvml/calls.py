@@ -70,9 +70,9 @@ def field(value: Any) -> int | None:
 
 def bus_id(raw: str | bytes) -> str:
     """Convert NVML's `00000000:1B:00.0` to the form of sysfs, `0000:1b:00.0`."""
-    whole = text(raw).lower()
-    domain, _, rest = whole.partition(":")
+    lower = text(raw).lower()
+    domain, _, slot = lower.partition(":")
     try:
-        return f"{int(domain, 16):04x}:{rest}" if rest else whole
+        return f"{int(domain, 16):04x}:{slot}" if slot else lower
     except ValueError:
-        return whole
+        return lower

@@ -89,12 +89,12 @@ class Device:
         return None if value is None else (bool(value[0]), bool(value[1]))
 
     def mig_devices(self) -> list[Device]:
-        found = []
+        devices = []
         for slot in range(ask("nvmlDeviceGetMaxMigDeviceCount", self.handle) or 0):
             handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", self.handle, slot)
             if handle is not None:
-                found.append(Device(handle))
-        return found
+                devices.append(Device(handle))
+        return devices
 
     def gpu_instance_id(self) -> int | None:
         return number(ask("nvmlDeviceGetGpuInstanceId", self.handle))
@@ -136,32 +136,32 @@ class Device:
     def profile_info(self, name: str) -> Any:
         """Return NVML's information on the profile of that name. Raises `NvmlProblem` if there is none."""
         for place in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-            known = self.mig_profile(place)
-            if known is not None and profile_name(*known) == name:
-                return known[0]
+            profile = self.mig_profile(place)
+            if profile is not None and profile_name(*profile) == name:
+                return profile[0]
         raise NvmlProblem(f"This GPU has no MIG profile {name}.")
 
     def profile_name(self, profile_id: int) -> str:
         """Return the name of the profile with this id; empty if there is none."""
         for place in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-            known = self.mig_profile(place)
-            if known is not None and int(known[0].id) == profile_id:
-                return profile_name(*known)
+            profile = self.mig_profile(place)
+            if profile is not None and int(profile[0].id) == profile_id:
+                return profile_name(*profile)
         return ""
 
     def gpu_instances(self) -> list[GpuInstance]:
         """Return all GPU instances, including those without compute instances. Needs administrator rights."""
-        found = []
+        instances = []
         for place in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-            known = self.mig_profile(place)
-            if known is None:
+            profile = self.mig_profile(place)
+            if profile is None:
                 continue
-            info = known[0]
+            info = profile[0]
             count = c_uint(0)
             handles = (pynvml.c_nvmlGpuInstance_t * int(info.instanceCount))()
             must("nvmlDeviceGetGpuInstances", self.handle, int(info.id), handles, byref(count))
-            found += [GpuInstance(handle) for handle in handles[: count.value]]
-        return sorted(found, key=lambda each: each.start)
+            instances += [GpuInstance(handle) for handle in handles[: count.value]]
+        return sorted(instances, key=lambda instance: instance.start)
 
     def create_gpu_instance(self, profile: str, start: int) -> GpuInstance:
         """Create a GPU instance of the profile at slice `start`. Raises `NvmlProblem` on failure."""
@@ -193,11 +193,11 @@ class Device:
 
     def memory_affinity(self) -> int | None:
         """Return the lowest NUMA node close to this device."""
-        words = 4
-        sets = ask("nvmlDeviceGetMemoryAffinity", self.handle, words, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        size = 4
+        sets = ask("nvmlDeviceGetMemoryAffinity", self.handle, size, pynvml.NVML_AFFINITY_SCOPE_NODE)
         if sets is None:
             return None
-        bits = sum(int(word) << (64 * place) for place, word in enumerate(sets))
+        bits = sum(int(mask) << (64 * place) for place, mask in enumerate(sets))
         return (bits & -bits).bit_length() - 1 if bits else None
 
     def link_active(self, link: int) -> bool | None:
@@ -258,8 +258,8 @@ class Device:
     def retired_pages(self) -> int | None:
         """Return the number of retired pages, for single-bit and double-bit errors together."""
         counts = [ask("nvmlDeviceGetRetiredPages", self.handle, cause) for cause in (0, 1)]
-        known = [len(pages) for pages in counts if pages is not None]
-        return sum(known) if known else None
+        lengths = [len(pages) for pages in counts if pages is not None]
+        return sum(lengths) if lengths else None
 
     def retired_pending(self) -> bool | None:
         value = ask("nvmlDeviceGetRetiredPagesPendingStatus", self.handle)
@@ -336,9 +336,9 @@ class Device:
 
     def processes(self) -> tuple[tuple[int, int | None], ...] | None:
         """Return (pid, memory in bytes or None) of all compute and graphics processes."""
-        found = [self.computing(), self.drawing()]
-        merged = {pid: used for processes in found for pid, used in processes or ()}
-        return None if found == [None, None] else tuple(sorted(merged.items()))
+        lists = [self.computing(), self.drawing()]
+        merged = {pid: used for processes in lists for pid, used in processes or ()}
+        return None if lists == [None, None] else tuple(sorted(merged.items()))
 
     def computing(self) -> tuple[tuple[int, int | None], ...] | None:
         """Return (pid, memory in bytes or None) of all compute processes."""
@@ -350,14 +350,14 @@ class Device:
 
     def _running(self, name: str) -> tuple[tuple[int, int | None], ...] | None:
         # The unversioned name raises an error that is no NVMLError on older drivers.
-        found = ask(f"{name}_v3", self.handle)
-        if found is None:
-            found = ask(f"{name}_v2", self.handle)
-        if found is None:
+        processes = ask(f"{name}_v3", self.handle)
+        if processes is None:
+            processes = ask(f"{name}_v2", self.handle)
+        if processes is None:
             return None
         return tuple(
             (int(process.pid), None if process.usedGpuMemory is None else int(process.usedGpuMemory))
-            for process in found
+            for process in processes
         )
 
     def display_active(self) -> bool | None:

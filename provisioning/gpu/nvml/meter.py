@@ -44,7 +44,7 @@ class InstanceMeter:
                 raise
             before, self._before = self._before, sample
             self._spare = before
-            return None if before is None else _between(before, sample)
+            return None if before is None else _activity_between(before, sample)
         except pynvml.NVMLError as error:
             if error.value in UNAVAILABLE:
                 return None
@@ -58,7 +58,7 @@ class InstanceMeter:
         self._before = self._spare = None
 
 
-def _between(before: Any, after: Any) -> int | None:
+def _activity_between(before: Any, after: Any) -> int | None:
     question = pynvml.c_nvmlGpmMetricsGet_t()
     question.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     question.numMetrics = 1

@@ -26,27 +26,27 @@ class GpuInstance:
 
     def compute_instances(self) -> list[Any]:
         """Return the handles of its compute instances."""
-        found = []
+        instances = []
         for info in self._compute_profiles():
             count = c_uint(0)
             handles = (pynvml.c_nvmlComputeInstance_t * int(info.instanceCount))()
             must("nvmlGpuInstanceGetComputeInstances", self.handle, int(info.id), handles, byref(count))
-            found += [handles[place] for place in range(count.value)]
-        return found
+            instances += [handles[place] for place in range(count.value)]
+        return instances
 
     def create_compute_instance(self) -> None:
         """Create one compute instance that spans all of it."""
-        whole = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
-        must("nvmlGpuInstanceCreateComputeInstance", self.handle, int(whole.id))
+        largest = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
+        must("nvmlGpuInstanceCreateComputeInstance", self.handle, int(largest.id))
 
     def _compute_profiles(self) -> list[Any]:
         shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         name = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
-        asked = (
+        profiles = (
             ask(name, self.handle, number, shared)
             for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         )
-        return [info for info in asked if info is not None]
+        return [info for info in profiles if info is not None]
 
 
 def destroy_compute_instance(handle: Any) -> None:

@@ -18,13 +18,13 @@ from provisioning.gpu.check.wire import Out
 from provisioning.gpu.nvml import NvmlProblem, session
 from provisioning.gpu.suspend.cuda_calls import CudaCalls
 from provisioning.gpu.suspend.states import Goal
-from provisioning.gpu.suspend.walk import CallFailed, walk
+from provisioning.gpu.suspend.walk import SuspendCallFailed, walk
 
 MARKER = "berth_simulated_cuda"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-class Teller:
+class MessageWriter:
     """Sends messages to the parent; `alone` once the parent is gone."""
 
     def __init__(self, fd: int) -> None:
@@ -69,42 +69,42 @@ def look() -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    config, teller = json.loads(argv[1]), Teller(int(argv[2]))
-    teller.send("look", when="before", **look())
+    config, writer = json.loads(argv[1]), MessageWriter(int(argv[2]))
+    writer.send("look", when="before", **look())
     if config["pids"]:
-        _handle(teller, config)
+        _handle(writer, config)
     if config["goal"]:
-        teller.send("look", when="after", **look())
-    teller.send("end", nonce=config["nonce"], simulated=simulated())
+        writer.send("look", when="after", **look())
+    writer.send("end", nonce=config["nonce"], simulated=simulated())
     return 0
 
 
-def _handle(teller: Teller, config: dict[str, Any]) -> None:
+def _handle(writer: MessageWriter, config: dict[str, Any]) -> None:
     """Report the states of the processes; with a goal, move them there first."""
     until = time.monotonic() + float(config["within_s"])
 
     def stop() -> bool:
         # Without a parent a suspension would go unnoticed, while a resumption is still wanted.
-        teller.send("beat")
-        return time.monotonic() > until or (teller.alone and config["goal"] == Goal.SUSPENDED)
+        writer.send("beat")
+        return time.monotonic() > until or (writer.alone and config["goal"] == Goal.SUSPENDED)
 
     try:
         calls = CudaCalls(pairs=config["pairs"])
-    except CallFailed as failed:
-        teller.send("unable", name=failed.name)
+    except SuspendCallFailed as failed:
+        writer.send("unable", name=failed.name)
         return
     if not config["goal"]:
-        teller.send("states", states={str(pid): calls.state(pid) for pid in config["pids"]})
+        writer.send("states", states={str(pid): calls.state(pid) for pid in config["pids"]})
         return
     outcome = walk(
         calls,
         config["pids"],
         Goal(config["goal"]),
         stop=stop,
-        tell=lambda call, pid: teller.send("step", call=call, pid=pid),
+        tell=lambda call, pid: writer.send("step", call=call, pid=pid),
     )
     trouble = outcome.trouble
-    teller.send(
+    writer.send(
         "outcome",
         states={str(pid): state for pid, state in outcome.states.items()},
         trouble=[trouble.call, trouble.pid, trouble.name] if trouble else None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioning.gpu.check.device import CudaError, open_driver
 from provisioning.gpu.suspend.states import Call, ProcessState
-from provisioning.gpu.suspend.walk import CallFailed
+from provisioning.gpu.suspend.walk import SuspendCallFailed
 
 LOCK_TIMEOUT_MS = 10_000
 """How long the driver waits for a process's queued work; 0 means forever."""
@@ -30,32 +30,32 @@ _STATES = {
 class CudaCalls:
     """Checkpoint calls of this machine's driver. `pairs` maps an old GPU's UUID to the one to restore onto.
 
-    Raises `CallFailed` if the driver (before 570) or the bindings (before 12.8) lack these calls.
+    Raises `SuspendCallFailed` if the driver (before 570) or the bindings (before 12.8) lack these calls.
     """
 
     def __init__(self, *, pairs: Mapping[str, str] | None = None) -> None:
         try:
             self._driver = open_driver()
         except ImportError as error:
-            raise CallFailed(NO_BINDINGS) from error
+            raise SuspendCallFailed(NO_BINDINGS) from error
         if not hasattr(self._driver, "cuCheckpointProcessGetState"):
-            raise CallFailed(NO_BINDINGS)
+            raise SuspendCallFailed(NO_BINDINGS)
         self._pairs = dict(pairs or {})
         if self._pairs and not hasattr(self._driver, "CUcheckpointGpuPair"):
-            raise CallFailed(UNSUPPORTED)
+            raise SuspendCallFailed(UNSUPPORTED)
         # Required for restoring if the GPUs are not kept initialised (persistence mode).
         self._call("cuInit", 0)
         try:
             # A nonexistent PID, just to test whether the calls exist.
             self._call("cuCheckpointProcessGetState", -1)
-        except CallFailed as failed:
+        except SuspendCallFailed as failed:
             if failed.name in (UNSUPPORTED, NO_LIBRARY):
                 raise
 
     def state(self, pid: int) -> ProcessState:
         try:
             value = int(self._call("cuCheckpointProcessGetState", pid))
-        except CallFailed as failed:
+        except SuspendCallFailed as failed:
             none = failed.name in NO_CUDA or not Path("/proc", str(pid)).exists()
             return ProcessState.NONE if none else ProcessState.UNKNOWN
         return _STATES.get(value, ProcessState.UNKNOWN)
@@ -87,22 +87,22 @@ class CudaCalls:
         return args
 
     def _uuid(self, name: str) -> Any:
-        made = self._driver.CUuuid()
-        ctypes.memmove(made.getPtr(), uuid.UUID(name.split("-", 1)[1]).bytes, 16)
-        return made
+        value = self._driver.CUuuid()
+        ctypes.memmove(value.getPtr(), uuid.UUID(name.split("-", 1)[1]).bytes, 16)
+        return value
 
     def _call(self, function: str, *args: Any) -> Any:
-        """Make one call. Raises `CallFailed` for errors of the driver or the bindings."""
+        """Make one call. Raises `SuspendCallFailed` for errors of the driver or the bindings."""
         try:
             status, *values = getattr(self._driver, function)(*args)
         except Exception as error:
             # The bindings signal a missing library or function only by the exception's class name.
             name = type(error).__name__
             if name == "DynamicLibNotFoundError":
-                raise CallFailed(NO_LIBRARY) from error
+                raise SuspendCallFailed(NO_LIBRARY) from error
             if name == "FunctionNotFoundError" or (name == "RuntimeError" and "not found" in str(error)):
-                raise CallFailed(UNSUPPORTED) from error
+                raise SuspendCallFailed(UNSUPPORTED) from error
             raise
         if int(status) != 0:
-            raise CallFailed(CudaError(function, getattr(status, "name", str(status))).name)
+            raise SuspendCallFailed(CudaError(function, getattr(status, "name", str(status))).name)
         return values[0] if values else None

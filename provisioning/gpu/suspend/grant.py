@@ -86,5 +86,5 @@ def kernel_module(root: Path = Path("/")) -> str:
         first = (root / KERNEL_MODULE).read_text(errors="replace").splitlines()[0]
     except (OSError, IndexError):
         return ""
-    found = re.search(r"\b\d{3,}(\.\d+)+\b", first)
-    return found.group() if first.startswith("NVRM version:") and found else ""
+    match = re.search(r"\b\d{3,}(\.\d+)+\b", first)
+    return match.group() if first.startswith("NVRM version:") and match else ""

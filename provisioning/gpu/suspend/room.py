@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from provisioning.gpu.suspend.run import Look
+from provisioning.gpu.suspend.run import GpuSnapshot
 
 SPARE_BYTES = 256 << 20
 """Additional free memory: for page tables, and for the app itself meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class Shortage:
     """`where` lacks memory: `workspace` reaches its limit, or `node` has no more."""
 
     where: str
@@ -24,23 +24,23 @@ class Short:
     free_bytes: int
 
 
-def held_bytes(seen: Look, pids: Iterable[int]) -> int:
+def held_bytes(snapshot: GpuSnapshot, pids: Iterable[int]) -> int:
     """Return the GPU memory of processes in bytes.
 
     If it is unknown for a process, all used memory of its GPU counts.
     """
     total = 0
-    for uuid, users in seen.used_by(pids).items():
+    for uuid, users in snapshot.used_by(pids).items():
         amounts = list(users.values())
-        known = sum(amount for amount in amounts if amount is not None)
-        total += known if None not in amounts else max(known, seen.gpus[uuid].used)
+        known_bytes = sum(amount for amount in amounts if amount is not None)
+        total += known_bytes if None not in amounts else max(known_bytes, snapshot.gpus[uuid].used)
     return total
 
 
-def shortage(held: int, free: Mapping[str, int]) -> Short | None:
-    """Return where `held` bytes and the reserve do not fit, by the tightest of `free`; None if they fit."""
-    needed = held + SPARE_BYTES
+def shortage(size: int, free: Mapping[str, int]) -> Shortage | None:
+    """Return where `size` bytes and the reserve do not fit, by the tightest of `free`; None if they fit."""
+    needed = size + SPARE_BYTES
     tightest = min(free.items(), key=lambda item: item[1], default=None)
     if tightest is None or tightest[1] >= needed:
         return None
-    return Short(tightest[0], needed, tightest[1])
+    return Shortage(tightest[0], needed, tightest[1])

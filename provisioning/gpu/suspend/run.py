@@ -14,7 +14,7 @@ import msgspec
 from provisioning.gpu.check.process import Process, python, reap_abandoned
 from provisioning.gpu.check.wire import Broken
 from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
-from provisioning.gpu.suspend.walk import Outcome, Trouble
+from provisioning.gpu.suspend.walk import SuspendOutcome, Trouble
 
 LOOK_WITHIN_S = 30.0
 WITHIN_S = 60.0
@@ -35,7 +35,7 @@ class GpuUse(msgspec.Struct, frozen=True):
     users: tuple[tuple[int, int | None], ...] | None
 
 
-class Look(msgspec.Struct, frozen=True):
+class GpuSnapshot(msgspec.Struct, frozen=True):
     """All GPUs of this node at one moment; `problem` is a sentence if NVML failed."""
 
     gpus: dict[str, GpuUse] = {}
@@ -45,11 +45,11 @@ class Look(msgspec.Struct, frozen=True):
     def used_by(self, pids: Iterable[int]) -> dict[str, dict[int, int | None]]:
         """Return the bytes used by these processes, by GPU."""
         ours = frozenset(pids)
-        found = {
+        usage = {
             uuid: {pid: used for pid, used in gpu.users or () if pid in ours}
             for uuid, gpu in self.gpus.items()
         }
-        return {uuid: users for uuid, users in found.items() if users}
+        return {uuid: users for uuid, users in usage.items() if users}
 
     @property
     def tells_all(self) -> bool:
@@ -58,25 +58,25 @@ class Look(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildAnswer:
     """Actions and observations of a child. `outcome` is None if it only looked or could not begin.
 
     `states` are those of processes it only looked at. `trouble` is why there is no answer: the driver's or
     our name for what is missing, `hung`, or how it ended.
     """
 
-    before: Look = field(default_factory=Look)
-    after: Look | None = None
-    outcome: Outcome | None = None
+    before: GpuSnapshot = field(default_factory=GpuSnapshot)
+    after: GpuSnapshot | None = None
+    outcome: SuspendOutcome | None = None
     states: Mapping[int, ProcessState] = field(default_factory=dict)
     trouble: str = ""
     simulated: bool = False
 
 
-Step = Callable[[str, int], object]
+StepCallback = Callable[[str, int], object]
 
 
-def look(pids: Iterable[int] = ()) -> Answer:
+def look(pids: Iterable[int] = ()) -> ChildAnswer:
     """Return the users of GPUs, and the states of these processes. Never raises."""
     config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
     return _query(config, LOOK_WITHIN_S, lambda _call, _pid: None)
@@ -89,8 +89,8 @@ def bring(
     pairs: Mapping[str, str] | None = None,
     memory_bytes: int = 0,
     within_s: float | None = None,
-    tell: Step = lambda _call, _pid: None,
-) -> Answer:
+    tell: StepCallback = lambda _call, _pid: None,
+) -> ChildAnswer:
     """Move processes to `goal`, or back on failure; never raises for driver errors.
 
     `memory_bytes` is their approximate GPU memory, which determines the time limit (or `within_s`); going
@@ -106,42 +106,42 @@ def bring(
     if second.outcome is None:
         # The state is unknown; the next call finds out.
         states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
-        outcome = Outcome(goal, None, states, Trouble("", 0, answer.trouble))
+        outcome = SuspendOutcome(goal, None, states, Trouble("", 0, answer.trouble))
     else:
         outcome = replace(second.outcome, goal=goal, trouble=Trouble("", 0, answer.trouble))
     return replace(second, before=answer.before, outcome=outcome)
 
 
-def _query(config: Mapping[str, Any], limit_s: float, tell: Step) -> Answer:
+def _query(config: Mapping[str, Any], limit_s: float, tell: StepCallback) -> ChildAnswer:
     if reap_abandoned() >= MAX_ABANDONED:
-        return Answer(trouble=HUNG)
+        return ChildAnswer(trouble=HUNG)
     nonce = secrets.token_hex(16)
     try:
         process = Process("suspend", python("provisioning.gpu.suspend.child"), {**config, "nonce": nonce}, {})
     except OSError:
-        return Answer(trouble=ENDED)
+        return ChildAnswer(trouble=ENDED)
     return _Listener(config, nonce, tell).listen(process, time.monotonic() + limit_s)
 
 
 class _Listener:
     """Assembles an answer from a child's messages. Only complete ones count."""
 
-    def __init__(self, config: Mapping[str, Any], nonce: str, tell: Step) -> None:
+    def __init__(self, config: Mapping[str, Any], nonce: str, tell: StepCallback) -> None:
         self._config, self._nonce, self._tell = config, nonce, tell
-        self._answer = Answer()
+        self._answer = ChildAnswer()
         self._ended = False
 
-    def listen(self, process: Process, until_s: float) -> Answer:
+    def listen(self, process: Process, until_s: float) -> ChildAnswer:
         trouble = ""
         with selectors.DefaultSelector() as selector:
             process.register(selector)
             try:
                 while not process.closed and not self._ended:
-                    rest = until_s - time.monotonic()
-                    if rest <= 0:
+                    left_s = until_s - time.monotonic()
+                    if left_s <= 0:
                         trouble = HUNG
                         break
-                    for key, _ in selector.select(min(rest, 0.5)):
+                    for key, _ in selector.select(min(left_s, 0.5)):
                         owner, stream = key.data
                         for message in owner.read(stream, selector):
                             self._take(message)
@@ -160,10 +160,12 @@ class _Listener:
     def _take(self, message: dict[str, Any]) -> None:
         match message.pop("kind"):
             case "look":
-                first = message.pop("when") == "before"
-                found = msgspec.convert(message, Look)
+                is_before = message.pop("when") == "before"
+                snapshot = msgspec.convert(message, GpuSnapshot)
                 self._answer = (
-                    replace(self._answer, before=found) if first else replace(self._answer, after=found)
+                    replace(self._answer, before=snapshot)
+                    if is_before
+                    else replace(self._answer, after=snapshot)
                 )
             case "step":
                 self._tell(str(message["call"]), int(message["pid"]))
@@ -173,9 +175,9 @@ class _Listener:
                 self._answer = replace(self._answer, states=_states(message))
             case "outcome":
                 states = _states(message)
-                said = message["trouble"]
-                trouble = Trouble(str(said[0]), int(said[1]), str(said[2])) if said else None
-                outcome = Outcome(Goal(self._config["goal"]), end_of(states), states, trouble)
+                fields = message["trouble"]
+                trouble = Trouble(str(fields[0]), int(fields[1]), str(fields[2])) if fields else None
+                outcome = SuspendOutcome(Goal(self._config["goal"]), end_of(states), states, trouble)
                 self._answer = replace(self._answer, outcome=outcome)
             case "end":
                 self._ended = message["nonce"] == self._nonce

@@ -66,12 +66,12 @@ def next_calls(
     The second kind follows once the first was made for all. So no process is checkpointed while another may
     still send it work, and none runs before all have their memory again. Processes in `left_out` are ignored.
     """
-    there = {pid: state for pid, state in sorted(states.items()) if pid not in left_out}
+    included = {pid: state for pid, state in sorted(states.items()) if pid not in left_out}
     for call in _ORDER[goal]:
         before = AFTER[call][0]
-        found = tuple((call, pid) for pid, state in there.items() if state is before)
-        if found:
-            return found
+        calls = tuple((call, pid) for pid, state in included.items() if state is before)
+        if calls:
+            return calls
     return ()
 
 

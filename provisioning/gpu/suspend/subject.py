@@ -19,7 +19,7 @@ from provisioning.gpu.check.wire import Out, die_with_parent
 SIZE = 32 << 20
 
 
-class Memory:
+class SubjectMemory:
     """A block of memory on the first visible GPU."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Memory:
         self._call("cuMemcpyHtoD", self._at, data, len(data))
 
     def read(self) -> bytes:
-        found = ctypes.create_string_buffer(SIZE)
-        self._call("cuMemcpyDtoH", ctypes.addressof(found), self._at, SIZE)
-        return found.raw
+        buffer = ctypes.create_string_buffer(SIZE)
+        self._call("cuMemcpyDtoH", ctypes.addressof(buffer), self._at, SIZE)
+        return buffer.raw
 
     def _call(self, function: str, *args: Any) -> Any:
         status, *values = getattr(self._driver, function)(*args)
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     out = Out(int(argv[2]))
     nonce = json.loads(argv[1])["nonce"]
     try:
-        memory = Memory()
+        memory = SubjectMemory()
         data = os.urandom(SIZE)
         memory.write(data)
         digest = hashlib.sha256(data).digest()
@@ -58,10 +58,10 @@ def main(argv: list[str]) -> int:
         del data
         out.send("ready", nonce=nonce, uuid=memory.uuid)
         sys.stdin.buffer.read()
-        kept = hashlib.sha256(memory.read()).digest() == digest
-        other = os.urandom(SIZE)
-        memory.write(other)
-        out.send("result", nonce=nonce, kept=kept, works=memory.read() == other)
+        unchanged = hashlib.sha256(memory.read()).digest() == digest
+        replacement = os.urandom(SIZE)
+        memory.write(replacement)
+        out.send("result", nonce=nonce, kept=unchanged, works=memory.read() == replacement)
     except Exception as error:
         # Any error fails the trial; the text is for the operator.
         out.send("failed", nonce=nonce, text=f"{type(error).__name__}: {error}"[:300])

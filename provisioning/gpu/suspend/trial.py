@@ -12,7 +12,7 @@ from typing import Any
 from provisioning.gpu.check.process import Process, python
 from provisioning.gpu.check.wire import Broken
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.run import Answer, Look, bring, look
+from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, bring, look
 from provisioning.gpu.suspend.states import Goal
 from provisioning.gpu.suspend.subject import SIZE
 from provisioning.machine_id import machine_id
@@ -49,30 +49,30 @@ def run_trial(
     on the intended GPU; and its bytes are unchanged.
     """
     tell("looking")
-    seen = look()
+    answer = look()
     trial = Trial(
         uuid,
         "",
-        seen.before.driver,
+        answer.before.driver,
         onto=onto,
         at=time.time(),
-        simulated=seen.simulated,
+        simulated=answer.simulated,
         machine=machine_id(instance),
     )
     try:
-        uuid = _idle(seen, uuid, onto)
-        trial = replace(trial, uuid=uuid, model=seen.before.gpus[uuid].model)
-        suspend_ms, resume_ms, simulated = _try(uuid, onto, tell)
+        uuid = _choose_idle(answer, uuid, onto)
+        trial = replace(trial, uuid=uuid, model=answer.before.gpus[uuid].model)
+        suspend_ms, resume_ms, simulated = _suspend_and_resume(uuid, onto, tell)
     except _Failed as failed:
         return replace(trial, problem=failed.problem)
     return replace(trial, suspend_ms=suspend_ms, resume_ms=resume_ms, simulated=trial.simulated or simulated)
 
 
-def _idle(seen: Answer, uuid: str, onto: str) -> str:
+def _choose_idle(answer: ChildAnswer, uuid: str, onto: str) -> str:
     """Return the GPU for the trial. Raises `_Failed`; GPUs in use are never touched."""
-    gpus = seen.before.gpus
-    if seen.trouble or seen.before.problem:
-        raise _Failed(NOT_TOLD, seen.trouble or seen.before.problem)
+    gpus = answer.before.gpus
+    if answer.trouble or answer.before.problem:
+        raise _Failed(NOT_TOLD, answer.trouble or answer.before.problem)
     if any(name and not name.startswith("GPU-") for name in (uuid, onto)):
         raise _Failed(SPLIT)
     for name in filter(None, (uuid, onto)):
@@ -80,7 +80,7 @@ def _idle(seen: Answer, uuid: str, onto: str) -> str:
             raise _Failed(NO_GPU, name)
     if not gpus:
         raise _Failed(NO_GPU)
-    if not seen.before.tells_all:
+    if not answer.before.tells_all:
         raise _Failed(NOT_TOLD, "NVML does not tell who uses the GPUs")
     idle = [name for name, gpu in gpus.items() if not gpu.users and name != onto]
     chosen = uuid or next(iter(idle), "")
@@ -91,7 +91,7 @@ def _idle(seen: Answer, uuid: str, onto: str) -> str:
     return chosen
 
 
-def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int, bool]:
+def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int, bool]:
     nonce = secrets.token_hex(16)
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(filter(None, (uuid, onto)))}
     tell("starting")
@@ -100,9 +100,9 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
     except OSError as error:
         raise _Failed(SUBJECT, str(error)) from error
     try:
-        said = _hear(subject, nonce)
-        if said["kind"] != "ready" or said["uuid"].lower() != uuid.lower():
-            raise _Failed(SUBJECT, str(said.get("text") or said.get("uuid")))
+        message = _next_message(subject, nonce)
+        if message["kind"] != "ready" or message["uuid"].lower() != uuid.lower():
+            raise _Failed(SUBJECT, str(message.get("text") or message.get("uuid")))
         pid = subject.pid
         tell("suspending")
         began = time.monotonic()
@@ -112,7 +112,7 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
         if list(down.before.used_by([pid])) != [uuid]:
             raise _Failed(NOT_SEEN, down.before.problem)
         if down.outcome is None or not down.outcome.reached:
-            raise _Failed(NOT_SUSPENDED, _why(down))
+            raise _Failed(NOT_SUSPENDED, _problem_of(down))
         if not _is_free(down.after, uuid, pid, down.before.gpus[uuid].used):
             raise _Failed(STILL_THERE)
         tell("resuming")
@@ -121,39 +121,39 @@ def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int,
         up = bring([pid], Goal.RUNNING, pairs=pairs, memory_bytes=SIZE)
         resume_ms = round((time.monotonic() - began) * 1000)
         if up.outcome is None or not up.outcome.reached:
-            raise _Failed(NOT_RESUMED, _why(up))
+            raise _Failed(NOT_RESUMED, _problem_of(up))
         if up.after is None or list(up.after.used_by([pid])) != [onto or uuid]:
             raise _Failed(ELSEWHERE)
         tell("comparing")
         subject.finish()
-        said = _hear(subject, nonce)
-        if not (said["kind"] == "result" and said["kept"] is True and said["works"] is True):
-            raise _Failed(LOST, str(said.get("text", "")))
+        message = _next_message(subject, nonce)
+        if not (message["kind"] == "result" and message["kept"] is True and message["works"] is True):
+            raise _Failed(LOST, str(message.get("text", "")))
     finally:
         subject.end()
     return suspend_ms, resume_ms, down.simulated or up.simulated
 
 
-def _is_free(after: Look | None, uuid: str, pid: int, used_before: int) -> bool:
+def _is_free(after: GpuSnapshot | None, uuid: str, pid: int, used_before: int) -> bool:
     """Return whether the process holds nothing on any GPU, and its memory is available to others."""
     if after is None or not after.tells_all or after.used_by([pid]):
         return False
     return uuid in after.gpus and after.gpus[uuid].used <= used_before - SIZE
 
 
-def _why(answer: Answer) -> str:
+def _problem_of(answer: ChildAnswer) -> str:
     trouble = answer.outcome.trouble if answer.outcome else None
     return f"{trouble.call} {trouble.name}".strip() if trouble else answer.trouble
 
 
-def _hear(subject: Process, nonce: str) -> dict[str, Any]:
+def _next_message(subject: Process, nonce: str) -> dict[str, Any]:
     """Return the subject's next message. Raises `_Failed` if none comes."""
     until = time.monotonic() + SUBJECT_S
     with selectors.DefaultSelector() as selector:
         subject.register(selector)
         try:
-            while not subject.closed and (rest := until - time.monotonic()) > 0:
-                for key, _ in selector.select(min(rest, 0.5)):
+            while not subject.closed and (left_s := until - time.monotonic()) > 0:
+                for key, _ in selector.select(min(left_s, 0.5)):
                     owner, stream = key.data
                     for message in owner.read(stream, selector):
                         if message.get("nonce") == nonce:

@@ -16,7 +16,7 @@ BAD_STATE = "bad_state"
 ODD = (ProcessState.FAILED, ProcessState.UNKNOWN)
 
 
-class CallFailed(Exception):
+class SuspendCallFailed(Exception):
     """The driver refused a call; `name` is like `CUDA_ERROR_ILLEGAL_STATE`."""
 
     def __init__(self, name: str) -> None:
@@ -32,7 +32,7 @@ class Calls(Protocol):
         ...
 
     def make(self, call: Call, pid: int) -> None:
-        """Make the call. Raises `CallFailed`."""
+        """Make the call. Raises `SuspendCallFailed`."""
         ...
 
 
@@ -46,7 +46,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SuspendOutcome:
     """Final states. `end` is None if the processes reached neither state; `trouble` is the first failure."""
 
     goal: Goal
@@ -66,7 +66,7 @@ def walk(
     *,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str, int], object] = lambda _call, _pid: None,
-) -> Outcome:
+) -> SuspendOutcome:
     """Move all `pids` to `goal`; if a call fails, all to the other state, as far as possible.
 
     Never raises for driver errors. Continues from any partial progress, since the driver reports each state.
@@ -80,7 +80,7 @@ def walk(
             # Neither state for all: a running app is better than a suspended one that nobody resumes.
             drive.towards(Goal.RUNNING)
     states = drive.states()
-    return Outcome(goal, end_of(states), states, trouble)
+    return SuspendOutcome(goal, end_of(states), states, trouble)
 
 
 class _Drive:
@@ -99,7 +99,7 @@ class _Drive:
         """
         first: Trouble | None = None
         given_up: set[int] = set()
-        made: set[tuple[Call, int]] = set()
+        attempted: set[tuple[Call, int]] = set()
         while True:
             states = self.states()
             odd = next((pid for pid, state in states.items() if state in ODD), None)
@@ -115,9 +115,11 @@ class _Drive:
                 if stop():
                     return Trouble(call, pid, BROKEN_OFF)
                 failed = (
-                    NO_CHANGE if (call, pid) in made else self._make(call, pid, again=not give_up_at_once)
+                    NO_CHANGE
+                    if (call, pid) in attempted
+                    else self._make(call, pid, again=not give_up_at_once)
                 )
-                made.add((call, pid))
+                attempted.add((call, pid))
                 if failed is None:
                     continue
                 given_up.add(pid)
@@ -133,7 +135,7 @@ class _Drive:
             self._tell(call, pid)
             try:
                 self._calls.make(call, pid)
-            except CallFailed as failed:
+            except SuspendCallFailed as failed:
                 name = failed.name
             else:
                 return None

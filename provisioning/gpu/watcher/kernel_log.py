@@ -36,16 +36,16 @@ def line_of(record: str) -> str:
 def parse(record: str) -> XidReport | None:
     """Return the XID in a record of the kernel's log, or None."""
     line = line_of(record)
-    found = _XID.search(line)
-    if found is None:
+    match = _XID.search(line)
+    if match is None:
         return None
-    return XidReport(slot_of(found.group(1)), int(found.group(2)), line[found.start() :][:MAX_LINE])
+    return XidReport(slot_of(match.group(1)), int(match.group(2)), line[match.start() :][:MAX_LINE])
 
 
 def slot_of(bus: str) -> str:
     """Return a device's address without its function: `00000000:3B:00.0`, `PCI:0000:3b:00` → `0000:3b:00`."""
-    domain, _, rest = bus.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest.partition('.')[0]}"
+    domain, _, slot = bus.lower().partition(":")
+    return f"{int(domain, 16):04x}:{slot.partition('.')[0]}"
 
 
 class KernelLog:
@@ -68,9 +68,9 @@ class KernelLog:
     def read(self) -> Iterator[XidReport]:
         """Yield XIDs since the last call."""
         for record in self.records(MAX_AT_ONCE):
-            found = parse(record)
-            if found is not None:
-                yield found
+            report = parse(record)
+            if report is not None:
+                yield report
 
     def records(self, limit: int) -> Iterator[str]:
         """Yield up to `limit` records since the last call."""

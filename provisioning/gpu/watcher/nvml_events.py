@@ -26,9 +26,9 @@ def follow(tell: Callable[[XidReport], None], going: Callable[[], bool]) -> None
             for index in range(driver.count()):
                 _register(driver, index, events, slots)
             while going():
-                seen = _next(events, slots)
-                if seen is not None:
-                    tell(seen)
+                report = _next(events, slots)
+                if report is not None:
+                    tell(report)
         finally:
             events.close()
 

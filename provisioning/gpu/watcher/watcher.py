@@ -16,7 +16,7 @@ from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
 from provisioning.gpu.problems import GpuLost, NvmlProblem
 from provisioning.gpu.watcher import last_xids, nvml_events
 from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
-from provisioning.gpu.watcher.xid_report import Once, XidReport
+from provisioning.gpu.watcher.xid_report import XidDeduplicator, XidReport
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -33,11 +33,11 @@ class Watcher:
 
     def __init__(self, sink: Sink, *, kmsg: Path = KMSG, follow: Follow = nvml_events.follow) -> None:
         self._sink, self._kmsg, self._follow = sink, kmsg, follow
-        self._once = Once()
+        self._once = XidDeduplicator()
         self._end = threading.Event()
         self._waiting: deque[XidReport] = deque(maxlen=MAX_WAITING)
         self._ready = threading.Condition()
-        self._said: dict[str, str] = {}
+        self._logged_texts: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -56,16 +56,16 @@ class Watcher:
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def take(self, seen: XidReport) -> None:
+    def take(self, report: XidReport) -> None:
         """Handle an XID of a source. Those caused by applications are not forwarded."""
-        last_xids.note(seen.slot, seen.xid)
-        if seen.xid == RECOVERY_CHANGED and not seen.line:
+        last_xids.note(report.slot, report.xid)
+        if report.xid == RECOVERY_CHANGED and not report.line:
             return  # only the kernel's line has the requested recovery, which inventory reads too
-        if of_xid(seen.xid, seen.line) is None or not self._once.first(seen):
+        if of_xid(report.xid, report.line) is None or not self._once.is_first(report):
             return
-        log.warning("XID %d of the GPU at %s: %s", seen.xid, seen.slot, seen.line or "by NVML")
+        log.warning("XID %d of the GPU at %s: %s", report.xid, report.slot, report.line or "by NVML")
         with self._ready:
-            self._waiting.append(seen)
+            self._waiting.append(report)
             self._ready.notify_all()
 
     # -- sources ----------------------------------------------------------------------------
@@ -75,47 +75,47 @@ class Watcher:
             try:
                 kernel = KernelLog(self._kmsg)
             except OSError as error:
-                self._say("log", f"the kernel's log cannot be read for XIDs: {error}")
+                self._log_once("log", f"the kernel's log cannot be read for XIDs: {error}")
                 self._end.wait(RETRY_S)
                 continue
             try:
                 while not self._end.is_set():
                     if kernel.wait(LOOK_S):
-                        for seen in kernel.read():
-                            self.take(seen)
+                        for report in kernel.read():
+                            self.take(report)
                     if kernel.is_empty:
                         self._end.wait(LOOK_S)
             except OSError as error:
-                self._say("log", f"the kernel's log ended: {error}")
+                self._log_once("log", f"the kernel's log ended: {error}")
                 self._end.wait(LOOK_S)
             finally:
                 kernel.close()
 
     def _read_nvml(self) -> None:
         while not self._end.is_set():
-            if release.is_asked():
+            if release.is_release_requested():
                 # The kernel's log is still read.
                 self._end.wait(LOOK_S)
                 continue
             try:
-                self._follow(self.take, lambda: not self._end.is_set() and not release.is_asked())
+                self._follow(self.take, lambda: not self._end.is_set() and not release.is_release_requested())
                 self._end.wait(LOOK_S)
                 continue
             except GpuLost as problem:
                 # NVML raises this while waiting for events of any GPU. Keep watching the others.
-                self._say("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
+                self._log_once("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
                 self._end.wait(LOOK_S)
                 continue
             except NvmlProblem as problem:
-                self._say("nvml", f"NVML tells no XIDs: {problem.sentence}")
+                self._log_once("nvml", f"NVML tells no XIDs: {problem.sentence}")
             except Exception:
                 log.exception("watching NVML for XIDs failed; it is tried again")
             self._end.wait(RETRY_S)
 
-    def _say(self, source: str, text: str) -> None:
+    def _log_once(self, source: str, text: str) -> None:
         """Log a problem once."""
-        if self._said.get(source) != text:
-            self._said[source] = text
+        if self._logged_texts.get(source) != text:
+            self._logged_texts[source] = text
             log.warning("%s", text)
 
     # -- forwarding -------------------------------------------------------------------------
@@ -133,9 +133,9 @@ class Watcher:
         try:
             self._sink(batch)
         except Exception as error:
-            self._say("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
+            self._log_once("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
             return False
-        self._said.pop("send", None)
+        self._logged_texts.pop("send", None)
         with self._ready:
             for _ in batch:
                 if self._waiting:

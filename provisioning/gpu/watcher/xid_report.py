@@ -20,7 +20,7 @@ class XidReport:
     line: str = ""
 
 
-class Once:
+class XidDeduplicator:
     """Accepts each XID of a device once per minute: both sources report it, and some repeat rapidly."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,13 +28,13 @@ class Once:
         self._last: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
 
-    def first(self, seen: XidReport) -> bool:
+    def is_first(self, report: XidReport) -> bool:
         now = self._clock()
         with self._lock:
-            before = self._last.get((seen.slot, seen.xid))
+            before = self._last.get((report.slot, report.xid))
             if before is not None and now - before < AGAIN_S:
                 return False
             if len(self._last) >= MAX_KEPT:
                 self._last.clear()
-            self._last[(seen.slot, seen.xid)] = now
+            self._last[(report.slot, report.xid)] = now
         return True

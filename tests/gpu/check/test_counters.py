@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioning.gpu.check.health import changes
-from provisioning.gpu.counters import NARROW, WIDE, Rate, Step, Total, step
+from provisioning.gpu.counters import NARROW, WIDE, CounterStep, Rate, Total, step
 
 NARROW_END, WIDE_END = 1 << 32, 1 << 64
 
@@ -13,32 +13,32 @@ NARROW_END, WIDE_END = 1 << 32, 1 << 64
 @pytest.mark.parametrize(
     ("before", "after", "bits", "expected"),
     [
-        (0, 0, WIDE, Step(0)),
-        (5, 5, WIDE, Step(0)),
-        (5, 9, NARROW, Step(4)),
-        (5, 4, WIDE, Step(4, restarted=True)),
-        (5, 0, NARROW, Step(0, restarted=True)),
-        (NARROW_END - 1, 0, NARROW, Step(1)),
-        (NARROW_END - 1, 0, WIDE, Step(0, restarted=True)),
-        (WIDE_END - 2, 1, WIDE, Step(3)),
+        (0, 0, WIDE, CounterStep(0)),
+        (5, 5, WIDE, CounterStep(0)),
+        (5, 9, NARROW, CounterStep(4)),
+        (5, 4, WIDE, CounterStep(4, restarted=True)),
+        (5, 0, NARROW, CounterStep(0, restarted=True)),
+        (NARROW_END - 1, 0, NARROW, CounterStep(1)),
+        (NARROW_END - 1, 0, WIDE, CounterStep(0, restarted=True)),
+        (WIDE_END - 2, 1, WIDE, CounterStep(3)),
         # The most that can be added on the way over the end, and one more.
-        (NARROW_END - 1, (1 << 24) - 2, NARROW, Step((1 << 24) - 1)),
-        (NARROW_END - 1, (1 << 24) - 1, NARROW, Step((1 << 24) - 1, restarted=True)),
-        (WIDE_END - 1, (1 << 56) - 2, WIDE, Step((1 << 56) - 1)),
-        (WIDE_END - 1, (1 << 56) - 1, WIDE, Step((1 << 56) - 1, restarted=True)),
+        (NARROW_END - 1, (1 << 24) - 2, NARROW, CounterStep((1 << 24) - 1)),
+        (NARROW_END - 1, (1 << 24) - 1, NARROW, CounterStep((1 << 24) - 1, restarted=True)),
+        (WIDE_END - 1, (1 << 56) - 2, WIDE, CounterStep((1 << 56) - 1)),
+        (WIDE_END - 1, (1 << 56) - 1, WIDE, CounterStep((1 << 56) - 1, restarted=True)),
         # Wider than was thought.
-        (NARROW_END + 7, 7, NARROW, Step(7, restarted=True)),
-        (NARROW_END + 7, 8, NARROW, Step(1)),
-        (NARROW_END + 9, 7, NARROW, Step(7, restarted=True)),
+        (NARROW_END + 7, 7, NARROW, CounterStep(7, restarted=True)),
+        (NARROW_END + 7, 8, NARROW, CounterStep(1)),
+        (NARROW_END + 9, 7, NARROW, CounterStep(7, restarted=True)),
     ],
 )
-def test_a_step(before: int, after: int, bits: int, expected: Step) -> None:
+def test_a_step(before: int, after: int, bits: int, expected: CounterStep) -> None:
     assert step(before, after, bits=bits) == expected
 
 
 def test_widths() -> None:
     assert (NARROW, WIDE) == (32, 64)
-    assert step(WIDE_END - 1, 1) == Step(2)
+    assert step(WIDE_END - 1, 1) == CounterStep(2)
     assert (Total().of(WIDE_END - 1), Rate().of(1, 1.0)) == (WIDE_END - 1, None)
 
 

@@ -95,10 +95,10 @@ def test_figures_change_only_with_their_source() -> None:
 
 
 def test_exactly_at_a_floor_is_good() -> None:
-    assert thresholds.held(10.0, 10.0, 10.0) == Status.PASSED
-    assert thresholds.held(9.99, 10.0, 12.0) == Status.FAILED
-    assert thresholds.held(10.0, 10.0, 12.0) == Status.WARNED
-    assert thresholds.held(12.0, 10.0, 12.0) == Status.PASSED
+    assert thresholds.status_of(10.0, 10.0, 10.0) == Status.PASSED
+    assert thresholds.status_of(9.99, 10.0, 12.0) == Status.FAILED
+    assert thresholds.status_of(10.0, 10.0, 12.0) == Status.WARNED
+    assert thresholds.status_of(12.0, 10.0, 12.0) == Status.PASSED
 
 
 @pytest.mark.parametrize("metric", ["copy_gb_s", "read_gb_s", "write_gb_s"])

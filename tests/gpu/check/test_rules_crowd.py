@@ -111,9 +111,9 @@ def test_what_is_wrong_between_two_peers_is_told_and_takes_nothing_from_the_verd
 
 def test_pairs_by_whose_they_are() -> None:
     detail = wrong(("GPU-1", "GPU-2", 3, True), ("GPU-2", "GPU-3", 9, False))
-    assert wrong_pairs.of(detail, own=True) == (WrongPair("GPU-1", "GPU-2", 3),)
-    assert wrong_pairs.of(detail, own=False) == (WrongPair("GPU-2", "GPU-3", 9),)
-    assert wrong_pairs.of({}, own=True) == ()
+    assert wrong_pairs.pairs_of(detail, own=True) == (WrongPair("GPU-1", "GPU-2", 3),)
+    assert wrong_pairs.pairs_of(detail, own=False) == (WrongPair("GPU-2", "GPU-3", 9),)
+    assert wrong_pairs.pairs_of({}, own=True) == ()
 
 
 @pytest.mark.parametrize(

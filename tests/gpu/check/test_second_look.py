@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.second_look import findings_of_both, merged, to_repeat
+from provisioning.gpu.check.second_look import findings_of_both, merge_results, to_repeat
 from provisioning.gpu.check.types import Finding, Judgement, Severity, Status, TestResult
 
 
@@ -56,7 +56,7 @@ def test_a_device_with_another_fault_is_not_measured_again(severity: Severity) -
 
 
 def merge(*second: TestResult) -> Any:
-    first, last = merged([GOOD, LOW], second, ("pcie",))
+    first, last = merge_results([GOOD, LOW], second, ("pcie",))
     assert first is GOOD
     return last
 
@@ -80,7 +80,7 @@ def test_what_could_not_be_measured_again_is_open() -> None:
     assert merge().text.endswith("alone: Not reached")
     assert merge(result("address", Status.FAILED)).status == Status.SKIPPED
     optional = replace(LOW, required=False)
-    (open_,) = merged([optional], [], ("pcie",))
+    (open_,) = merge_results([optional], [], ("pcie",))
     assert open_.required, "what was low once is not passed over"
 
 

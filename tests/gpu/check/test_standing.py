@@ -9,11 +9,11 @@ import pytest
 from provisioning.gpu.check.standing import (
     MemoryState,
     before_load,
-    excused,
+    excuse_lowered_limits,
     links_up,
     memory_state,
     own_figures,
-    untested,
+    untested_findings,
 )
 from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
 
@@ -220,7 +220,7 @@ def test_lowered_limits_are_told() -> None:
 def test_tensor_cores_of_volta_are_said_to_be_untested(
     capability: tuple[int, int] | None, codes: int
 ) -> None:
-    findings = untested(capability)
+    findings = untested_findings(capability)
     assert [(f.severity, f.action) for f in findings] == [(Severity.DEGRADED, Action.INSPECT)] * codes
 
 
@@ -233,7 +233,7 @@ def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult
 @pytest.mark.parametrize("code", ["clocks_lowered", "power_lowered"])
 def test_a_figure_that_is_low_by_lowered_limits_is_a_warning(code: str) -> None:
     low = [Finding(code, Severity.DEGRADED, "low")]
-    (test,) = excused([result(Status.FAILED, Status.FAILED)], low)
+    (test,) = excuse_lowered_limits([result(Status.FAILED, Status.FAILED)], low)
     assert (test.status, test.text) == (Status.WARNED, "low; its clocks or its power limit are lowered")
     for other in (
         result(Status.FAILED, Status.FAILED, errors=1),
@@ -241,7 +241,7 @@ def test_a_figure_that_is_low_by_lowered_limits_is_a_warning(code: str) -> None:
         result(Status.PASSED, Status.FAILED),
         result(Status.HUNG, Status.FAILED),
     ):
-        assert excused([other], low) == (other,)
+        assert excuse_lowered_limits([other], low) == (other,)
     failed = result(Status.FAILED, Status.FAILED)
-    assert excused([failed], [Finding("nvlink_missing", Severity.DEGRADED, "x")]) == (failed,)
-    assert excused([failed], []) == (failed,)
+    assert excuse_lowered_limits([failed], [Finding("nvlink_missing", Severity.DEGRADED, "x")]) == (failed,)
+    assert excuse_lowered_limits([failed], []) == (failed,)

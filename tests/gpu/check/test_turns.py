@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioning.gpu.check import turns
-from provisioning.gpu.check.turns import Turn, holding, near, near_cpus, shared_link, turns_for
+from provisioning.gpu.check.turns import Turn, hold_turns, near, near_cpus, shared_link, turns_for
 
 SHARED, ALONE = Turn("measure", False), Turn("measure", True)
 
@@ -35,26 +35,26 @@ def test_nobody_measures_while_all_links_are_loaded(alone: bool, probe: str) -> 
 
 
 def test_who_does_not_get_a_turn_is_told(tmp_path: Path) -> None:
-    with holding(tmp_path, [SHARED]) as first, holding(tmp_path, [SHARED], wait_s=0) as second:
+    with hold_turns(tmp_path, [SHARED]) as first, hold_turns(tmp_path, [SHARED], wait_s=0) as second:
         assert first and second
-        with holding(tmp_path, [ALONE], wait_s=0) as third:
+        with hold_turns(tmp_path, [ALONE], wait_s=0) as third:
             assert not third
-    with holding(tmp_path, [ALONE], wait_s=0) as now:
+    with hold_turns(tmp_path, [ALONE], wait_s=0) as now:
         assert now
-        with holding(tmp_path, [SHARED], wait_s=0) as other:
+        with hold_turns(tmp_path, [SHARED], wait_s=0) as other:
             assert not other
-        with holding(tmp_path, [Turn("link-a", True)], wait_s=0) as elsewhere:
+        with hold_turns(tmp_path, [Turn("link-a", True)], wait_s=0) as elsewhere:
             assert elsewhere
-    with holding(tmp_path / "nowhere", []) as nothing:
+    with hold_turns(tmp_path / "nowhere", []) as nothing:
         assert nothing
 
 
 def test_half_of_the_turns_is_none_and_is_given_back(tmp_path: Path) -> None:
     link = Turn("link-a", True)
-    with holding(tmp_path, [link]):
-        with holding(tmp_path, [ALONE, link], wait_s=0) as got:
+    with hold_turns(tmp_path, [link]):
+        with hold_turns(tmp_path, [ALONE, link], wait_s=0) as got:
             assert not got
-        with holding(tmp_path, [ALONE], wait_s=0) as free:
+        with hold_turns(tmp_path, [ALONE], wait_s=0) as free:
             assert free
 
 

@@ -213,10 +213,10 @@ def test_a_fault_of_the_device_itself_takes_it_out(machines: list[Machine], star
 def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
     monkeypatch.setenv("NCCL_PROTO", "LL")
-    told = meeting_env.of(Meeting(1, "2001:db8::1", 29400))
+    told = meeting_env.meeting_environ(Meeting(1, "2001:db8::1", 29400))
     assert told["NCCL_NET"] == "IB" and told["NCCL_COMM_ID"] == "[2001:db8::1]:29400"
     assert told["NCCL_SOCKET_IFNAME"] == "eth1" and "NCCL_PROTO" not in told
-    assert meeting_env.of(Meeting(1, "192.0.2.1", 1, transport="socket"))["NCCL_NET"] == "Socket"
+    assert meeting_env.meeting_environ(Meeting(1, "192.0.2.1", 1, transport="socket"))["NCCL_NET"] == "Socket"
 
 
 @pytest.mark.parametrize(

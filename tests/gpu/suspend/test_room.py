@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from provisioning.drivers.local import cgroups
-from provisioning.gpu.suspend.room import SPARE_BYTES, Short, held_bytes, shortage
-from provisioning.gpu.suspend.run import GpuUse, Look
+from provisioning.gpu.suspend.room import SPARE_BYTES, Shortage, held_bytes, shortage
+from provisioning.gpu.suspend.run import GpuSnapshot, GpuUse
 
 GIB = 1 << 30
 
 
-def seen(*users: tuple[int, int | None] | None, used: int = 10 * GIB) -> Look:
+def seen(*users: tuple[int, int | None] | None, used: int = 10 * GIB) -> GpuSnapshot:
     told = None if users == (None,) else users
-    return Look({"GPU-a": GpuUse("H100", 80 * GIB, used, told)}, "580", "")  # type: ignore[arg-type]
+    return GpuSnapshot({"GPU-a": GpuUse("H100", 80 * GIB, used, told)}, "580", "")  # type: ignore[arg-type]
 
 
 def test_only_ones_own_is_counted() -> None:
@@ -35,12 +35,12 @@ def test_a_gpu_that_tells_nothing_is_not_known_to_be_free() -> None:
     ("free", "short"),
     [
         ({"workspace": 4 * GIB, "node": 90 * GIB}, None),
-        ({"workspace": 3 * GIB, "node": 90 * GIB}, Short("workspace", 3 * GIB + SPARE_BYTES, 3 * GIB)),
-        ({"workspace": 4 * GIB, "node": GIB}, Short("node", 3 * GIB + SPARE_BYTES, GIB)),
+        ({"workspace": 3 * GIB, "node": 90 * GIB}, Shortage("workspace", 3 * GIB + SPARE_BYTES, 3 * GIB)),
+        ({"workspace": 4 * GIB, "node": GIB}, Shortage("node", 3 * GIB + SPARE_BYTES, GIB)),
         ({}, None),
     ],
 )
-def test_the_tightest_counts(free: dict[str, int], short: Short | None) -> None:
+def test_the_tightest_counts(free: dict[str, int], short: Shortage | None) -> None:
     assert shortage(3 * GIB, free) == short
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from provisioning.gpu.suspend import grant, trial
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.run import GpuUse, Look, look
+from provisioning.gpu.suspend.run import GpuSnapshot, GpuUse, look
 from provisioning.gpu.suspend.subject import SIZE
 from provisioning.gpu.suspend.trial import run_trial
 from provisioning.machine_id import machine_id
@@ -101,7 +101,7 @@ def test_a_driver_that_only_says_so_is_found_out(
 def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
     users: tuple[tuple[int, int | None], ...] | None, used: int, free: bool
 ) -> None:
-    seen = Look({GPU_A: GpuUse("H100", 200 + SIZE, used, users)}, DRIVER, "")
+    seen = GpuSnapshot({GPU_A: GpuUse("H100", 200 + SIZE, used, users)}, DRIVER, "")
     assert trial._is_free(seen, GPU_A, 7, 100 + SIZE) is free
     assert not trial._is_free(None, GPU_A, 7, 100 + SIZE)
 

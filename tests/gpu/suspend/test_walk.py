@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from provisioning.gpu.suspend import walk as walking
 from provisioning.gpu.suspend.states import AFTER, Call, Goal, ProcessState, end_of, next_calls
-from provisioning.gpu.suspend.walk import CallFailed, walk
+from provisioning.gpu.suspend.walk import SuspendCallFailed, walk
 from tests.suite.choice import examples
 
 RUNNING, LOCKED, CHECKPOINTED = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
@@ -34,7 +34,7 @@ class Rules:
         before, after = AFTER[call]
         fault = self.faults.pop(0) if self.faults else ""
         if self.state(pid) is not before:
-            raise CallFailed("CUDA_ERROR_ILLEGAL_STATE")
+            raise SuspendCallFailed("CUDA_ERROR_ILLEGAL_STATE")
         if call is Call.CHECKPOINT and RUNNING in self.states.values():
             self.unsound.append(f"checkpointed {pid} while another runs")
         match fault:
@@ -45,15 +45,15 @@ class Rules:
             case "late":
                 # It happened, and the answer was lost.
                 self.states[pid] = after
-                raise CallFailed("CUDA_ERROR_UNKNOWN")
+                raise SuspendCallFailed("CUDA_ERROR_UNKNOWN")
             case "fail":
                 self.states[pid] = ProcessState.FAILED
-                raise CallFailed("CUDA_ERROR_UNKNOWN")
+                raise SuspendCallFailed("CUDA_ERROR_UNKNOWN")
             case "end":
                 del self.states[pid]
-                raise CallFailed("CUDA_ERROR_INVALID_VALUE")
+                raise SuspendCallFailed("CUDA_ERROR_INVALID_VALUE")
             case _:
-                raise CallFailed(fault)
+                raise SuspendCallFailed(fault)
         self.made.append((call, pid))
 
 
@@ -110,9 +110,9 @@ def test_what_can_reach_neither_end_is_not_left_locked() -> None:
     class Stuck(Rules):
         def make(self, call: Call, pid: int) -> None:
             if call is Call.RESTORE and pid == 1:
-                raise CallFailed("CUDA_ERROR_UNKNOWN")
+                raise SuspendCallFailed("CUDA_ERROR_UNKNOWN")
             if call is Call.CHECKPOINT and pid == 3:
-                raise CallFailed("CUDA_ERROR_OUT_OF_MEMORY")
+                raise SuspendCallFailed("CUDA_ERROR_OUT_OF_MEMORY")
             super().make(call, pid)
 
     rules = Stuck({1: RUNNING, 2: RUNNING, 3: RUNNING})

@@ -16,9 +16,9 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups, isolation
 from provisioning.drivers.local.isolation import SandboxProbe
-from provisioning.environment_builds.build import Build, Machine
+from provisioning.environment_builds.build import Build, BuildMachine
 from provisioning.environment_messages import BuildStage, EnvironmentBuild, SourceKind
-from provisioning.environments.store import Stamp, Store
+from provisioning.environments.store import EnvironmentStamp, Store
 
 PYTHON = f"3.{os.sys.version_info.minor}"  # type: ignore[attr-defined]
 
@@ -119,11 +119,13 @@ class Bench:
     """Builds in a folder of the test's own, and what they said."""
 
     store: Store
-    machine: Machine
+    machine: BuildMachine
     said: list[str] = field(default_factory=list)
     stages: list[BuildStage] = field(default_factory=list)
 
-    def build(self, source: str, *, cancelled: Callable[[], bool] = lambda: False, **changes: Any) -> Stamp:
+    def build(
+        self, source: str, *, cancelled: Callable[[], bool] = lambda: False, **changes: Any
+    ) -> EnvironmentStamp:
         """Build it. Raises `BuildError`."""
 
         def report(stage: BuildStage, done: int, total: int) -> None:
@@ -150,6 +152,6 @@ def command(source: str, **changes: Any) -> EnvironmentBuild:
     return EnvironmentBuild(**fields)
 
 
-def machine(folder: Path, *, sandbox: bool = True) -> Machine:
+def machine(folder: Path, *, sandbox: bool = True) -> BuildMachine:
     found = isolation.probe() if sandbox else SandboxProbe("", reason="None here.")
-    return Machine(found, cgroups.detect(f"test{os.getpid()}"), folder)
+    return BuildMachine(found, cgroups.detect(f"test{os.getpid()}"), folder)

@@ -228,7 +228,7 @@ def test_an_index_that_goes_in_the_middle_is_nobodys_list(
 
 def test_how_long_an_index_is_waited_for_is_the_nodes_own() -> None:
     given = {"BERTH_NODE_PACKAGE_TIMEOUT_S": "300", "BERTH_NODE_PACKAGE_RETRIES": "often"}
-    environ = index.of_this_node(given).environ()
+    environ = index.configured_index(given).environ()
     assert (environ["UV_HTTP_TIMEOUT"], environ["UV_HTTP_RETRIES"]) == ("300", "3")
 
 

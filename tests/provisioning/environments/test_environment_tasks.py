@@ -18,13 +18,13 @@ from provisioning.environment_messages import (
     EnvironmentBuilt,
     EnvironmentProgress,
 )
-from provisioning.environments.store import Stamp
+from provisioning.environments.store import EnvironmentStamp
 from provisioning.node import environment_tasks
 from provisioning.node.worker import app
 from tests.broker import Broker
 from tests.provisioning.environments.package_index import PackageFolder, command
 
-STAMP = Stamp("0" * 32, "/place", "lock", "3.12", "3.12.1", (), 7, programs=("python3",))
+STAMP = EnvironmentStamp("0" * 32, "/place", "lock", "3.12", "3.12.1", (), 7, programs=("python3",))
 
 
 class Scripted:
@@ -38,7 +38,7 @@ class Scripted:
     def __init__(self, command: Any, store: Any, machine: Any, **hooks: Any) -> None:
         self.hooks = hooks
 
-    def run(self) -> Stamp:
+    def run(self) -> EnvironmentStamp:
         type(self).begun += 1
         self.hooks["report"](BuildStage.DOWNLOADING, 1, 2)
         for line in self.lines:

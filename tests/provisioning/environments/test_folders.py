@@ -38,7 +38,7 @@ def folder(place: Path, *packages: str, python: str = "3.11", programs: tuple[st
 
 
 def names(setting: str, *never: Path) -> list[str]:
-    return folders.named({folders.VARIABLE: setting}, never=never)
+    return folders.named_folders({folders.VARIABLE: setting}, never=never)
 
 
 def test_only_what_the_setting_names_and_is_no_trap(tmp_path):
@@ -133,7 +133,7 @@ def test_a_node_answers_for_what_its_setting_names_alone(tmp_path, monkeypatch):
             ),
             EnvironmentBuild,
         )
-        return environment_tasks._build(command, environment_tasks.Progress(command))
+        return environment_tasks._build(command, environment_tasks.BuildProgress(command))
 
     refused = answer(place)
     assert refused.failure is not None and refused.failure.code == BuildFailure.NO_SUCH_FOLDER

@@ -101,7 +101,7 @@ def machines(
     else:
         more = {"sandbox": "none"}
     found = Machines(make_pool("old", **more), make_pool("new", **more))
-    monkeypatch.setattr(node, "_reading", found.reading)
+    monkeypatch.setattr(node, "_open_stream", found.reading)
     yield found
     found.end()
 

@@ -14,7 +14,7 @@ from local_support import Pool
 from provisioning.drivers.local import home_quota, project_quota
 from provisioning.drivers.local.home_quota import HomeQuotas, Record, files_of
 from provisioning.drivers.local.project_quota import Use
-from provisioning.node.measuring import Measuring
+from provisioning.node.measuring import HomeMeasurer
 from provisioning.types import LimitedResource
 
 NOTHING = Use(0, 0, 0, 0)
@@ -202,7 +202,7 @@ def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], 
     home = pool.home / "homes/a/one"
     home.mkdir(parents=True)
     pool.driver.inventory()
-    Measuring(pool.driver, lambda _: None).round(0.0)
+    HomeMeasurer(pool.driver, lambda _: None).round(0.0)
     assert pool.driver.quotas.hold("a/one").given == home.stat().st_ino
 
 
@@ -213,7 +213,7 @@ def test_where_the_file_system_has_none_nothing_changes(
     pool = make_pool(home_limit_mib=1000)
     (pool.home / "homes/a/one").mkdir(parents=True)
     (node,) = pool.driver.inventory().nodes
-    Measuring(pool.driver, lambda _: None).round(0.0)
+    HomeMeasurer(pool.driver, lambda _: None).round(0.0)
     assert node.facts["home_hold"] == "measured" and LimitedResource.DISK in node.limited
     assert [path.name for path in pool.driver.quotas.folder.iterdir()] == [".limit"], "no home has a number"
 
@@ -231,7 +231,7 @@ def test_a_kernel_that_fails_is_asked_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(project_quota, "limit", broken)
-        measuring = Measuring(pool.driver, lambda found: told.extend(each.home for each in found))
+        measuring = HomeMeasurer(pool.driver, lambda found: told.extend(each.home for each in found))
         measuring.round(0.0)
     assert told == ["a/one"], "they are measured all the same"
     assert "homes are not held by quotas" in caplog.text

@@ -23,7 +23,7 @@ from provisioning.drivers.local.share_guard import Holder, Shares
 from provisioning.errors import NoCapacity
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.shares import Rank
-from provisioning.node.guarding import Guard, Sender
+from provisioning.node.guarding import Guard, ShareNoteSender
 from provisioning.share_messages import PROVIDES_SHARES, ShareNote, ShareNotes, ShareStep
 from provisioning.types import (
     AcceleratorRequest,
@@ -319,7 +319,7 @@ def test_what_is_told(pool: Pool) -> None:
             sent.append((name, kwargs, queue))
 
     note = ShareNote("id", 3, GPU, "killed", 5, 4, "python3")
-    Sender(App(), pool_slug="lab", node="gpu-01")([note])  # type: ignore[arg-type]
+    ShareNoteSender(App(), pool_slug="lab", node="gpu-01")([note])  # type: ignore[arg-type]
     ((name, kwargs, queue),) = sent
     assert (name, queue) == ("control.apply_share_notes", "control")
     assert messages.load(kwargs["found"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))

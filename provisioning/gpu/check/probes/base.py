@@ -30,8 +30,10 @@ def unreachable(device: Device) -> tuple[str, str] | None:
     handles = [device.call("cuDeviceGet", ordinal) for ordinal in range(device.count)]
     for pair in permutations(handles, 2):
         if not device.call("cuDeviceCanAccessPeer", *pair):
-            here, there = (f"GPU-{uuid_text(device.call('cuDeviceGetUuid', each).bytes)}" for each in pair)
-            return here, there
+            first, second = (
+                f"GPU-{uuid_text(device.call('cuDeviceGetUuid', handle).bytes)}" for handle in pair
+            )
+            return first, second
     return None
 
 
@@ -119,7 +121,7 @@ class Tally:
         self.samples: list[dict[str, str]] = []
         self.sms: Counter[int] = Counter()
 
-    def take(self, log: ErrorLog, what: str, sm_of: Callable[[int], int] | None = None) -> None:
+    def take(self, log: ErrorLog, name: str, sm_of: Callable[[int], int] | None = None) -> None:
         """Add a log. `sm_of` returns the SM that computed the word at an index, if recorded."""
         if not log.count:
             return
@@ -131,14 +133,14 @@ class Tally:
         for i in range(min(log.kept, 16)):
             if len(self.samples) < 16:
                 got, want = f"{log.got[i]:016x}", f"{log.want[i]:016x}"
-                self.samples.append({"in": what, "index": str(log.index[i]), "got": got, "want": want})
+                self.samples.append({"in": name, "index": str(log.index[i]), "got": got, "want": want})
 
-    def add(self, count: int, index: int, what: str, got: str, want: str) -> None:
+    def add(self, count: int, index: int, name: str, got: str, want: str) -> None:
         """Add errors found on the host."""
         self.errors += count
         self.first = index if self.first is None else min(self.first, index)
         if len(self.samples) < 16:
-            self.samples.append({"in": what, "index": str(index), "got": got, "want": want})
+            self.samples.append({"in": name, "index": str(index), "got": got, "want": want})
 
     def join(self, other: Tally) -> None:
         """Add the errors of another tally."""
@@ -153,12 +155,14 @@ class Tally:
         """Return details for the report. Patterns are the check's own, so they are not confidential."""
         if not self.errors:
             return {}
-        found = {
+        details = {
             "first_index": str(self.first),
             "wrong_bits": f"{self.bits:016x}",
             "mismatches": self.samples,
         }
-        return found | ({"sms": {str(sm): count for sm, count in self.sms.most_common()}} if self.sms else {})
+        return details | (
+            {"sms": {str(sm): count for sm, count in self.sms.most_common()}} if self.sms else {}
+        )
 
 
 def rate_of(name: str, values: list[float]) -> dict[str, float]:

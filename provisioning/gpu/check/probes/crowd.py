@@ -56,16 +56,16 @@ def all_pairs(bench: Bench) -> Outcome:
         raise Skip(f"There is no peer access from {ends[0]} to {ends[1]}.")
     # The total sent per device equals one buffer of the other link test.
     size = bench.sizes.copy_bytes // 2 // (device.count - 1) // 256 * 256
-    with ExitStack() as held:
-        devices = [device, *(_peer(bench, held, ordinal) for ordinal in range(1, device.count))]
-        for here, there in permutations(devices, 2):
-            _give_access(bench, here, there)
+    with ExitStack() as stack:
+        devices = [device, *(_peer(bench, stack, ordinal) for ordinal in range(1, device.count))]
+        for source, target in permutations(devices, 2):
+            _give_access(bench, source, target)
         pairs = [
-            _pair(bench, held, here, there, size, number)
-            for number, (here, there) in enumerate(permutations(devices, 2))
+            _pair(bench, stack, source, target, size, number)
+            for number, (source, target) in enumerate(permutations(devices, 2))
         ]
         begun = device.call("cuEventCreate", 0)
-        held.callback(_end, bench, device, "cuEventDestroy", begun)
+        stack.callback(_release_handle, bench, device, "cuEventDestroy", begun)
         rates: dict[str, list[float]] = {}
         try:
             _rounds(bench, pairs, begun, size, rates)
@@ -84,7 +84,7 @@ def _rounds(
     measured = gave_up = 0
     while measured < WARM + TIMES:
         for pair in pairs:
-            with _at(bench, pair.target):
+            with _context_of(bench, pair.target):
                 pair.target.clear(pair.arrival, size)
                 pair.target.sync()
         took: dict[str, float] = {}
@@ -128,7 +128,7 @@ def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]
 
 
 @contextmanager
-def _at(bench: Bench, device: Device | None) -> Iterator[None]:
+def _context_of(bench: Bench, device: Device | None) -> Iterator[None]:
     """Make calls in the block for `device` (None: a peer being opened).
 
     Failures of a peer raise `Skip`, since they say nothing about the checked device.
@@ -146,11 +146,11 @@ def _at(bench: Bench, device: Device | None) -> Iterator[None]:
         bench.device.use()
 
 
-def _peer(bench: Bench, held: ExitStack, ordinal: int) -> Device:
-    with _at(bench, None):
+def _peer(bench: Bench, stack: ExitStack, ordinal: int) -> Device:
+    with _context_of(bench, None):
         peer = bench.device.another(ordinal)
-    held.callback(_close, bench, peer)
-    with _at(bench, peer):
+    stack.callback(_close, bench, peer)
+    with _context_of(bench, peer):
         peer.load(("memory",))
     return peer
 
@@ -160,48 +160,48 @@ def _close(bench: Bench, peer: Device) -> None:
     bench.device.use()
 
 
-def _end(bench: Bench, device: Device, function: str, what: Any) -> None:
+def _release_handle(bench: Bench, device: Device, function: str, handle: Any) -> None:
     """Release something; errors are ignored, since the original failure is reported."""
     with suppress(CudaError):
         device.use()
-        device.call(function, what)
+        device.call(function, handle)
     bench.device.use()
 
 
-def _give_access(bench: Bench, here: Device, there: Device) -> None:
-    with _at(bench, here):
+def _give_access(bench: Bench, source: Device, target: Device) -> None:
+    with _context_of(bench, source):
         try:
-            here.call("cuCtxEnablePeerAccess", there.context, 0)
+            source.call("cuCtxEnablePeerAccess", target.context, 0)
         except CudaError as error:
             if error.name != ALREADY:
                 raise
 
 
-def _pair(bench: Bench, held: ExitStack, source: Device, target: Device, size: int, number: int) -> Pair:
-    """Create memory, stream and events of a pair; `held` releases them in reverse order."""
+def _pair(bench: Bench, stack: ExitStack, source: Device, target: Device, size: int, number: int) -> Pair:
+    """Create memory, stream and events of a pair; `stack` releases them in reverse order."""
     seed = bench.seed ^ (number + 1 << 48)
-    with _at(bench, target):
+    with _context_of(bench, target):
         arrival = target.alloc(size)
-    held.callback(_free, bench, target, arrival)
-    with _at(bench, source):
+    stack.callback(_free_memory, bench, target, arrival)
+    with _context_of(bench, source):
         origin = source.alloc(size)
-    held.callback(_free, bench, source, origin)
-    with _at(bench, source):
+    stack.callback(_free_memory, bench, source, origin)
+    with _context_of(bench, source):
         events = []
         for _ in range(2):
             events.append(source.call("cuEventCreate", 0))
-            held.callback(_end, bench, source, "cuEventDestroy", events[-1])
-    with _at(bench, source):
+            stack.callback(_release_handle, bench, source, "cuEventDestroy", events[-1])
+    with _context_of(bench, source):
         stream = source.call("cuStreamCreate", 0)
-    held.callback(_end, bench, source, "cuStreamDestroy", stream)
-    held.callback(_end, bench, source, "cuStreamSynchronize", stream)
-    with _at(bench, source):
+    stack.callback(_release_handle, bench, source, "cuStreamDestroy", stream)
+    stack.callback(_release_handle, bench, source, "cuStreamSynchronize", stream)
+    with _context_of(bench, source):
         source.launch("memory", "fill_mix", p(origin), u64(size // 8), u64(0), u64(seed), u64(0))
         source.sync()
     return Pair(source, target, seed, origin, arrival, stream, *events)
 
 
-def _free(bench: Bench, device: Device, address: int) -> None:
+def _free_memory(bench: Bench, device: Device, address: int) -> None:
     with suppress(CudaError):
         device.use()
         device.free(address)
@@ -215,7 +215,7 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
     def work() -> None:
         device.call("cuEventRecord", begun, device.stream)
         for pair in pairs:
-            with _at(bench, pair.source):
+            with _context_of(bench, pair.source):
                 # All copies wait for the gate, so none starts before everything is queued.
                 device.call("cuStreamWaitEvent", pair.stream, begun, 0)
                 device.call("cuEventRecord", pair.begun, pair.stream)
@@ -230,8 +230,8 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
     rates = {"all": size * len(pairs) / device.timed(work) / 1e6}
     for source in {pair.source.uuid: pair.source for pair in pairs}.values():
         mine = [pair for pair in pairs if pair.source is source]
-        with _at(bench, source):
-            took = max(float(source.call("cuEventElapsedTime", mine[0].begun, each.done)) for each in mine)
+        with _context_of(bench, source):
+            took = max(float(source.call("cuEventElapsedTime", mine[0].begun, pair.done)) for pair in mine)
         rates[source.uuid] = size * len(mine) / took / 1e6
     return rates
 
@@ -239,7 +239,7 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
 def _verify(bench: Bench, pair: Pair, size: int) -> None:
     """Verify on the target itself; copying back would be another transfer."""
     target = pair.target
-    with _at(bench, target):
+    with _context_of(bench, target):
         log = target.fresh_log()
         words, seed = u64(size // 8), u64(pair.seed)
         target.launch("memory", "check_mix", p(pair.arrival), words, u64(0), seed, u64(0), log)

@@ -31,9 +31,9 @@ def residue(bench: Bench) -> Outcome:
             device.clear(out, 8)
             for chunk in chunks:
                 device.launch("scrub", kernel, p(chunk.address), u64(chunk.words), p(out))
-            found = u64(0)
-            device.read(found, out)
-            return int(found.value)
+            counter = u64(0)
+            device.read(counter, out)
+            return int(counter.value)
 
         dirty = total_of("count_nonzero")
         bench.beat(1, 3)
@@ -146,14 +146,14 @@ def modulo20(bench: Bench) -> Outcome:
 
 def bit_fade(bench: Bench) -> Outcome:
     """Check that words left alone for a while are unchanged; then their complement."""
-    rest = bench.seconds(60.0)
+    wait_s = bench.seconds(60.0)
 
     def steps(run: _Run) -> list[Callable[[], None]]:
         def one(flip: int) -> Callable[[], None]:
             def step() -> None:
                 run.fill("fill_mix", bench.seed, flip)
                 bench.device.sync()
-                end = time.monotonic() + rest
+                end = time.monotonic() + wait_s
                 while (left := end - time.monotonic()) > 0:
                     time.sleep(min(1.0, left))
                     bench.beat(0, 2)
@@ -189,17 +189,17 @@ def canary(bench: Bench) -> Outcome:
             device.launch("memory", "flip_bit", p(memory), u64(index), u64(bit), grid=(1, 1), threads=1)
             log = device.fresh_log()
             device.launch("memory", check, p(memory), u64(words), u64(0), *map(u64, check_args), log)
-            found = device.log()
-            if (found.count, found.first, found.bits) != (1, index, 1 << bit):
+            errors = device.log()
+            if (errors.count, errors.first, errors.bits) != (1, index, 1 << bit):
                 missed.append(check)
         device.clear(memory, words * 8)
         device.clear(other, words * 8)
         device.launch("memory", "flip_bit", p(memory), u64(index), u64(bit), grid=(1, 1), threads=1)
         log = device.fresh_log()
         device.launch("memory", "compare_words", p(memory), p(other), u64(words * 2), log)
-        found = device.log()
+        errors = device.log()
         half = index * 2 + bit // 32
-        if (found.count, found.first, found.bits) != (1, half, 1 << bit % 32):
+        if (errors.count, errors.first, errors.bits) != (1, half, 1 << bit % 32):
             missed.append("compare_words")
         for kernel, want in (("count_nonzero", 1), ("or_reduce", 1 << bit)):
             device.clear(out, 8)

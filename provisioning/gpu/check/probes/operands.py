@@ -64,10 +64,10 @@ def rounds_of(dtype: str, step: int, deepest: int) -> tuple[Round, ...]:
     A sum of one term is always exact if one of its factors is a power of two.
     """
     exact = _EXACT.get(dtype, _EXACT_FP32)
-    found = []
+    rounds = []
     for a_bits, b_bits in _BITS[dtype]:
         fits = max(1, exact // (largest(a_bits) * largest(b_bits)))
         terms = min(2 ** (fits.bit_length() - 1), deepest)
         depth = max(step, terms)
-        found.append(Round(a_bits, b_bits, depth, depth // terms))
-    return tuple(found)
+        rounds.append(Round(a_bits, b_bits, depth, depth // terms))
+    return tuple(rounds)

@@ -47,9 +47,9 @@ class _Aside:
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._go, name="two-nodes", daemon=True).start()
+        threading.Thread(target=self._run_calls, name="two-nodes", daemon=True).start()
 
-    def _go(self) -> None:
+    def _run_calls(self) -> None:
         while True:
             work = self._work.get()
             try:
@@ -76,8 +76,8 @@ class _Aside:
             if look is not None:
                 # A broken connection may have left an invalid sum.
                 look()
-            found: T = value
-            return found
+            result: T = value
+            return result
         raise _Silent
 
 
@@ -112,14 +112,14 @@ def two_nodes(bench: Bench) -> Outcome:
     meet_s, silent_s = float(bench.params["meet_s"]), float(bench.params["silent_s"])
     aside = _Aside()
     try:
-        its, comm = aside.call(lambda: _meet(bench, meet_s), meet_s)
+        group, comm = aside.call(lambda: _connect(bench, meet_s), meet_s)
     except _Silent:
-        raise Skip(f"{partner} did not come to {_place(bench)} within {meet_s:.0f} s.") from None
+        raise Skip(f"{partner} did not come to {_meeting_address(bench)} within {meet_s:.0f} s.") from None
     except nccl.NcclError as error:
-        raise Skip(f"No connection with {partner} at {_place(bench)}: {error}.") from error
+        raise Skip(f"No connection with {partner} at {_meeting_address(bench)}: {error}.") from error
     bench.beat(0, ROUNDS)
     try:
-        return _measured(bench, its, comm, _Watched(aside, lambda: its.check(comm), silent_s))
+        return _run_sums(bench, group, comm, _Watched(aside, lambda: group.check(comm), silent_s))
     except _Silent:
         raise Skip(f"{partner} fell silent: no sum was complete within {silent_s:.0f} s.") from None
     except nccl.NcclError as error:
@@ -130,11 +130,11 @@ def two_nodes(bench: Bench) -> Outcome:
         raise Skip(f"A sum with {partner} broke off: {error}.") from error
 
 
-def _place(bench: Bench) -> str:
+def _meeting_address(bench: Bench) -> str:
     return f"{bench.params['address']}, port {bench.params['port']}"
 
 
-def _meet(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
+def _connect(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
     """Connect to the other node. Rank 1 retries until rank 0 listens."""
     library, device = bench.nccl(), bench.device
     if library is None:
@@ -144,15 +144,15 @@ def _meet(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
     until = time.monotonic() + seconds
     while True:
         try:
-            found = nccl.Nccl(library)
-            return found, found.rank(RANKS, rank, found.unique_id())
+            group = nccl.Nccl(library)
+            return group, group.rank(RANKS, rank, group.unique_id())
         except nccl.NcclError:
             if rank == 0 or time.monotonic() >= until:
                 raise
             time.sleep(1.0)
 
 
-def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outcome:
+def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _Watched) -> Outcome:
     device, rank, tally = bench.device, int(bench.params["rank"]), Tally()
     size = min(BYTES, bench.sizes.copy_bytes)
     words = size // 8
@@ -160,7 +160,7 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
     source, target = device.alloc(size), device.alloc(size)
 
     def total() -> None:
-        its.all_reduce(comm, source, target, words, "uint64", int(device.stream))
+        group.all_reduce(comm, source, target, words, "uint64", int(device.stream))
 
     def give(of: int | None) -> None:
         """Fill the buffers: only rank `of` contributes words; None: both do, and they add up."""
@@ -172,19 +172,19 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
         else:
             device.clear(source, size)
 
-    def compare(of: int | None, what: str) -> None:
+    def compare(of: int | None, label: str) -> None:
         log = device.fresh_log()
         if of is None:
             device.launch("memory", "check_word", p(target), u64(words), u64(0), u64(ONES), log)
         else:
             device.launch("memory", "check_mix", p(target), u64(words), u64(0), u64(SEED + of), u64(0), log)
-        tally.take(device.log(), what)
+        tally.take(device.log(), label)
 
-    def one_sum(of: int | None, what: str) -> None:
+    def one_sum(of: int | None, label: str) -> None:
         give(of)
         device.clear(target, size)
         total()
-        compare(of, what)
+        compare(of, label)
 
     def batch() -> float:
         begun = time.perf_counter()
@@ -194,8 +194,8 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
         # With two ranks, 2 (n - 1) / n is one, so each direction of the link carries the data once.
         return size * IN_A_BATCH / (time.perf_counter() - begun) / 1e9
 
-    for done, (of, what) in enumerate(((0, "words of rank 0"), (1, "words of rank 1"), (None, "the sum"))):
-        aside.call(lambda of=of, what=what: one_sum(of, what))  # type: ignore[misc]
+    for done, (of, label) in enumerate(((0, "words of rank 0"), (1, "words of rank 1"), (None, "the sum"))):
+        aside.call(lambda of=of, label=label: one_sum(of, label))  # type: ignore[misc]
         bench.beat(done + 1, ROUNDS)
     aside.call(batch)
     values = []
@@ -203,14 +203,14 @@ def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outco
         values.append(aside.call(batch))
         bench.beat(5 + done, ROUNDS)
     aside.call(lambda: compare(None, "sums one after another"))
-    aside.leave(lambda: its.close(comm))
+    aside.leave(lambda: group.close(comm))
     return Outcome(
         errors=tally.errors,
         measures={**rate_of("between_nodes_gb_s", values), "buffer_mib": size / MIB},
         detail={
             **tally.detail(),
             "transport": str(bench.params["transport"]),
-            "nccl": its.version,
+            "nccl": group.version,
             "rank": str(rank),
         },
     )
