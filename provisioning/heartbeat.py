@@ -49,7 +49,7 @@ class Heartbeat:
         try:
             self._client.hset(key_of(self._name), self._name, value)
         except (redis.RedisError, OSError) as error:
-            log.warning("no pulse: %s", error)
+            log.warning("could not send heartbeat: %s", error)
 
     def withdraw(self) -> None:
         """Delete the heartbeat, because this process ends on purpose."""
@@ -57,7 +57,7 @@ class Heartbeat:
             self._client.hdel(key_of(self._name), self._name)
             self._client.close()
         except (redis.RedisError, OSError) as error:
-            log.debug("the pulse was not taken away: %s", error)
+            log.debug("could not remove heartbeat: %s", error)
 
 
 class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -32,7 +32,7 @@ OUTBOXES_FRESH_S = 2.0
 
 
 def _log_undecodable(queue: str, error: envelopes.Undecodable) -> None:
-    log.warning("a message in queue %s was dropped, because it cannot be decoded: %s", queue, error)
+    log.warning("dropped undecodable message from queue %s: %s", queue, error)
 
 
 class QoS(redis.QoS):

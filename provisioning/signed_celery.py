@@ -174,7 +174,7 @@ class Gate:
             self._keys = self.identity.keys()
             self._read_at = time.monotonic()
         except Exception as error:
-            log.error("the keys of those who send messages cannot be read: %s", error)
+            log.error("cannot read keys of message senders: %s", error)
 
     def note(self, app: Celery, refused: MessageRefused, task: str, *, queue: str) -> None:
         """Count a rejection; log and report it once a minute per verified sender, reason and queue.
@@ -210,7 +210,7 @@ class Gate:
         try:
             app.send_task(REFUSED_TASK, kwargs={"report": asdict(report)}, queue=CONTROL_QUEUE, expires=3600)
         except Exception as error:
-            log.warning("dropped messages were not reported: %s", error)
+            log.warning("could not report dropped messages: %s", error)
 
 
 def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any) -> Callable[..., Any]:

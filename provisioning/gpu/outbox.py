@@ -42,7 +42,7 @@ class Outbox(Generic[T]):
             self._waiting.append(batch)
             if len(self._waiting) > self._limit:
                 self._waiting.popleft()
-                log.warning("%s were dropped: too many wait", self._content)
+                log.warning("dropped %s: too many are waiting", self._content)
             self._ready.notify()
 
     def flush(self) -> bool:
@@ -56,7 +56,7 @@ class Outbox(Generic[T]):
                 self._sink(batch)
             except Exception as error:
                 if not self._failed:
-                    log.warning("%s cannot be handed on (%s); they are kept", self._content, error)
+                    log.warning("could not send %s (%s); keeping them", self._content, error)
                 self._failed = True
                 return False
             self._failed = False

@@ -185,7 +185,7 @@ class Sampler:
                     log.info("no GPU sampling: %s", problem.message)
                     return
                 except Exception:
-                    log.exception("sampling failed; it goes on with the next second")
+                    log.exception("sampling failed, will retry in the next second")
                 # Keep to the interval; if a round took too long, skip to the next.
                 left_s = self.interval_s - self._clock() % self.interval_s
                 end.wait(min(float(self.interval_s), max(0.01, left_s)))

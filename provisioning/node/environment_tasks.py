@@ -93,7 +93,7 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
 def begin(command: EnvironmentBuild) -> threading.Thread | None:
     """Start a build in a new thread; return None if the command has expired."""
     if time.time() > command.expires_at:
-        log.info("build %s came too late and was not begun", command.build)
+        log.info("skipped build %s: the command arrived too late", command.build)
         return None
     thread = threading.Thread(target=_run, args=(command,), name="environment-build", daemon=True)
     thread.start()
@@ -119,9 +119,9 @@ def _run(command: EnvironmentBuild) -> None:
             if mine:
                 _watch(command)
             else:
-                log.info("build %s is not begun: it goes on, or was done", command.build)
+                log.info("skipped build %s: already running or done", command.build)
     except Exception:
-        log.exception("build %s could not be begun", command.build)
+        log.exception("could not begin build %s", command.build)
         _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen_error().failure))
 
 
@@ -167,7 +167,7 @@ def _build(command: EnvironmentBuild, progress: BuildProgress) -> EnvironmentBui
         problem = error
         progress.write(f"{error.code.value}: {error.message}")
     except Exception as error:
-        log.exception("unforeseen error in a build")
+        log.exception("unexpected error in a build")
         problem = _unforeseen_error(type(error).__name__)
     return EnvironmentBuilt(
         command.build, command.lease, failure=problem.failure, failed_line=problem.failed_line
@@ -268,7 +268,7 @@ class BuildProgress:
                 expires=300,
             )
         except Exception as error:
-            log.debug("progress was not sent: %s", error)
+            log.debug("could not send progress: %s", error)
             return False
         return True
 
@@ -285,7 +285,7 @@ def _answer(answer: EnvironmentBuilt) -> None:
             problem = error
         else:
             return
-    log.error("the result of build %s was not sent: %s", answer.build, problem)
+    log.error("could not send result of build %s: %s", answer.build, problem)
 
 
 def _remove(digest: str) -> None:
@@ -296,9 +296,9 @@ def _remove(digest: str) -> None:
                 if mine:
                     driver.environments.prune_cache()
         else:
-            log.info("environment %s is in use and stays", digest)
+            log.info("kept environment %s: in use", digest)
     except Exception:
-        log.exception("environment %s could not be removed", digest)
+        log.exception("could not remove environment %s", digest)
 
 
 def sweep() -> None:
@@ -310,7 +310,7 @@ def sweep() -> None:
                 if mine:
                     environments.sweep()
     except Exception as error:
-        log.warning("what builds have left was not swept: %s", error)
+        log.warning("could not remove leftovers of builds: %s", error)
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

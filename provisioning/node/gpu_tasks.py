@@ -83,7 +83,7 @@ def gpu_reset(command: dict[str, Any]) -> None:
 def begin(command: CheckCommand) -> threading.Thread | None:
     """Start a run in a new thread, or run it here if it is simulated and answers promptly."""
     if time.time() > command.expires_at:
-        log.info("%s of %s came too late and was not begun", command.kind, command.uuid)
+        log.info("skipped %s of %s: the command arrived too late", command.kind, command.uuid)
         return None
     try:
         driver = driver_for(command.pool)
@@ -211,7 +211,7 @@ class _ProgressSender:
                 expires=60,
             )
         except Exception as error:
-            log.debug("progress was not sent: %s", error)
+            log.debug("could not send progress: %s", error)
 
 
 def _answer(command: CheckCommand, **outcome: Any) -> None:
@@ -231,7 +231,7 @@ def _answer(command: CheckCommand, **outcome: Any) -> None:
                 raise
         else:
             return
-    log.error("the result of the %s of %s was not sent: %s", command.kind, command.uuid, problem)
+    log.error("could not send result of the %s of %s: %s", command.kind, command.uuid, problem)
 
 
 def _may_wait() -> bool:
@@ -262,7 +262,7 @@ def _device(command: CheckCommand) -> Iterator[bool]:
             file.write(command.lease)
             file.flush()
         else:
-            log.info("%s of %s is not begun: another one goes on, or it was done", command.kind, command.uuid)
+            log.info("skipped %s of %s: another one is running, or it was done", command.kind, command.uuid)
         # The kernel releases the lock when the file is closed or the process dies.
         yield proceed
 

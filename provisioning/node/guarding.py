@@ -79,7 +79,7 @@ class Guard(threading.Thread):
                 notes = self.round(time.monotonic())
             except Exception as error:
                 # Unreadable values are retried in the next second.
-                log.warning("shared GPUs were not looked at: %s", error)
+                log.warning("could not check shared GPUs: %s", error)
                 continue
             for first in range(0, len(notes), MAX_NOTES):
                 self._outbox.put(notes[first : first + MAX_NOTES])

@@ -45,7 +45,7 @@ def send(app: Celery) -> None:
             "control.node_hello", kwargs={"hello": asdict(hello())}, queue=CONTROL_QUEUE, expires=EXPIRES_S
         )
     except Exception as error:
-        log.warning("no sign of life: %s", error)
+        log.warning("could not send node heartbeat: %s", error)
 
 
 class HelloStep(bootsteps.StartStopStep):  # type: ignore[misc]

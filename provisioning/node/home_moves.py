@@ -200,7 +200,7 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while data := answer.read1(PIECE):
             yield data
     except (OSError, http.client.HTTPException) as error:
-        log.info("a part of a home was cut off: %s", error)
+        log.info("transfer of a part of a home was cut off: %s", error)
 
 
 def _connect(

@@ -31,7 +31,7 @@ def control_keys() -> Keys:
         text = os.environ.get("BERTH_CONTROL_PUBLIC_KEY") or path.read_text()
         return {CONTROL: signing.public_keys(text)}
     except (OSError, ValueError) as error:
-        log.error("without the control plane's public key every command is refused: %s", error)
+        log.error("control plane's public key missing, rejecting every command: %s", error)
         return {}
 
 

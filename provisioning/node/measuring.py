@@ -59,7 +59,7 @@ class HomeMeasurer(threading.Thread):
                 self.round()
             except Exception as error:
                 # Failures of disk or broker are retried in the next round.
-                log.warning("homes were not measured: %s", error)
+                log.warning("could not measure homes: %s", error)
 
     def stop(self, *, timeout_s: float) -> None:
         self._end.set()
@@ -90,7 +90,7 @@ class HomeMeasurer(threading.Thread):
                     steps = home_usage.measure(homes, name, unnamed.get(name), most_files)
                     usage = replace(self._run_with_pauses(steps), disk_low=disk_low)
                 except OSError as error:
-                    log.debug("the home %s was not measured: %s", name, error)
+                    log.debug("could not measure home %s: %s", name, error)
                     continue
                 self._seen[name] = usage
                 wait_s = 0.0
@@ -111,7 +111,7 @@ class HomeMeasurer(threading.Thread):
         except InterruptedError:
             raise
         except OSError as error:
-            log.warning("homes are not held by quotas: %s", error)
+            log.warning("no quotas for homes: %s", error)
 
     def _run_with_pauses(self, steps: Generator[None, None, T]) -> T:
         """Run the steps and return their result, pausing regularly."""

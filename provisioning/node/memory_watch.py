@@ -58,7 +58,7 @@ class MemoryWatch(threading.Thread):
                 self.round()
             except Exception as error:
                 # Failures of disk or broker are retried in the next round.
-                log.warning("programs ended for lack of memory were not reported: %s", error)
+                log.warning("could not report out-of-memory kills: %s", error)
 
     def stop(self, *, timeout_s: float) -> None:
         self._end.set()

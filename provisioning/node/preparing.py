@@ -40,7 +40,7 @@ def now(pool: PoolConfig) -> None:
     try:
         driver_for(pool).warm_up(owner=WORKER_PID)
     except Exception as error:
-        log.warning("preparing starts of pool %s failed: %s", pool.slug, error)
+        log.warning("could not prepare starts of pool %s: %s", pool.slug, error)
 
 
 def soon(pool: PoolConfig) -> None:

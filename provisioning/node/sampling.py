@@ -89,7 +89,7 @@ class LiveSamplePublisher:
                 pipe.expire(key, LIVE_TTL_S)
                 pipe.execute()
         except (redis.RedisError, OSError) as error:
-            log.debug("live samples were not shown: %s", error)
+            log.debug("could not publish live samples: %s", error)
             return
         self._shown = {uuid: sample.at_s for uuid, sample in fresh.items()} | {
             uuid: at_s for uuid, at_s in self._shown.items() if uuid not in fresh
@@ -99,7 +99,7 @@ class LiveSamplePublisher:
         try:
             self._client.close()
         except (redis.RedisError, OSError) as error:
-            log.debug("the connection for live samples did not close: %s", error)
+            log.debug("could not close the connection for live samples: %s", error)
 
 
 class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -153,7 +153,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 def _close_nvml(**_: object) -> None:
     """Close NVML before forking a pool process: a GPU that it holds open could not be reset."""
     if not forks.prepare():
-        log.warning("a pool process is started while NVML is open: the NVIDIA driver does not answer")
+        log.warning("starting a pool process while NVML is open, since the NVIDIA driver does not answer")
 
 
 def install(app: Celery) -> None:

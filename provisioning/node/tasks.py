@@ -219,7 +219,7 @@ def _call(command: Command) -> Observation:
 def failure_of(error: Exception) -> Failure:
     """Return the public form of an error; its detail, and any unexpected error, is logged."""
     if not isinstance(error, ProvisioningError):
-        log.exception("unforeseen error in a driver")
+        log.exception("unexpected error in a driver")
         error = BackendUnavailable(
             f"The node met an unforeseen error ({type(error).__name__}). "
             f"Ask your operator to look at the log of the node worker on {os.uname().nodename}."

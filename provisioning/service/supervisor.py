@@ -195,7 +195,7 @@ class Supervisor:
             return service.program.answers(service.started_at)
         except Exception:
             # A failed probe is no answer; it is repeated.
-            log.exception("the probe of %s failed", service.program.name)
+            log.exception("probe of %s failed", service.program.name)
             return False
 
     def _repair(self, service: Service) -> str:
@@ -233,7 +233,7 @@ class Supervisor:
                 try:
                     await asyncio.to_thread(logfiles.rotate, self._log_path(name))
                 except OSError as error:
-                    log.warning("the log of %s was not rotated: %s", name, error)
+                    log.warning("could not rotate log of %s: %s", name, error)
 
     def last_words(self, name: str, *, since: int = 0) -> str:
         """Return the most relevant of the last lines of a service's log, without secrets."""
@@ -286,7 +286,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        log.debug("group %s holds only ended processes", process.pid)
+        log.debug("group %s has only ended processes", process.pid)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -326,4 +326,4 @@ def write_state(path: Path, state: dict[str, object]) -> None:
     try:
         write_file(path, json.dumps(state, indent=1) + "\n")
     except OSError as error:
-        log.warning("the state was not written: %s", error)
+        log.warning("could not write state: %s", error)

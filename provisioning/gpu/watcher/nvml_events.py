@@ -42,7 +42,7 @@ def _register(driver: Nvml, index: int, events: XidEvents, slots: dict[int | Non
             slots[identity(device.handle)] = slot_of(bus)
             events.register(device)
     except NvmlProblem as problem:
-        log.info("GPU %d tells no XIDs by NVML: %s", index, problem)
+        log.info("GPU %d does not report XIDs through NVML: %s", index, problem)
 
 
 def _next(events: XidEvents, slots: dict[int | None, str]) -> XidReport | None:
@@ -53,7 +53,7 @@ def _next(events: XidEvents, slots: dict[int | None, str]) -> XidReport | None:
     slot = slots.get(device)
     if slot is None:
         # The kernel's log has its address.
-        log.warning("XID %d of a GPU that nobody knows", xid)
+        log.warning("XID %d of an unknown GPU", xid)
         return None
     return XidReport(slot, xid)
 

@@ -109,7 +109,7 @@ class Watcher:
             except NvmlProblem as problem:
                 self._log_once("nvml", f"NVML tells no XIDs: {problem.sentence}")
             except Exception:
-                log.exception("watching NVML for XIDs failed; it is tried again")
+                log.exception("watching NVML for XIDs failed, will retry")
             self._end.wait(RETRY_S)
 
     def _log_once(self, source: str, text: str) -> None:
