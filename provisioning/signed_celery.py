@@ -192,8 +192,8 @@ class Gate:
         self._reported_at[key] = now
         count = self._unreported.pop(key)
         log.warning(
-            "%d messages dropped from queue %s (%s). Last: %s, sender %s, %.0f s off. "
-            "%d since this worker began",
+            "dropped %d messages from queue %s (%s). Last: %s, sender %s, %.0f s off. "
+            "%d since this worker started",
             *(
                 count,
                 _shortened(queue),
