@@ -92,20 +92,20 @@ def load(folder: NodeFolder) -> Membership:
             f"{folder.state} cannot be read ({error.strerror}).", "Run this as the user who joined it."
         ) from error
     try:
-        found = msgspec.json.decode(text, type=Membership)
+        identity = msgspec.json.decode(text, type=Membership)
     except msgspec.MsgspecError as error:
         raise Problem(
             f"{folder.state} is damaged ({error}).",
             "Revoke and remove the machine on its pool's page, run `berth node leave --forget`, join again.",
         ) from error
     try:
-        _write_copies(folder, found)
+        _write_copies(folder, identity)
     except OSError as error:
         raise Problem(
             f"{error.filename or folder.state.parent} cannot be written ({error.strerror}).",
             "Run this as the user who joined it, or free some space.",
         ) from error
-    return found
+    return identity
 
 
 def forget(folder: NodeFolder) -> None:

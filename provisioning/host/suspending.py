@@ -84,8 +84,8 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
     if refusal:
         raise Problem(_not_granted(refusal, trial))
     where = f"{trial.model}, {trial.uuid}" + (f" and back on {trial.onto}" if trial.onto else "")
-    words = f"Suspended in {trial.suspend_ms} ms and restored in {trial.resume_ms} ms on {where}."
-    return Done(words, asdict(trial))
+    message = f"Suspended in {trial.suspend_ms} ms and restored in {trial.resume_ms} ms on {where}."
+    return Done(message, asdict(trial))
 
 
 def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
@@ -94,11 +94,11 @@ def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
         report = _run(folder, workspace, Goal.SUSPENDED, step.update)
         _require(report, folder)
         step.result = f"{report.held_bytes / 2**30:.1f} GiB in the workspace's memory"
-    words = (
+    message = (
         "Variables are kept, GPU memory is free, and CUDA calls wait. The workspace keeps its GPUs. "
         f"Resume it: berth node resume {workspace}"
     )
-    return Done(words, _data(workspace, report))
+    return Done(message, _data(workspace, report))
 
 
 def resume(folder: NodeFolder, console: Console, workspace: str) -> Done:
@@ -160,14 +160,14 @@ def _require(report: Report, folder: NodeFolder) -> None:
             f"Not enough memory: {needed:.1f} GiB needed, {free:.1f} GiB free {where}.",
             "Stop the workspace instead, or give its flavor more memory.",
         )
-    said = f" ({report.detail})" if report.detail else ""
+    suffix = f" ({report.detail})" if report.detail else ""
     end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_END[report.end]}"
-    raise Problem(f"{_WHY[Why(report.problem)]}{said}{end}")
+    raise Problem(f"{_WHY[Why(report.problem)]}{suffix}{end}")
 
 
 def _not_granted(refusal: str, trial: Trial | None) -> str:
     if refusal != grant.FAILED or trial is None:
         return _GRANT[refusal]
     code, _, detail = trial.problem.partition(": ")
-    said = f" ({detail})" if detail else ""
-    return f"The test failed. {_TRIAL.get(code, code)}{said}"
+    suffix = f" ({detail})" if detail else ""
+    return f"The test failed. {_TRIAL.get(code, code)}{suffix}"
