@@ -74,9 +74,9 @@ def serve(link: socket.socket) -> None:
             if pid == 0:
                 link.close()
                 status.close()
-                for other, (_, socket_of_other) in kernels.items():
-                    os.close(other)
-                    socket_of_other.close()
+                for pidfd, (_, kernel_socket) in kernels.items():
+                    os.close(pidfd)
+                    kernel_socket.close()
                 _become_kernel(json.loads(data))
                 return
             _register(pid, status, kernels, poller)
@@ -191,13 +191,13 @@ def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | N
 
 def _line(sock: socket.socket) -> bytes:
     """Read a line byte by byte: lines are short, and nothing after them may be consumed."""
-    found = b""
-    while not found.endswith(b"\n"):
+    line = b""
+    while not line.endswith(b"\n"):
         data = sock.recv(1)
         if not data:
             break
-        found += data
-    return found
+        line += data
+    return line
 
 
 class ForkedKernel:

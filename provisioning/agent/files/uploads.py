@@ -25,11 +25,11 @@ _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.IGNOREC
 _FILE = re.compile(r'filename="((?:[^"\\]|\\.)*)"')
 
 
-class CutOff(Exception):
+class UploadCutOff(Exception):
     """The client disconnected, or sent no valid form."""
 
 
-class Room:
+class UploadRoom:
     """Remaining space for an upload: `most_bytes` in total, and never the disk's last `reserve_bytes`."""
 
     def __init__(self, folder: int, most_bytes: int, reserve_bytes: int) -> None:
@@ -51,8 +51,8 @@ class Room:
                 raise tree.FileRequestRefused("disk_full")
 
 
-def save(folder: int, name: str, pieces: Iterator[bytes], room: Room, *, replace: bool) -> int:
-    """Write a file from the pieces; return its size in bytes. Raises `FileRequestRefused` and `CutOff`."""
+def save(folder: int, name: str, pieces: Iterator[bytes], room: UploadRoom, *, replace: bool) -> int:
+    """Write a file; return its size in bytes. Raises `FileRequestRefused` and `UploadCutOff`."""
     tree.require_name(name)
     if not replace:
         with contextlib.suppress(FileNotFoundError):
@@ -93,10 +93,10 @@ class Form:
     """
 
     def __init__(self, content_type: str, read: Callable[[int], bytes]) -> None:
-        found = _BOUNDARY.search(content_type)
-        if not content_type.lower().startswith("multipart/form-data") or found is None:
-            raise CutOff
-        self.mark = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
+        match = _BOUNDARY.search(content_type)
+        if not content_type.lower().startswith("multipart/form-data") or match is None:
+            raise UploadCutOff
+        self.mark = b"\r\n--" + (match[1] or match[2]).encode("latin-1")
         self.read = read
         self.rest = b"\r\n"  # makes the first boundary look like the others
 
@@ -113,17 +113,17 @@ class Form:
             else:
                 for _ in self._until_mark():
                     pass
-        raise CutOff
+        raise UploadCutOff
 
     def _name(self) -> str:
         """Return the file name of a part; empty for a field that is not a file or has none."""
         while b"\r\n\r\n" not in self.rest:
             if len(self.rest) > MAX_HEADER or not self._more():
-                raise CutOff
+                raise UploadCutOff
         head, _, self.rest = self.rest.partition(b"\r\n\r\n")
         for line in head.decode("utf-8", "surrogateescape").split("\r\n"):
-            if line.lower().startswith("content-disposition:") and (found := _FILE.search(line)):
-                name = re.sub(r"%(0D|0A|22)", lambda match: chr(int(match[1], 16)), found[1])
+            if line.lower().startswith("content-disposition:") and (filename_match := _FILE.search(line)):
+                name = re.sub(r"%(0D|0A|22)", lambda match: chr(int(match[1], 16)), filename_match[1])
                 return name.replace('\\"', '"').rpartition("/")[2].rpartition("\\")[2]
         return ""
 
@@ -140,12 +140,12 @@ class Form:
                 data, self.rest = self.rest[:-keep], self.rest[-keep:]
                 yield data
             if not self._more():
-                raise CutOff
+                raise UploadCutOff
 
     def _exactly(self, count: int) -> bytes:
         while len(self.rest) < count:
             if not self._more():
-                raise CutOff
+                raise UploadCutOff
         data = self.rest[:count]
         if data == b"\r\n":
             self.rest = self.rest[count:]

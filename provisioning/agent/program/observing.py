@@ -10,7 +10,7 @@ from .jobs import jobs_of
 from .jupyter import jupyter_activity
 from .marimo import marimo_activity, wakeups_of
 from .processes import descendants, process_table
-from .progress import Progress
+from .progress import ProgressCounters
 from .sockets import sockets_on
 from .terminals import terminals_of
 
@@ -34,7 +34,7 @@ class Observer:
         self.app_listener = app_listener
         self.spare = spare
         self.gpus = Gpus(config["devices"])
-        self.progress = Progress(config["progress_dir"])
+        self.progress = ProgressCounters(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
         self.woken: str | None = None  # time of the last heartbeat that observed a change
 
@@ -54,13 +54,13 @@ class Observer:
             "gpus": self.gpus.sample(),
             "gpus_stale_s": self.gpus.stale_s(),
         }
-        found = sockets_on(self.app.port)
-        if found is not None:
-            activity["connections"] = found[1]
+        sockets = sockets_on(self.app.port)
+        if sockets is not None:
+            activity["connections"] = sockets[1]
         traffic = self.app_listener.traffic_bytes()
         if self.app_listener.direct and self.spare:
-            own, traffic = self.spare.counted()
-            activity["connections"] = None if found is None or own is None else found[1] + own
+            own, traffic = self.spare.connection_counts()
+            activity["connections"] = None if sockets is None or own is None else sockets[1] + own
         if self.app_listener.counts:
             # Omitted if connections reach the app without being counted.
             activity["traffic_bytes"] = traffic
@@ -89,8 +89,8 @@ class Observer:
                 activity["kernels"]["last_activity"] = self.woken
         return activity
 
-    def notice_wakeups(self, found: dict[int, int]) -> None:
+    def notice_wakeups(self, wakeups: dict[int, int]) -> None:
         """Record the time if a kernel has run something since the last heartbeat."""
-        if found != self.wakeups:
-            self.wakeups = found
+        if wakeups != self.wakeups:
+            self.wakeups = wakeups
             self.woken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
