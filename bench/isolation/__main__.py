@@ -132,7 +132,7 @@ class Node:
     def parts(self, ref: WorkspaceRef) -> dict[str, list[int]]:
         """The processes of a workspace by what they are."""
         folder = self.driver._dir(ref)
-        found: dict[str, list[int]] = {"pasta": [pid for pid, _ in network.ways_out(folder.path)]}
+        found: dict[str, list[int]] = {"pasta": [pid for pid, _ in network.egress_processes(folder.path)]}
         owned = processes.scan(self.driver.instance, folder.name)
         agent = next(one.pid for one in owned if one.is_agent)
         for one in owned:

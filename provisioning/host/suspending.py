@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from provisioning.drivers.local.suspending import Problem as Why
-from provisioning.drivers.local.suspending import Report, Suspending
+from provisioning.drivers.local.suspending import Suspender, SuspendReport
+from provisioning.drivers.local.suspending import SuspendProblem as Why
 from provisioning.errors import ProvisioningError
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
@@ -110,13 +110,13 @@ def resume(folder: NodeFolder, console: Console, workspace: str) -> Done:
     return Done(_END[Goal.RUNNING], _data(workspace, report))
 
 
-def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> Report:
+def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> SuspendReport:
     try:
         name = external_name(str(uuid.UUID(workspace)))
     except ValueError:
         raise Problem(f"“{workspace}” is not a workspace id. Copy it from the workspace's page.") from None
     _require_user(folder)
-    suspending = Suspending(folder.local, folder.driver_instance)
+    suspending = Suspender(folder.local, folder.driver_instance)
 
     def tell(call: str, pid: int) -> None:
         update(f"{call} {pid}")
@@ -137,7 +137,7 @@ def _require_user(folder: NodeFolder) -> None:
         raise Problem(f"{folder.home} belongs to the user with ID {owner}.", "Run this as that user.")
 
 
-def _data(workspace: str, report: Report) -> dict[str, object]:
+def _data(workspace: str, report: SuspendReport) -> dict[str, object]:
     return {
         "workspace": workspace,
         "state": report.end,
@@ -147,7 +147,7 @@ def _data(workspace: str, report: Report) -> dict[str, object]:
     }
 
 
-def _require(report: Report, folder: NodeFolder) -> None:
+def _require(report: SuspendReport, folder: NodeFolder) -> None:
     """Raise `Problem` if the goal was not reached."""
     if not report.problem:
         return

@@ -84,7 +84,7 @@ def used(homes: Path, project: int) -> project_quota.Use:
         os.close(descriptor)
 
 
-def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.Record:
+def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.QuotaRecord:
     found = pool.driver.quotas._read(home)
     assert found is not None
     return found

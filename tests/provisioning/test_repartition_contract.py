@@ -102,18 +102,18 @@ class Local:
         self.dirty.add(device)
 
     def kill(self) -> None:
-        whole = partitions._make
+        whole = partitions._apply_layout
         self.whole = whole
 
-        def dying(gpu: Any, *, gone: Any, there: Any) -> None:
+        def dying(gpu: Any, *, destroy: Any, create: Any) -> None:
             # Between the destruction and the creation there is neither.
-            whole(gpu, gone=gone, there=())
+            whole(gpu, destroy=destroy, create=())
             raise Killed
 
-        self.patch.setattr(partitions, "_make", dying)
+        self.patch.setattr(partitions, "_apply_layout", dying)
 
     def revive(self) -> None:
-        self.patch.setattr(partitions, "_make", self.whole)
+        self.patch.setattr(partitions, "_apply_layout", self.whole)
 
 
 def result(device: str, verdict: ScrubVerdict) -> ScrubResult:

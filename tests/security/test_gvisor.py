@@ -49,7 +49,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     made = Pool(tmp_path, sandbox="gvisor")
     yield made
     made.close()
-    assert network.ways_out(tmp_path / "berth" / "local") == []
+    assert network.egress_processes(tmp_path / "berth" / "local") == []
 
 
 def of_gvisor(pool: Pool, spec: WorkspaceSpec) -> list[int]:

@@ -59,16 +59,16 @@ def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
 def read(proc: Path, at_s: float) -> Reading:
     """Read the current values. Raises `OSError`, `ValueError` or `LookupError` if they are unavailable."""
     stat = {
-        words[0]: words[1:] for line in (proc / "stat").read_text().splitlines() if (words := line.split())
+        fields[0]: fields[1:] for line in (proc / "stat").read_text().splitlines() if (fields := line.split())
     }
     memory = {
-        name: int(rest.split()[0])
+        name: int(value.split()[0])
         for line in (proc / "meminfo").read_text().splitlines()
         if (name := line.partition(":")[0]) in ("MemTotal", "MemAvailable")
-        and (rest := line.partition(":")[2])
+        and (value := line.partition(":")[2])
     }
     # Waiting for disks counts as idle; guest time is already in the first columns.
-    ticks = [int(each) for each in stat["cpu"][:8]]
+    ticks = [int(column) for column in stat["cpu"][:8]]
     return Reading(
         at_s,
         sum(ticks),
@@ -97,10 +97,10 @@ def summarize(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]
 
 def _average(file: Path, pattern: re.Pattern[str]) -> float | None:
     try:
-        found = pattern.search(file.read_text(errors="replace"))
+        match = pattern.search(file.read_text(errors="replace"))
     except OSError:
         return None
-    return min(100.0, float(found[1])) if found else None
+    return min(100.0, float(match[1])) if match else None
 
 
 def _load(file: Path, now: Reading) -> list[Reading]:
@@ -112,8 +112,8 @@ def _load(file: Path, now: Reading) -> list[Reading]:
     good = [row for row in rows if 0 < now.at_s - row.at_s <= WINDOW_S]
     rows = [*good[-MAX_KEPT:], now]
     in_order = all(
-        one.at_s < two.at_s and one.ticks <= two.ticks and one.idle <= two.idle
-        for one, two in itertools.pairwise(rows)
+        earlier.at_s < later.at_s and earlier.ticks <= later.ticks and earlier.idle <= later.idle
+        for earlier, later in itertools.pairwise(rows)
     )
     return rows[:-1] if in_order else []
 

@@ -171,11 +171,11 @@ class WorkspaceDir:
 
     def operation_held(self) -> bool:
         """Return whether a worker, or a launcher on its behalf, operates on this workspace."""
-        return _held(self.base / ".locks" / self.name)
+        return _is_locked(self.base / ".locks" / self.name)
 
     def alive(self) -> bool:
         """Return whether the launched process or its agent lives, which hold the life lock."""
-        return _held(self.lock)
+        return _is_locked(self.lock)
 
     def record(self) -> Record | None:
         """Return the record, or None if it is missing or damaged.
@@ -292,17 +292,17 @@ class WorkspaceDir:
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return 0, 0
-    return found.st_mtime_ns, found.st_ino
+    return info.st_mtime_ns, info.st_ino
 
 
 def _padded(generation: int) -> bytes:
     return f"{generation:<20}".encode()
 
 
-def _held(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Return whether another process holds an exclusive lock on `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -347,10 +347,10 @@ def names(base: Path) -> list[str]:
 
 def claimed(base: Path) -> dict[str, tuple[str, int]]:
     """Return the spares adopted by workspaces in the format of `processes.scan`."""
-    found: dict[str, tuple[str, int]] = {}
+    claims: dict[str, tuple[str, int]] = {}
     for name in names(base):
-        found.update(WorkspaceDir(base, name).claimed())
-    return found
+        claims.update(WorkspaceDir(base, name).claimed())
+    return claims
 
 
 def prune_closed(base: Path, *, now: float) -> None:

@@ -12,7 +12,7 @@ import pytest
 from local_support import Pool
 
 from provisioning.drivers.local import home_quota, project_quota
-from provisioning.drivers.local.home_quota import HomeQuotas, Record, files_of
+from provisioning.drivers.local.home_quota import HomeQuotas, QuotaRecord, files_of
 from provisioning.drivers.local.project_quota import Use
 from provisioning.node.measuring import Measuring
 from provisioning.types import LimitedResource
@@ -31,7 +31,7 @@ class Kernel:
     def project_of(self, file: int) -> int:
         return self.projects.get(os.fstat(file).st_ino, 0)
 
-    def give(self, file: int, project: int, *, folder: bool) -> bool:
+    def assign(self, file: int, project: int, *, folder: bool) -> bool:
         inode = os.fstat(file).st_ino
         changed = self.projects.get(inode, 0) != project
         self.projects[inode] = project
@@ -50,7 +50,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
-    for name in ("project_of", "give", "use_of", "limit"):
+    for name in ("project_of", "assign", "use_of", "limit"):
         monkeypatch.setattr(project_quota, name, getattr(made, name))
     monkeypatch.setattr(HomeQuotas, "work", lambda _: True)
     return made
@@ -74,7 +74,7 @@ def enforce(quotas: HomeQuotas, *homes: str) -> None:
     list(quotas.enforce(homes))
 
 
-def held(quotas: HomeQuotas, home: str) -> Record:
+def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
     found = quotas.hold(home)
     assert found is not None
     return found
@@ -209,7 +209,7 @@ def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], 
 def test_where_the_file_system_has_none_nothing_changes(
     make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(project_quota, "enforced", lambda _: False)
+    monkeypatch.setattr(project_quota, "is_enforced", lambda _: False)
     pool = make_pool(home_limit_mib=1000)
     (pool.home / "homes/a/one").mkdir(parents=True)
     (node,) = pool.driver.inventory().nodes
@@ -242,7 +242,7 @@ def test_a_kernel_that_fails_is_asked_again(
 def test_the_kernels_own_answer_is_understood(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         try:
-            known = project_quota.enforced(file.fileno())
+            known = project_quota.is_enforced(file.fileno())
         except OSError as error:
             pytest.fail(f"a file system without quotas is no error: {error}")
     assert known in (True, False)

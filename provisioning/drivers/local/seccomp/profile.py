@@ -46,10 +46,12 @@ MACHINES = {
 def numbers(machine: Machine) -> dict[str, int]:
     """Return call numbers by name for an architecture. Raises `OSError`, `ValueError`."""
     text = (VENDOR / "golang" / machine.numbers).read_text()
-    found = {name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)}
-    if "read" not in found:
+    by_name = {
+        name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)
+    }
+    if "read" not in by_name:
         raise ValueError(f"{machine.numbers} has no numbers of calls")
-    return found
+    return by_name
 
 
 def rules(machine: Machine, release: str) -> Rules:
@@ -58,19 +60,19 @@ def rules(machine: Machine, release: str) -> Rules:
     Raises `OSError` if a list cannot be read and `ValueError` if it has unsupported content.
     """
     profile = json.loads(PROFILE.read_text())
-    known = numbers(machine)
-    calls: dict[int, list[Rule]] = {known[name]: [Rule(ALLOW)] for name in ALSO_ALLOWED}
+    by_name = numbers(machine)
+    calls: dict[int, list[Rule]] = {by_name[name]: [Rule(ALLOW)] for name in ALSO_ALLOWED}
     newest = 0
     for entry in profile["syscalls"]:
-        newest = max([newest, *(known[name] for name in entry["names"] if name in known)])
+        newest = max([newest, *(by_name[name] for name in entry["names"] if name in by_name)])
         if not _applies(entry, machine, version(release)):
             continue
         for name in entry["names"]:
-            if name in known:  # calls of other architectures are listed too
-                calls.setdefault(known[name], []).append(_rule(name, entry))
+            if name in by_name:  # calls of other architectures are listed too
+                calls.setdefault(by_name[name], []).append(_rule(name, entry))
     return Rules(
         architecture=machine.audit,
-        calls={number: _ordered(found) for number, found in calls.items()},
+        calls={number: _effective_rules(call_rules) for number, call_rules in calls.items()},
         default=_action(profile["defaultAction"], profile.get("defaultErrnoRet")),
         newest=newest,
         unknown=ERRNO + ENOSYS,
@@ -79,10 +81,10 @@ def rules(machine: Machine, release: str) -> Rules:
 
 def version(release: str) -> tuple[int, int]:
     """Return major and minor version of a kernel release. Raises `ValueError`."""
-    found = re.match(r"(\d+)\.(\d+)", release)
-    if found is None:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match is None:
         raise ValueError(f"“{release}” is no version of a kernel")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _applies(entry: Mapping[str, Any], machine: Machine, kernel: tuple[int, int]) -> bool:
@@ -112,11 +114,11 @@ def _rule(name: str, entry: Mapping[str, Any]) -> Rule:
 
 def _comparison(name: str, argument: Mapping[str, Any]) -> Comparison:
     index, compare, value = argument["index"], Compare(argument["op"]), argument["value"]
-    other = argument.get("valueTwo", 0)
-    if (name, index) not in HALVES or not 0 <= value <= HALF or not 0 <= other <= HALF:
+    second_value = argument.get("valueTwo", 0)
+    if (name, index) not in HALVES or not 0 <= value <= HALF or not 0 <= second_value <= HALF:
         raise ValueError(f"the profile compares argument {index} of {name} in a way that is not understood")
     if compare is Compare.MASKED_EQ:
-        return Comparison(index, compare, other, mask=value)
+        return Comparison(index, compare, second_value, mask=value)
     return Comparison(index, compare, value)
 
 
@@ -128,9 +130,9 @@ def _action(name: str, errno: int | None) -> int:
     raise ValueError(f"the profile has an action that is not understood: {name}")
 
 
-def _ordered(found: list[Rule]) -> tuple[Rule, ...]:
+def _effective_rules(call_rules: list[Rule]) -> tuple[Rule, ...]:
     """Like libseccomp: a rule without comparisons decides alone."""
-    plain = {rule for rule in found if not rule.comparisons}
+    plain = {rule for rule in call_rules if not rule.comparisons}
     if len(plain) > 1:
         raise ValueError("the profile both allows and refuses a call")
-    return tuple(plain or found)
+    return tuple(plain or call_rules)
