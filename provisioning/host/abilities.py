@@ -64,5 +64,5 @@ def _gpus() -> Ability:
         return Ability("GPUs", False, scan.sentence)
     counted = Counter(gpu.model for gpu in scan.gpus)
     models = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
-    trouble = f". {scan.sentence}" if scan.sentence else ""
-    return Ability("GPUs", not trouble, f"{models}, driver {scan.driver_version}{trouble}")
+    warning = f". {scan.sentence}" if scan.sentence else ""
+    return Ability("GPUs", not warning, f"{models}, driver {scan.driver_version}{warning}")

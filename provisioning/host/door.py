@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from provisioning.host.membership import Answer
+from provisioning.host.membership import JoinAnswer
 from provisioning.service.console import Problem
 
 SERVER_NAME = "portal.berth.internal"
@@ -81,11 +81,11 @@ class Door:
         if proof is not None:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
-    def join(self, body: Mapping[str, Any]) -> Answer:
+    def join(self, body: Mapping[str, Any]) -> JoinAnswer:
         """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `RequestRefused`."""
         return self._answer("/nodes/v1/join", body)
 
-    def rotate(self, body: Mapping[str, Any]) -> Answer:
+    def rotate(self, body: Mapping[str, Any]) -> JoinAnswer:
         """Rotate. Raises as `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
@@ -113,12 +113,12 @@ class Door:
             raise refusal(self._url, answer)
         return _workspaces_of(answer)
 
-    def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
+    def _answer(self, path: str, body: Mapping[str, Any]) -> JoinAnswer:
         answer = _request(self._url, self._context, "POST", path, body)
         if not answer.is_success:
             raise refusal(self._url, answer)
         try:
-            return msgspec.json.decode(answer.content, type=Answer)
+            return msgspec.json.decode(answer.content, type=JoinAnswer)
         except msgspec.MsgspecError as error:
             raise AnswerLost(
                 f"The portal's answer cannot be read ({error}).", "See the log of its web processes."

@@ -16,7 +16,7 @@ from provisioning.host import door as doors
 from provisioning.host import token as tokens
 from provisioning.host.door import AnswerLost, Door, RequestRefused
 from provisioning.host.folder import NodeFolder
-from provisioning.host.membership import Answer, Membership
+from provisioning.host.membership import JoinAnswer, Membership
 from provisioning.host.token import JoinToken
 from provisioning.service import home, instance_lock
 from provisioning.service.console import LABEL_WIDTH, Console, Problem
@@ -134,7 +134,7 @@ class Join:
         options, folder = self._options, self._folder
         new_keys, instance = keys.make(name), secrets.token_hex(16)
         machine_id = membership.machine_id(instance)
-        lost_before = _lost_before(folder, token)
+        lost_before = _was_answer_lost(folder, token)
         try:
             write_file(folder.pending, json.dumps({"token": token.id, "node": name}) + "\n")
         except OSError as error:
@@ -189,7 +189,7 @@ class Join:
         self._save_membership(joined, answer)
         return joined
 
-    def _save_membership(self, joined: Membership, answer: Answer) -> None:
+    def _save_membership(self, joined: Membership, answer: JoinAnswer) -> None:
         try:
             membership.save(self._folder, joined)
         except OSError as error:
@@ -253,7 +253,7 @@ def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Co
     return True
 
 
-def _lost_before(folder: NodeFolder, token: JoinToken) -> bool:
+def _was_answer_lost(folder: NodeFolder, token: JoinToken) -> bool:
     """Return whether an earlier join with this token got no answer."""
     try:
         return bool(json.loads(folder.pending.read_text())["token"] == token.id)

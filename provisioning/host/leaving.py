@@ -125,7 +125,7 @@ def _workspace_names(node_workspaces: NodeWorkspaces) -> str:
 
 def _end_local_workspaces(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:
     """Stop everything that runs on this machine gracefully, whether known to the portal or not."""
-    if not _running(folder):
+    if not _running_workspaces(folder):
         return
     with console.step("Workspaces") as step:
         step.update("stopping")
@@ -136,7 +136,7 @@ def _end_local_workspaces(folder: NodeFolder, environ: Mapping[str, str], consol
         step.result = f"{remaining} are still stopping" if remaining else "stopped; homes stay"
 
 
-def _running(folder: NodeFolder) -> set[str]:
+def _running_workspaces(folder: NodeFolder) -> set[str]:
     return {
         owned.workspace
         for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
@@ -145,7 +145,7 @@ def _running(folder: NodeFolder) -> set[str]:
 
 
 def _check_nothing_runs(folder: NodeFolder) -> None:
-    names = _running(folder)
+    names = _running_workspaces(folder)
     if names:
         raise Problem(
             f"{len(names)} workspace{'s run' if len(names) > 1 else ' runs'} here.",

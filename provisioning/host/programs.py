@@ -68,7 +68,7 @@ def programs(
                 *worker_argv("provisioning.node.worker", f"node@{name}", node_queue(name)),
             ),
             environ=worker_environ,
-            answers=_paced(pulse),
+            answers=_with_pacing(pulse),
             # Workspaces set the modes of their own files.
             umask=0o022,
         ),
@@ -131,7 +131,7 @@ def write_gateway(folder: NodeFolder, membership: Membership) -> None:
     write_file(folder.gateway_config, config)
 
 
-def _paced(probe: Callable[[float], bool]) -> Callable[[float], bool]:
+def _with_pacing(probe: Callable[[float], bool]) -> Callable[[float], bool]:
     """Return the probe limited to one call per `PROBE_EVERY_S`; earlier calls wait."""
     asked_at = float("-inf")
 

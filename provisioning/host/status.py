@@ -37,7 +37,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class NodeStatus:
     """State of the node `node` of `pool`; `exit_code` summarizes it."""
 
     node: str
@@ -47,7 +47,7 @@ class Status:
     facts: tuple[Fact, ...]
 
 
-def read(folder: NodeFolder) -> Status:
+def read(folder: NodeFolder) -> NodeStatus:
     """Return the current state of this node. Raises `Problem` if the machine is not a node."""
     identity = membership.load(folder)
     runs = instance_lock.is_held(folder.run)
@@ -63,7 +63,7 @@ def read(folder: NodeFolder) -> Status:
     )
     code = EXIT_WELL if all(fact.good for fact in facts) else EXIT_TROUBLE
     answer = identity.answer
-    return Status(answer.node, answer.pool, answer.portal_url, code if runs else EXIT_NOT_RUNNING, facts)
+    return NodeStatus(answer.node, answer.pool, answer.portal_url, code if runs else EXIT_NOT_RUNNING, facts)
 
 
 def services_run(folder: NodeFolder) -> bool:
@@ -117,11 +117,15 @@ def _connection(folder: NodeFolder, identity: Membership) -> tuple[Fact, ...]:
     except (redis.RedisError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         return (Fact("connection", False, f"{access.host}:{access.port} does not answer ({reason})"),)
-    fine = abs(off_s) <= CLOCK_MAX_OFF_S
+    synchronized = abs(off_s) <= CLOCK_MAX_OFF_S
     clock = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} the portal's"
     return (
         Fact("connection", True, f"{access.host}, {took_ms:.0f} ms"),
-        Fact("clock", fine, clock + ("" if fine else ". Set it: timedatectl set-ntp true, or chrony")),
+        Fact(
+            "clock",
+            synchronized,
+            clock + ("" if synchronized else ". Set it: timedatectl set-ntp true, or chrony"),
+        ),
     )
 
 

@@ -61,14 +61,14 @@ _END = {
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class SuspendResult:
     """A line for people, and its data for programs."""
 
     words: str
     data: dict[str, object]
 
 
-def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str) -> Done:
+def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str) -> SuspendResult:
     """Suspend and restore a process of our own, and save the result. Raises `Problem`."""
     _require_user(folder)
     with console.step("Trial") as step:
@@ -85,10 +85,10 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
         raise Problem(_not_granted(refusal, trial))
     where = f"{trial.model}, {trial.uuid}" + (f" and back on {trial.onto}" if trial.onto else "")
     message = f"Suspended in {trial.suspend_ms} ms and restored in {trial.resume_ms} ms on {where}."
-    return Done(message, asdict(trial))
+    return SuspendResult(message, asdict(trial))
 
 
-def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
+def suspend(folder: NodeFolder, console: Console, workspace: str) -> SuspendResult:
     """Suspend a workspace: its kernels keep their state and free the memory of its GPUs. Raises `Problem`."""
     with console.step("Suspend") as step:
         report = _run(folder, workspace, Goal.SUSPENDED, step.update)
@@ -98,16 +98,16 @@ def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
         "Variables are kept, GPU memory is free, and CUDA calls wait. The workspace keeps its GPUs. "
         f"Resume it: berth node resume {workspace}"
     )
-    return Done(message, _data(workspace, report))
+    return SuspendResult(message, _data(workspace, report))
 
 
-def resume(folder: NodeFolder, console: Console, workspace: str) -> Done:
+def resume(folder: NodeFolder, console: Console, workspace: str) -> SuspendResult:
     """Resume a suspended workspace on its GPUs. Raises `Problem`."""
     with console.step("Resume") as step:
         report = _run(folder, workspace, Goal.RUNNING, step.update)
         _require(report, folder)
         step.result = "running"
-    return Done(_END[Goal.RUNNING], _data(workspace, report))
+    return SuspendResult(_END[Goal.RUNNING], _data(workspace, report))
 
 
 def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> SuspendReport:

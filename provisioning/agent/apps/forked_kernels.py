@@ -213,11 +213,11 @@ class ForkedKernel:
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the kernel runs."""
-        return self._look(0)
+        return self._poll_exit(0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the kernel has ended. Raises `TimeoutError`."""
-        code = self._look(timeout)
+        code = self._poll_exit(timeout)
         if code is None:
             raise TimeoutError(f"kernel {self.pid} runs still")
         return code
@@ -232,7 +232,7 @@ class ForkedKernel:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _look(self, timeout_s: float | None) -> int | None:
+    def _poll_exit(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._pidfd], [], [], timeout_s)[0]:
             self._status.settimeout(ANSWER_TIMEOUT_S)
             try:

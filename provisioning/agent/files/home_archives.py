@@ -71,8 +71,8 @@ class Archives:
         work: Callable[[_Job], dict[str, int]]
         match request["do"]:
             case "archive":
-                most = int(request["most_bytes"])
-                find_result, work = self._archive_result, lambda job: self._make(job, archive, most)
+                max_bytes = int(request["most_bytes"])
+                find_result, work = self._archive_result, lambda job: self._make(job, archive, max_bytes)
             case "restore":
                 find_result, work = self._restore_result, lambda job: self._restore(job, archive)
             case other:
@@ -109,13 +109,13 @@ class Archives:
         finally:
             os.close(file)
 
-    def _make(self, job: _Job, archive: str, most: int) -> dict[str, int]:
+    def _make(self, job: _Job, archive: str, max_bytes: int) -> dict[str, int]:
         part = archive + PART
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o600, dir_fd=self.store)
         try:
             os.lseek(file, HEADER, os.SEEK_SET)
-            out = _ArchiveWriter(file, copying.DiskRoom(self.store, self.reserve), most - HEADER, job)
+            out = _ArchiveWriter(file, copying.DiskRoom(self.store, self.reserve), max_bytes - HEADER, job)
             counts = stream.write_home(self.home, out, strict=True)
             out.close()
             os.fsync(file)
@@ -233,8 +233,8 @@ class _Job:
 class _ArchiveWriter:
     """Compresses what is written to it into a file."""
 
-    def __init__(self, file: int, room: Any, most: int, job: _Job) -> None:
-        self._file, self._room, self._most, self._job = file, room, most, job
+    def __init__(self, file: int, room: Any, max_bytes: int, job: _Job) -> None:
+        self._file, self._room, self._max_bytes, self._job = file, room, max_bytes, job
         self._packer = zlib.compressobj(LEVEL)
         self.written = 0
 
@@ -249,7 +249,7 @@ class _ArchiveWriter:
         if not data:
             return
         self.written += len(data)
-        if self.written > self._most:
+        if self.written > self._max_bytes:
             raise tree.FileRequestRefused("archives_full")
         self._room.take(len(data))
         view = memoryview(data)

@@ -43,7 +43,7 @@ class DiskRoom:
 
     def __init__(self, folder: int, reserve: int) -> None:
         self.folder, self.reserve = folder, reserve
-        self.unlooked = LOOK_BYTES
+        self.unchecked_bytes = LOOK_BYTES
 
     def free(self) -> int:
         disk = os.fstatvfs(self.folder)
@@ -58,9 +58,9 @@ class DiskRoom:
 
     def take(self, count: int) -> None:
         """Account for bytes about to be written. Raises `NoRoom`."""
-        self.unlooked += count
-        if self.unlooked >= LOOK_BYTES:
-            self.unlooked = 0
+        self.unchecked_bytes += count
+        if self.unchecked_bytes >= LOOK_BYTES:
+            self.unchecked_bytes = 0
             self.require(count)
 
 
@@ -323,9 +323,9 @@ def _text(entry: dict[str, Any], name: str) -> str:
     return value
 
 
-def _number(entry: dict[str, Any], name: str, least: int, most: int) -> int:
+def _number(entry: dict[str, Any], name: str, minimum: int, maximum: int) -> int:
     value = entry.get(name)
-    if not isinstance(value, int) or not least <= value <= most:
+    if not isinstance(value, int) or not minimum <= value <= maximum:
         raise BadStream("a record is none")
     return int(value)
 

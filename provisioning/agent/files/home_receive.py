@@ -60,7 +60,7 @@ class Receiver:
         """Byte offset in the manifest up to which everything has arrived."""
         self.done = self.entries_done = self.ahead = 0
         """Bytes and entries up to that offset, and bytes of the current batch."""
-        self.checked = self.checked_to = self.wrong = 0
+        self.checked = self.checked_to = self.differences = 0
         """Byte offset in the manifest up to which content is verified, offset in the next file, and number of
         differences."""
         self.prepared = False
@@ -97,9 +97,9 @@ class Receiver:
         if self.checked < self.size:
             place = {"after": self._path_before(self.checked), "start": self.checked_to}
             return {"need": "check", **place, **self.progress()}
-        if self.wrong:
+        if self.differences:
             self.place = self.done = self.entries_done = 0
-            self.checked = self.checked_to = self.wrong = 0
+            self.checked = self.checked_to = self.differences = 0
             self.writer.first.clear()
             self.rounds += 1
             return self.next()
@@ -282,7 +282,7 @@ class Receiver:
 
     def _record_difference(self, entry: dict[str, Any], position: int) -> None:
         self.writer.remove(entry["p"])
-        self.wrong += 1
+        self.differences += 1
         self.checked, self.checked_to = position, 0
 
     def _open_received(self, entry: dict[str, Any]) -> int:

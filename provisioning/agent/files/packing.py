@@ -94,12 +94,12 @@ class FixedLengthReader:
     """Reads a file with a fixed length: a file that shrinks meanwhile is padded with zeros."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.left = file, size
+        self.file, self.remaining = file, size
 
     def read(self, count: int) -> bytes:
-        count = min(count, self.left)
+        count = min(count, self.remaining)
         data = self.file.read(count)
-        self.left -= count
+        self.remaining -= count
         return data.ljust(count, b"\0")
 
 

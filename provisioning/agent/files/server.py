@@ -240,7 +240,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     timeout = QUIET_S
     files: Server
     origin = ""
-    left = 0
+    remaining = 0
     """Bytes of the body that are still unread."""
 
     def do_GET(self) -> None:
@@ -311,12 +311,12 @@ class Transfer(http.server.BaseHTTPRequestHandler):
                 self.connection.sendfile(file, 0, info.st_size)
 
     def _zip(self, grant: dict[str, Any]) -> None:
-        self._packed(grant, "zip", packing.write_zip)
+        self._send_packed(grant, "zip", packing.write_zip)
 
     def _tar(self, grant: dict[str, Any]) -> None:
-        self._packed(grant, "tar", packing.write_tar)
+        self._send_packed(grant, "tar", packing.write_tar)
 
-    def _packed(self, grant: dict[str, Any], ending: str, write: Callable[..., None]) -> None:
+    def _send_packed(self, grant: dict[str, Any], ending: str, write: Callable[..., None]) -> None:
         names = tree.parts_of(grant["path"])
         name = names[-1] if names else "home"
         headers = {"Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked"}
@@ -328,7 +328,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     def _home(self, grant: dict[str, Any]) -> None:
         """Send a part of the whole home to another machine; the body selects the part (`home_receive`)."""
         read = self._body()
-        if self.left > MAX_REQUEST:
+        if self.remaining > MAX_REQUEST:
             raise tree.FileRequestRefused("too_large")
         try:
             request = json.loads(b"".join(iter(lambda: read(PIECE), b"")))
@@ -359,11 +359,11 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
             raise tree.FileRequestRefused("length_missing")
-        self.left = int(length)
+        self.remaining = int(length)
 
         def read(count: int) -> bytes:
-            data: bytes = self.rfile.read1(min(count, self.left)) if self.left else b""
-            self.left -= len(data)
+            data: bytes = self.rfile.read1(min(count, self.remaining)) if self.remaining else b""
+            self.remaining -= len(data)
             return data
 
         return read
@@ -371,12 +371,12 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     def _drain(self) -> None:
         """Discard the rest of the body, up to a limit: a client that is still sending reads no answer."""
         drained = 0
-        while self.left and drained < DRAIN_BYTES:
-            data = self.rfile.read1(min(PIECE, self.left))
+        while self.remaining and drained < DRAIN_BYTES:
+            data = self.rfile.read1(min(PIECE, self.remaining))
             if not data:
                 break
             drained += len(data)
-            self.left -= len(data)
+            self.remaining -= len(data)
 
     def _room(self, folder: int, grant: dict[str, Any]) -> uploads.UploadRoom:
         return uploads.UploadRoom(folder, int(grant["most_bytes"]), self.files.reserve)
@@ -409,7 +409,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         """Save the body as one file."""
         read = self._body()
         name = os.fsdecode(unquote_to_bytes(grant["name"]))
-        length = self.left
+        length = self.remaining
         with self.files.tree.folder(tree.parts_of(grant["path"])) as folder:
             self.files.tree.sweep(folder)
             pieces = iter(lambda: read(PIECE), b"")
@@ -437,18 +437,18 @@ class Chunks:
 
     def __init__(self, out: Any) -> None:
         self.out = out
-        self.kept = bytearray()
+        self.buffer = bytearray()
 
     def write(self, data: Any) -> int:
-        self.kept += data
-        if len(self.kept) >= PIECE:
+        self.buffer += data
+        if len(self.buffer) >= PIECE:
             self.flush()
         return len(data)
 
     def flush(self) -> None:
-        if self.kept:
-            self.out.write(b"%x\r\n%b\r\n" % (len(self.kept), bytes(self.kept)))
-            self.kept.clear()
+        if self.buffer:
+            self.out.write(b"%x\r\n%b\r\n" % (len(self.buffer), bytes(self.buffer)))
+            self.buffer.clear()
 
     def close(self) -> None:
         self.flush()

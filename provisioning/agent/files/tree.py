@@ -85,7 +85,7 @@ class Tree:
     def __init__(self, root: str) -> None:
         self.root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def _opened_root(self) -> int:
+    def _open_root(self) -> int:
         """Reopen the root, because duplicated descriptors share their read position."""
         try:
             return os.open(".", FOLDER, dir_fd=self.root)
@@ -95,7 +95,7 @@ class Tree:
     @contextlib.contextmanager
     def folder(self, names: list[str]) -> Iterator[int]:
         """Open a folder. Raises `FileRequestRefused` if one of the names is missing or a link."""
-        descriptor = self._opened_root()
+        descriptor = self._open_root()
         try:
             for name in names:
                 try:

@@ -210,7 +210,7 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return env
 
 
-class Run:
+class CheckoutRun:
     """Checkout of one repository."""
 
     def __init__(
@@ -220,15 +220,15 @@ class Run:
 
         self.clock = time.monotonic
         self.item = item
-        self.what = item["what"]
+        self.item_name = item["what"]
         self.home = home
         self.policy = policy
         self.env = env
-        name = DOTFILES_FOLDER if self.what == DOTFILES else item["folder"]
+        name = DOTFILES_FOLDER if self.item_name == DOTFILES else item["folder"]
         self.target = os.path.join(home, name)
         self.half = os.path.join(home, ".berth-clone-%s-%s" % (workspace, name.strip(".")))
         self.deadline = self.clock() + float(item["timeout_s"])
-        self.said_at = 0.0
+        self.reported_at = 0.0
         self.percent = -1
 
     def git(self, *arguments: str, cwd: str = "/") -> str:
@@ -296,7 +296,7 @@ class Run:
             now = self.clock()
             if now > deadline:
                 trouble = "timed_out" if watch else "script_timed_out"
-            elif watch and now - self.said_at > SAY_S:
+            elif watch and now - self.reported_at > SAY_S:
                 self.progress(errors, now)
             if watch and limit and now - weighed > WEIGH_S:
                 weighed = now
@@ -323,8 +323,8 @@ class Run:
                 percent = int(digits) if digits.isdigit() else percent
         if percent > self.percent:
             self.percent = min(percent, 100)
-            self.said_at = now
-            report(self.what, "cloning", percent=self.percent)
+            self.reported_at = now
+            report(self.item_name, "cloning", percent=self.percent)
 
     # -- the clone --------------------------------------------------------------------------
 
@@ -334,22 +334,22 @@ class Run:
         shutil.rmtree(self.half, ignore_errors=True)  # left by an interrupted start
         if os.path.lexists(self.target):
             commit = self.head(self.target)
-            if self.what == DOTFILES and os.path.exists(self.pending()):
+            if self.item_name == DOTFILES and os.path.exists(self.pending()):
                 self.install(commit)
             else:
-                report(self.what, "kept", commit=commit)
+                report(self.item_name, "kept", commit=commit)
             return
-        report(self.what, "cloning")
+        report(self.item_name, "cloning")
         try:
             options = ["clone", "--progress", "--no-checkout", "--no-recurse-submodules", "--template="]
             self.git(*options, "--", self.item["url"], self.half)
             self.check_out(self.item["ref"])
             commit = self.head(self.half)
-            if self.what == DOTFILES:
+            if self.item_name == DOTFILES:
                 with open(os.path.join(self.half, ".git", PENDING), "w"):
                     pass
             if os.path.lexists(self.target):
-                report(self.what, "kept", commit=self.head(self.target))
+                report(self.item_name, "kept", commit=self.head(self.target))
                 return
             try:
                 os.rename(self.half, self.target)
@@ -357,10 +357,10 @@ class Run:
                 raise Failed("failed", str(error)) from error
         finally:
             shutil.rmtree(self.half, ignore_errors=True)
-        if self.what == DOTFILES:
+        if self.item_name == DOTFILES:
             self.install(commit)
         else:
-            report(self.what, "cloned", commit=commit)
+            report(self.item_name, "cloned", commit=commit)
 
     def exists(self, name: str) -> bool:
         try:
@@ -414,26 +414,26 @@ class Run:
         try:
             descriptor = os.open(self.pending(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            report(self.what, "kept", commit=commit)
+            report(self.item_name, "kept", commit=commit)
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            report(self.what, "kept", commit=commit)  # another workspace of this home is installing them
+            report(self.item_name, "kept", commit=commit)  # another workspace of this home is installing them
             os.close(descriptor)
             return
         try:
-            report(self.what, "installing", commit=commit)
+            report(self.item_name, "installing", commit=commit)
             script = next(
                 (candidate for candidate in SCRIPTS if os.path.isfile(os.path.join(self.target, candidate))),
                 "",
             )
             if script:
                 self.run_script(script)
-                report(self.what, "installed", commit=commit, note=script)
+                report(self.item_name, "installed", commit=commit, note=script)
             else:
                 linked, skipped = self.link()
-                report(self.what, "installed", commit=commit, linked=linked, left=skipped)
+                report(self.item_name, "installed", commit=commit, linked=linked, left=skipped)
         finally:
             try:
                 os.unlink(self.pending())
@@ -476,7 +476,7 @@ def main() -> int:
             if item.get("problem"):
                 raise Failed(item["problem"])
             policy = (config["egress"], config["egress_allow"])
-            Run(item, config["home"], config["workspace"], policy, env).clone()
+            CheckoutRun(item, config["home"], config["workspace"], policy, env).clone()
         except Failed as error:
             report(item["what"], "failed", code=error.code, detail=error.detail, address=error.address)
         except Exception as error:

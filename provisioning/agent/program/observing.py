@@ -36,7 +36,7 @@ class Observer:
         self.gpus = Gpus(config["devices"])
         self.progress = ProgressCounters(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
-        self.woken: str | None = None  # time of the last heartbeat that observed a change
+        self.last_wakeup: str | None = None  # time of the last heartbeat that observed a change
 
     def sample(self) -> Config:
         """Return the current activity.
@@ -59,8 +59,10 @@ class Observer:
             activity["connections"] = sockets[1]
         traffic = self.app_listener.traffic_bytes()
         if self.app_listener.direct and self.spare:
-            own, traffic = self.spare.connection_counts()
-            activity["connections"] = None if sockets is None or own is None else sockets[1] + own
+            own_connections, traffic = self.spare.connection_counts()
+            activity["connections"] = (
+                None if sockets is None or own_connections is None else sockets[1] + own_connections
+            )
         if self.app_listener.counts:
             # Omitted if connections reach the app without being counted.
             activity["traffic_bytes"] = traffic
@@ -86,11 +88,11 @@ class Observer:
         elif self.config["activity"] == "marimo":
             activity.update(marimo_activity(self.app.port, self.config["app_token"]))
             if activity["kernels"] is not None:
-                activity["kernels"]["last_activity"] = self.woken
+                activity["kernels"]["last_activity"] = self.last_wakeup
         return activity
 
     def notice_wakeups(self, wakeups: dict[int, int]) -> None:
         """Record the time if a kernel has run something since the last heartbeat."""
         if wakeups != self.wakeups:
             self.wakeups = wakeups
-            self.woken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self.last_wakeup = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

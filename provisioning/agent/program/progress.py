@@ -107,8 +107,8 @@ def read_one(name: str, folder: int) -> tuple[float, float] | None:
     except OSError:
         return None
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
             return None
         text = os.read(descriptor, MAX_BYTES + 1)
     except OSError:
@@ -119,7 +119,7 @@ def read_one(name: str, folder: int) -> tuple[float, float] | None:
     if match is None or len(text) > MAX_BYTES:
         return None
     total = float(match.group(1))
-    return (about.st_mtime, total) if total <= MAX_DONE else None
+    return (info.st_mtime, total) if total <= MAX_DONE else None
 
 
 def rate(rows: deque[tuple[float, float]], now: float) -> float | None:

@@ -76,23 +76,23 @@ def copy_of(mount: dict[str, Any]) -> int:
 
 def namespace_of(stored: int, mapped: int) -> int:
     """Return a descriptor of a user namespace that maps user and group `stored` to `mapped`. Root only."""
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         if libc.unshare(CLONE_NEWUSER) == 0:
-            os.write(writing, b"x")
+            os.write(write_end, b"x")
             signal.pause()
         os._exit(1)
-    os.close(writing)
+    os.close(write_end)
     try:
-        if os.read(reading, 1) != b"x":
+        if os.read(read_end, 1) != b"x":
             raise PermissionError(errno.EPERM, "no user namespace can be made")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w", encoding="ascii") as handle:
                 handle.write(f"{stored} {mapped} 1")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(reading)
+        os.close(read_end)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 

@@ -67,11 +67,14 @@ def detect(instance: str, root: Path = ROOT) -> CgroupHost:
 
 def _try(instance: str, root: Path) -> CgroupHost:
     best = CgroupHost(0, reason="no control group here can be written by this user")
-    for candidate, crowded in (*_candidates_v2(root), *((v1_host, None) for v1_host in _candidates_v1(root))):
+    for candidate, to_vacate in (
+        *_candidates_v2(root),
+        *((v1_host, None) for v1_host in _candidates_v1(root)),
+    ):
         host = replace(candidate, parents=tuple(parent / f"berth-{instance}" for parent in candidate.parents))
-        if crowded is not None:
+        if to_vacate is not None:
             try:
-                delegation.vacate(crowded)
+                delegation.vacate(to_vacate)
             except OSError:
                 continue
         holds = _enforced_limits(host)

@@ -114,6 +114,6 @@ def _kill_recorded(folder: state.WorkspaceDir) -> None:
         processes.kill((), [launched.pid] if same else ())
 
 
-def _terminate(agents: Iterable[processes.Owned]) -> None:
+def _terminate(agents: Iterable[processes.OwnedProcess]) -> None:
     for agent in agents:
         processes.send(agent, signal.SIGTERM)

@@ -71,11 +71,11 @@ def granted(scan: GpuScan, grants: Sequence[DeviceGrant]) -> tuple[DeviceInfo, .
             detail=f"missing: {missing}; {scan.state.value}: {scan.note}",
         )
     devices = tuple(present[grant.uuid] for grant in grants)
-    cut = [device.uuid for device in devices if device.mig_mode]
-    if cut:
+    mig_gpus = [device.uuid for device in devices if device.mig_mode]
+    if mig_gpus:
         raise NoCapacity(
-            f"GPU {cut[0]} has been cut into MIG instances. Start the workspace again to get another.",
-            detail=f"in MIG mode: {cut}",
+            f"GPU {mig_gpus[0]} has been cut into MIG instances. Start the workspace again to get another.",
+            detail=f"in MIG mode: {mig_gpus}",
         )
     return devices
 

@@ -61,7 +61,7 @@ def argv(plan: SandboxPlan) -> tuple[str, ...]:
     for source, inside in _programs(plan):
         arguments += ["--ro-bind", source, inside]
     for number, (source, inside, readonly) in enumerate(_folders(plan)):
-        at = f"{MOUNTED}/{number}" if _mounted(inside, readonly=readonly) else f"{ROOT}{inside}"
+        at = f"{MOUNTED}/{number}" if _is_mounted(inside, readonly=readonly) else f"{ROOT}{inside}"
         arguments += ["--ro-bind" if readonly else "--bind", source, at]
     arguments += ["--chdir", "/", "--clearenv"]
     for key, value in sorted(plan.env.items()):
@@ -78,7 +78,7 @@ def bundle(plan: SandboxPlan, rlimits: Mapping[str, int]) -> dict[str, Any]:
     """
     mounts = [_tmpfs(path) for path in OWN_TMPFS]
     for number, (_, inside, readonly) in enumerate(_folders(plan)):
-        if _mounted(inside, readonly=readonly):
+        if _is_mounted(inside, readonly=readonly):
             mounts.append(_bind(f"{MOUNTED}/{number}", inside, readonly=readonly))
     inside_gvisor = (plan.python, "-I", "-S", AGENT_PROGRAM_PATH, "--inside-gvisor", str(UID))
     return _config(
@@ -175,7 +175,7 @@ def _programs(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
     return [*((path, path) for path in plan.readonly), *plan.readonly_at, (plan.agent, AGENT_PATH)]
 
 
-def _mounted(inside: str, *, readonly: bool) -> bool:
+def _is_mounted(inside: str, *, readonly: bool) -> bool:
     """Return whether runsc must mount it: writable folders, and paths below its own tmpfs."""
     return not readonly or any(inside.startswith(f"{path}/") for path in OWN_TMPFS)
 

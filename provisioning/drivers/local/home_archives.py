@@ -69,11 +69,11 @@ class HomeArchives:
         new, old = self._new_path(home), self._path(home)
         new.chmod(old.stat().st_mode & 0o777)
         info = new.lstat()
-        self._note(home, job, PLACING, info.st_ino)
+        self._save_record(home, job, PLACING, info.st_ino)
         _exchange_folders(new, old)
         sync(old.parent)
         sync(new.parent)
-        self._note(home, job, PLACED, info.st_ino)
+        self._save_record(home, job, PLACED, info.st_ino)
 
     def placed(self, home: Home, *, job: str) -> bool:
         """Return whether this job's home is in place. Completes an exchange that was interrupted."""
@@ -88,7 +88,7 @@ class HomeArchives:
             sync(old.parent)
         with contextlib.suppress(FileNotFoundError):
             if old.lstat().st_ino == record.get("inode"):
-                self._note(home, job, PLACED, int(record["inode"]))
+                self._save_record(home, job, PLACED, int(record["inode"]))
                 return True
         return False
 
@@ -201,7 +201,7 @@ class HomeArchives:
             return {}
         return record if isinstance(record, dict) else {}
 
-    def _note(self, home: Home, job: str, state: str, inode: int) -> None:
+    def _save_record(self, home: Home, job: str, state: str, inode: int) -> None:
         folder = self.servers.base / RECORDS
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"job": job, "state": state, "inode": inode, "home": home.home_key})

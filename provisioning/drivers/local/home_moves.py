@@ -68,7 +68,7 @@ class HomeMoves:
             and self._path(home).is_dir()
             and not self._received_home(home).exists()
         ):
-            self._note(home, move, PLACED)
+            self._save_record(home, move, PLACED)
             return True
         if not record:
             with contextlib.suppress(FileNotFoundError):
@@ -82,7 +82,7 @@ class HomeMoves:
                         "Look what is in it, and take it away there first.",
                         detail=str(self._path(home)),
                     ) from error
-            self._note(home, move, COMING)
+            self._save_record(home, move, COMING)
         for path in (self.servers.homes, self._path(home).parent, self._incoming_path(home)):
             path.mkdir(mode=0o700, exist_ok=True)
         return False
@@ -96,11 +96,11 @@ class HomeMoves:
     def place(self, home: Home, move: str) -> None:
         """Rename the complete home to its place. Raises `OSError`."""
         self.servers.end(Home(home.team, home.owner, incoming=True))
-        self._note(home, move, PLACING)
+        self._save_record(home, move, PLACING)
         target = self._path(home)
         self._received_home(home).rename(target)
         sync(target.parent)
-        self._note(home, move, PLACED)
+        self._save_record(home, move, PLACED)
         shutil.rmtree(self._incoming_path(home), ignore_errors=True)
 
     def discard(self, home: Home, move: str, *, limit_s: float) -> bool:
@@ -162,7 +162,7 @@ class HomeMoves:
             return {}
         return {"move": str(record["move"]), "state": str(record["state"])}
 
-    def _note(self, home: Home, move: str, state: str) -> None:
+    def _save_record(self, home: Home, move: str, state: str) -> None:
         text = json.dumps({"move": move, "state": state, "home": home_key(home.team, home.owner)})
         write_atomically(self.servers.base / RECORDS / digest_of(home), text.encode())
 

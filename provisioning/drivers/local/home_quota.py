@@ -129,7 +129,7 @@ class HomeQuotas:
             if record is not None:
                 return record
             used = {*self._projects().values(), *_administrator_ids()}
-            unused = project_quota.Use(0, 0, 0, 0)
+            unused = project_quota.ProjectUse(0, 0, 0, 0)
             free = (number for number in NUMBERS if number not in used)
             project = next(
                 (number for number in free if project_quota.use_of(folder, number) == unused), None

@@ -42,7 +42,7 @@ class SandboxProbe:
     bwrap: str
     disable_userns: bool = False
     reason: str = ""
-    network: network.Tools | None = None
+    network: network.NetworkTools | None = None
     network_reason: str = ""
     seccomp: str = ""
     seccomp_reason: str = ""
@@ -285,7 +285,7 @@ def _run_as(sandbox: SandboxProbe, uid: int, folder: Path) -> None:
             network.end(folder)
 
 
-def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: Path) -> str:
+def _try_network(bwrap: str, disable_userns: bool, tools: network.NetworkTools, base: Path) -> str:
     """Start a sandbox with its own network and egress; returns a sentence if that fails."""
     argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=True)]
     argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", "--", "/bin/cat"]

@@ -124,7 +124,9 @@ def _end_process(base: Path, name: str) -> bool:
 
 def _groups(base: Path, instance: str) -> list[Leftover]:
     names = [name for name in cgroups.empty_groups(instance) if WORKSPACE.fullmatch(name)]
-    return [Leftover(LeftoverKind.CONTROL_GROUP, name) for name in names if not _in_use(base, instance, name)]
+    return [
+        Leftover(LeftoverKind.CONTROL_GROUP, name) for name in names if not _is_in_use(base, instance, name)
+    ]
 
 
 def _remove_group(base: Path, instance: str, name: str) -> bool:
@@ -132,7 +134,7 @@ def _remove_group(base: Path, instance: str, name: str) -> bool:
         raise InvalidSpec(f"“{name}” names no control group of a workspace.")
     workspace = state.WorkspaceDir(base, name)
     with workspace.operation():
-        if _in_use(base, instance, name, locked=True):
+        if _is_in_use(base, instance, name, locked=True):
             raise _in_use_error(name)
         return cgroups.remove(cgroups.groups_named(instance, name))
 
@@ -145,20 +147,20 @@ def _folders(base: Path, instance: str) -> list[Leftover]:
     return [
         Leftover(LeftoverKind.FOLDER, name, "a workspace's own folder without a record", _size(base / name))
         for name in names
-        if not _in_use(base, instance, name)
+        if not _is_in_use(base, instance, name)
     ]
 
 
 def _remove_folder(base: Path, instance: str, name: str) -> bool:
     workspace = state.WorkspaceDir(base, name)
     with workspace.operation():
-        if _in_use(base, instance, name, locked=True):
+        if _is_in_use(base, instance, name, locked=True):
             raise _in_use_error(name)
         workspace.remove()
     return True
 
 
-def _in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bool:
+def _is_in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bool:
     """Return whether the workspace has a record, a process, or an operation in progress."""
     workspace = state.WorkspaceDir(base, name)
     if not locked and workspace.operation_held():

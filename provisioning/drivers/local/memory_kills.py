@@ -13,7 +13,7 @@ GROUP, PROGRAM, PID = ",task_memcg=", ",task=", ",pid="
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class KillCounter:
     """A living workspace, and the number of its programs ended since the start `attempt`."""
 
     name: str
@@ -25,7 +25,7 @@ class Counter:
     groups: tuple[Path, ...]
 
 
-def counters(base: Path) -> list[Counter]:
+def counters(base: Path) -> list[KillCounter]:
     """Return the counters of all living workspaces, without those that lost no program."""
     result = []
     for name in state.names(base):
@@ -38,7 +38,7 @@ def counters(base: Path) -> list[Counter]:
         agent = folder.agent_state() if kills else None
         if agent is not None and agent.phase != "exited" and folder.alive():
             result.append(
-                Counter(
+                KillCounter(
                     *(name, record.workspace_id, record.generation, record.attempt),
                     *(kills, record.memory_mib, groups),
                 )

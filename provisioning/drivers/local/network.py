@@ -40,14 +40,14 @@ RESOLVER = "169.254.53.53"
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class NetworkTools:
     """The programs that set up a network namespace."""
 
     pasta: str
     nft: str
 
 
-def tools() -> Tools | str:
+def tools() -> NetworkTools | str:
     """Return the programs, or a sentence that names the missing packages."""
     search = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     pasta, nft = shutil.which("pasta", path=search), shutil.which("nft", path=search)
@@ -58,7 +58,7 @@ def tools() -> Tools | str:
             "Workspaces share this machine's network: install the "
             f"package{plural} {' and '.join(f'“{name}”' for name in missing)}."
         )
-    return Tools(pasta, nft)
+    return NetworkTools(pasta, nft)
 
 
 def rules(policy: EgressPolicy, own_addresses: Iterable[str] = ()) -> str:
@@ -106,7 +106,7 @@ def resolv_conf(system: str) -> str:
     return "\n".join((f"nameserver {RESOLVER}", *inherited, ""))
 
 
-def join(tools: Tools, init: int, folder: Path, policy: EgressPolicy) -> None:
+def join(tools: NetworkTools, init: int, folder: Path, policy: EgressPolicy) -> None:
     """Apply rules and start egress for the sandbox whose first process is `init`. Raises `StartFailed`.
 
     Idempotent: rules are replaced, and running egress processes are kept.
@@ -259,7 +259,7 @@ def egress_processes_below(base: Path) -> list[EgressProcess]:
 def _egress_candidates() -> Iterable[tuple[int, int, Sequence[bytes]]]:
     """Yield (PID, start ticks, argument vector) of every visible pasta and proxy.
 
-    Processes in a sandbox can imitate names and arguments and are excluded by `_outside`.
+    Processes in a sandbox can imitate names and arguments and are excluded by `_is_outside_sandbox`.
     """
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
@@ -267,7 +267,7 @@ def _egress_candidates() -> Iterable[tuple[int, int, Sequence[bytes]]]:
         try:
             name = Path("/proc", entry, "comm").read_text()
             pasta = name.startswith(("pasta", "passt"))
-            if not (pasta or name.startswith("python")) or not _outside(int(entry), pasta=pasta):
+            if not (pasta or name.startswith("python")) or not _is_outside_sandbox(int(entry), pasta=pasta):
                 continue
             argv = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -277,7 +277,7 @@ def _egress_candidates() -> Iterable[tuple[int, int, Sequence[bytes]]]:
             yield int(entry), ticks, argv
 
 
-def _outside(pid: int, *, pasta: bool) -> bool:
+def _is_outside_sandbox(pid: int, *, pasta: bool) -> bool:
     """Return whether the process runs outside every sandbox, as real egress processes do.
 
     A proxy is in this PID namespace, which no tenant is. pasta creates a nested PID namespace and is its

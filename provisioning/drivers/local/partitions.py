@@ -62,8 +62,8 @@ def repartition(
     layout; the old layout remains. Raises `Unclean` if memory could not be proven clean before or after the
     change. Raises `BackendUnavailable` if the driver does not answer or another process works on the layout.
     """
-    with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as mine:
-        if not mine:
+    with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as acquired:
+        if not acquired:
             raise BackendUnavailable("Another worker changes this GPU's layout. It will be tried again.")
         try:
             with session() as driver:
@@ -107,8 +107,8 @@ def recover(base: Path) -> bool:
     """
     complete = True
     for path in sorted((base / FOLDER).glob("*.json")) if (base / FOLDER).is_dir() else ():
-        with _lock(base, path.stem) as mine:
-            if not mine:
+        with _lock(base, path.stem) as acquired:
+            if not acquired:
                 complete = False
                 continue
             try:
@@ -129,8 +129,8 @@ def layouts_locked(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]
     busy: dict[str, tuple[DeviceInfo, ...]] = {}
     with contextlib.ExitStack() as stack:
         for parent_uuid in repartitioned_gpus(base):
-            mine = stack.enter_context(_lock(base, parent_uuid, shared=True))
-            if not mine or _path(base, parent_uuid).exists():
+            acquired = stack.enter_context(_lock(base, parent_uuid, shared=True))
+            if not acquired or _path(base, parent_uuid).exists():
                 instances = _read_before(base, parent_uuid)
                 if instances is not None:
                     busy[parent_uuid] = instances
@@ -186,13 +186,13 @@ def _is_applied(gpu: Device, change: MigRepartition) -> bool:
 
 def _instances_to_destroy(gpu: Device, change: MigRepartition) -> list[tuple[str, MigSlice]]:
     """Return the instances to destroy. Raises `NoCapacity` if one is in use or missing."""
-    standing = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
+    present = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
     for uuid in change.destroy:
-        if uuid not in standing:
+        if uuid not in present:
             raise NoCapacity(f"MIG instance {uuid} is no longer there. The workspace is placed again.")
-        if standing[uuid][1]:
+        if present[uuid][1]:
             raise NoCapacity(f"MIG instance {uuid} is in use. The workspace is placed again.")
-    return [(uuid, standing[uuid][0]) for uuid in change.destroy]
+    return [(uuid, present[uuid][0]) for uuid in change.destroy]
 
 
 def _uuid_at(gpu: Device, piece: MigSlice) -> str:
@@ -259,13 +259,13 @@ def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float =
     folder = base / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / f"{parent_uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    mine = False
+    acquired = False
     try:
-        while not (mine := _try_lock(descriptor, kind)) and time.monotonic() < until:
+        while not (acquired := _try_lock(descriptor, kind)) and time.monotonic() < until:
             time.sleep(LOCK_LOOK_S)
-        yield mine
+        yield acquired
     finally:
-        if not shared and mine and not _path(base, parent_uuid).exists():
+        if not shared and acquired and not _path(base, parent_uuid).exists():
             # The layout itself is readable again.
             _before_path(base, parent_uuid).unlink(missing_ok=True)
         os.close(descriptor)

@@ -26,7 +26,7 @@ NO_SPARES: Mapping[str, tuple[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedProcess:
     """A live process of a workspace. `start_ticks` is field 22 of its stat file."""
 
     pid: int
@@ -63,7 +63,7 @@ def users() -> set[int]:
 
 def scan(
     instance: str, workspace: str = "", *, spares: Mapping[str, tuple[str, int]] = NO_SPARES
-) -> tuple[Owned, ...]:
+) -> tuple[OwnedProcess, ...]:
     """Return all live processes with `instance`'s marker, of `workspace` or of all workspaces.
 
     `spares` maps the id of an adopted spare to its workspace and generation; processes of other spares belong
@@ -122,7 +122,7 @@ def scan(
         if _claim(environ, marker, spares) == (*owner, True) and is_namespace_init(parents[pid], depth=2):
             marked[pid] = (*owner, True)
     return tuple(
-        Owned(pid, ticks[pid], name, generation, is_agent, is_namespace_init(pid))
+        OwnedProcess(pid, ticks[pid], name, generation, is_agent, is_namespace_init(pid))
         for pid, (name, generation, is_agent) in sorted(marked.items())
         if not workspace or name == workspace
     )
@@ -153,9 +153,9 @@ def pid_namespace(entry: str) -> str:
         return ""
 
 
-def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
+def send(process: OwnedProcess | tuple[int, int], number: signal.Signals) -> bool:
     """Signal exactly this process; returns False if it is gone, even if its PID is in use again."""
-    pid, ticks = (process.pid, process.start_ticks) if isinstance(process, Owned) else process
+    pid, ticks = (process.pid, process.start_ticks) if isinstance(process, OwnedProcess) else process
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -171,7 +171,7 @@ def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
     return True
 
 
-def kill(owned: Iterable[Owned], extra_pids: Iterable[int] = ()) -> None:
+def kill(owned: Iterable[OwnedProcess], extra_pids: Iterable[int] = ()) -> None:
     """Send SIGKILL to all, first to inits of PID namespaces, which end everything inside."""
     ordered = sorted(owned, key=lambda process: not process.is_namespace_init)
     for process in ordered:

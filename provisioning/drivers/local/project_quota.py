@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ProjectUse:
     """Use and limits of a project; a limit of 0 means none."""
 
     limit_bytes: int
@@ -57,7 +57,7 @@ def is_enforced(folder: int) -> bool:
     return bool(flags & _ENFORCED)
 
 
-def use_of(folder: int, project: int) -> Use:
+def use_of(folder: int, project: int) -> ProjectUse:
     """Return the use of a project on the folder's file system. Raises `OSError`."""
     buffer = ctypes.create_string_buffer(_USE.size)
     try:
@@ -65,9 +65,9 @@ def use_of(folder: int, project: int) -> Use:
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
-        return Use(0, 0, 0, 0)  # XFS has no entry for an unused project
+        return ProjectUse(0, 0, 0, 0)  # XFS has no entry for an unused project
     hard, _, used, files, _, used_files, *_ = _USE.unpack(buffer)
-    return Use(hard * UNIT, used, files, used_files)
+    return ProjectUse(hard * UNIT, used, files, used_files)
 
 
 def limit(folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:

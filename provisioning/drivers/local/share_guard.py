@@ -71,8 +71,8 @@ def parts(
         for grant, device in zip(grants, granted, strict=True)
         if grant.milli < WHOLE_DEVICE_MILLI
     )
-    if shares and (why := refusal(scan)):
-        raise NoCapacity(f"{why} Choose a flavor with a whole GPU.")
+    if shares and (reason := refusal(scan)):
+        raise NoCapacity(f"{reason} Choose a flavor with a whole GPU.")
     return shares
 
 

@@ -101,11 +101,11 @@ class SpareKind:
             "environment": asdict(self.environment),
             "sandbox": asdict(self.sandbox),
             "files": [(str(path), path.stat().st_mtime_ns) for path in files],
-            "configuration": [(path.st_ino, path.st_mtime_ns) for path in self._installed()],
+            "configuration": [(path.st_ino, path.st_mtime_ns) for path in self._site_packages_stats()],
         }
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
-    def _installed(self) -> Iterator[os.stat_result]:
+    def _site_packages_stats(self) -> Iterator[os.stat_result]:
         """Yield the stat results of folders that change when a package is installed."""
         root = Path(self.environment.python).parent.parent
         for path in sorted(root.glob("lib/python3.*/site-packages")):
@@ -155,17 +155,17 @@ class Spares:
             if lock is None:
                 return
             by_digest = {kind.digest(): kind for kind in kinds if kind.possible} if number > 0 else {}
-            have = dict.fromkeys(by_digest, 0)
+            counts = dict.fromkeys(by_digest, 0)
             for folder, mark in self._list_spares():
                 overdue = time.time() > mark.created_at + MAX_READY_S
                 state = folder.agent_state()
-                good = folder.alive() and mark.owner == owner and (state is not None or not overdue)
-                if good and have.get(mark.kind, number) < number:
-                    have[mark.kind] += 1
+                usable = folder.alive() and mark.owner == owner and (state is not None or not overdue)
+                if usable and counts.get(mark.kind, number) < number:
+                    counts[mark.kind] += 1
                 else:
                     self._end_soon(folder, mark)
             for digest, kind in by_digest.items():
-                for _ in range(number - have[digest]):
+                for _ in range(number - counts[digest]):
                     if _available_mib() < MIN_AVAILABLE_MIB:
                         return
                     self._start(kind, digest, owner, cgroup_host, lock)
@@ -189,7 +189,7 @@ class Spares:
                 if mark.place == place:
                     self._end_soon(folder, mark)
 
-    def processes(self, spare: str) -> tuple[processes.Owned, ...]:
+    def processes(self, spare: str) -> tuple[processes.OwnedProcess, ...]:
         """Return the live processes of the spare with this id, even if it was claimed."""
         return processes.scan(self.instance, spare, spares={spare: (spare, 0)})
 

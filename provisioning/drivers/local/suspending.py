@@ -49,7 +49,7 @@ class SuspendProblem(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspension:
     """A suspension in progress, on disk. `settled`: it is complete."""
 
     boot_id: str
@@ -111,7 +111,7 @@ class Suspender:
                 )
             memory_bytes = room.held_bytes(snapshot.before, pids)
             gpus = tuple(snapshot.before.used_by(pids))
-            self._note(folder, gpus, memory_bytes, settled=False)
+            self._save_suspension(folder, gpus, memory_bytes, settled=False)
             return self._suspend(folder, gpus, memory_bytes, tell)
 
     def resume(self, name: str, *, tell: Tell = _ignore_progress) -> SuspendReport:
@@ -162,13 +162,13 @@ class Suspender:
         }
         if not cuda_states:
             return no(SuspendProblem.NO_CUDA)
-        odd = [
+        broken_pids = [
             pid
             for pid, process_state in cuda_states.items()
             if process_state in (ProcessState.FAILED, ProcessState.UNKNOWN)
         ]
-        if odd:
-            return no(SuspendProblem.LOST, ", ".join(map(str, odd)))
+        if broken_pids:
+            return no(SuspendProblem.LOST, ", ".join(map(str, broken_pids)))
         if not snapshot.before.tells_all:
             return no(SuspendProblem.NOT_TOLD)
         if end_of(cuda_states) is Goal.SUSPENDED:
@@ -210,7 +210,7 @@ class Suspender:
                 continue
             if not self._is_off_gpus(folder, newer.before):
                 return self._roll_back(folder, pids, SuspendProblem.STILL_THERE, gpus, memory_bytes)
-            self._note(folder, gpus, memory_bytes, settled=True)
+            self._save_suspension(folder, gpus, memory_bytes, settled=True)
             return SuspendReport(Goal.SUSPENDED, gpus=gpus, held_bytes=memory_bytes, states=outcome.states)
         return self._roll_back(folder, pids, SuspendProblem.NEVER_ENDING, gpus, memory_bytes)
 
@@ -234,7 +234,7 @@ class Suspender:
         if not pids:
             folder.suspended_file.unlink(missing_ok=True)
             return SuspendReport(Goal.RUNNING, gpus=gpus)
-        self._note(folder, gpus, memory_bytes, settled=False)
+        self._save_suspension(folder, gpus, memory_bytes, settled=False)
         return self._report(
             folder, bring(pids, Goal.RUNNING, memory_bytes=memory_bytes, tell=tell), gpus, memory_bytes
         )
@@ -248,7 +248,7 @@ class Suspender:
             # It never began, so nothing changed; the next call retries.
             return SuspendReport(None, SuspendProblem.REFUSED, answer.trouble, memory_bytes, gpus)
         if outcome.end is Goal.SUSPENDED:
-            self._note(folder, gpus, memory_bytes, settled=True)
+            self._save_suspension(folder, gpus, memory_bytes, settled=True)
         elif not set(outcome.states.values()) & HELD_UP:
             # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
@@ -259,10 +259,12 @@ class Suspender:
         """Return whether no process of the workspace uses any GPU."""
         return after.tells_all and not after.used_by(self._processes(folder))
 
-    def _note(self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, settled: bool) -> None:
+    def _save_suspension(
+        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, settled: bool
+    ) -> None:
         record = folder.record()
         generation = record.generation if record else 0
-        suspension = Suspended(processes.boot_id(), generation, settled, gpus, memory_bytes)
+        suspension = Suspension(processes.boot_id(), generation, settled, gpus, memory_bytes)
         write_atomically(folder.suspended_file, json.dumps(asdict(suspension)).encode())
 
     def _processes(self, folder: WorkspaceDir) -> frozenset[int]:
@@ -287,9 +289,9 @@ class Suspender:
         return free_bytes
 
 
-def load(folder: WorkspaceDir) -> Suspended | None:
+def load(folder: WorkspaceDir) -> Suspension | None:
     """Return the suspension of this very start of a workspace; None if there is none."""
-    suspension, record = state.load(folder.suspended_file, Suspended), folder.record()
+    suspension, record = state.load(folder.suspended_file, Suspension), folder.record()
     if suspension is None or record is None or suspension.generation != record.generation:
         return None
     return suspension if suspension.boot_id == processes.boot_id() else None

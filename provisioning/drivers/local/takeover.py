@@ -98,7 +98,7 @@ def _hand_over(
     home = home_of(settings, spec)
     home_inside = f"/home/{spec.owner}"
     owners = None if settings.uid == NODE_USER else (settings.uid, taken_spare.mark.uid)
-    with _attaching(
+    with _attach_process(
         {
             "pid": inside,
             "start_ticks": processes.start_ticks(inside),
@@ -189,7 +189,7 @@ def _mount(
 
 
 @contextlib.contextmanager
-def _attaching(plan: dict[str, Any]) -> Any:
+def _attach_process(plan: dict[str, Any]) -> Any:
     """Run `attach.py` concurrently with other steps."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(ATTACH)],

@@ -90,35 +90,44 @@ class SimulatedDriver(Driver):
     # Contract
 
     def validate(self, spec: WorkspaceSpec) -> None:
-        want, have = spec.resources, self.topology
-        gpus = want.accelerators
+        request, topology = spec.resources, self.topology
+        gpus = request.accelerators
         if not _EXTERNAL_NAME.fullmatch(spec.ref.external_name):
             raise InvalidSpec(f"“{spec.ref.workspace_id}” is not a UUID. Give the workspace's own UUID.")
         if not spec.app.argv:
             raise InvalidSpec("The template has no start command. Choose another template.")
-        if min(want.cpu_milli, want.memory_mib) < 1 or min(want.disk_mib, gpus.count) < 0 or want.nodes < 1:
+        if (
+            min(request.cpu_milli, request.memory_mib) < 1
+            or min(request.disk_mib, gpus.count) < 0
+            or request.nodes < 1
+        ):
             raise InvalidSpec("CPU, memory and nodes must be at least one. Choose another flavor.")
         if not 1 <= gpus.share_milli <= WHOLE_DEVICE_MILLI:
             raise InvalidSpec("A share of a device is from 1 to 1000 thousandths. Choose another flavor.")
         for requested, available, description in (
-            (want.nodes, have.nodes, "nodes in this pool"),
-            (want.cpu_milli, have.cpu_milli, "milli-CPU on a node"),
-            (want.memory_mib, have.memory_mib, "MiB of memory on a node"),
-            (want.disk_mib, have.disk_mib, "MiB of disk on a node"),
+            (request.nodes, topology.nodes, "nodes in this pool"),
+            (request.cpu_milli, topology.cpu_milli, "milli-CPU on a node"),
+            (request.memory_mib, topology.memory_mib, "MiB of memory on a node"),
+            (request.disk_mib, topology.disk_mib, "MiB of disk on a node"),
             (
                 gpus.count,
-                have.gpus * (mig_profiles.COMPUTE if gpus.mig_profile else 1),
+                topology.gpus * (mig_profiles.COMPUTE if gpus.mig_profile else 1),
                 "accelerators on a node",
             ),
-            (gpus.memory_mib if gpus.count else 0, have.gpu_memory_mib, "MiB of memory on an accelerator"),
+            (
+                gpus.memory_mib if gpus.count else 0,
+                topology.gpu_memory_mib,
+                "MiB of memory on an accelerator",
+            ),
         ):
             if requested > available:
                 raise InvalidSpec(
                     f"{requested} asked, but there are {available} {description}. Choose a smaller flavor."
                 )
-        if gpus.count and gpus.model and gpus.model.lower() not in have.reported_model.lower():
+        if gpus.count and gpus.model and gpus.model.lower() not in topology.reported_model.lower():
             raise InvalidSpec(
-                f"This pool has {have.reported_model} accelerators, not {gpus.model}. Choose another flavor."
+                f"This pool has {topology.reported_model} accelerators, not {gpus.model}. "
+                "Choose another flavor."
             )
 
     def inventory(self) -> Inventory:
@@ -206,13 +215,13 @@ class SimulatedDriver(Driver):
             device = self._device(uuid)
             if device is None:
                 return faults.no_such_device(uuid, level, self._clock())
-            wrong, busy, memory_mib = device
+            device_faults, busy, memory_mib = device
             return faults.check_report(
                 uuid,
                 level,
                 model=self.topology.reported_model,
                 memory_mib=memory_mib,
-                faults=wrong,
+                faults=device_faults,
                 busy=busy,
                 now=self._clock(),
                 check_s=self.faults.check_s,
@@ -234,11 +243,11 @@ class SimulatedDriver(Driver):
             if device is None:
                 text = f"This simulated node has no device {uuid}. Refresh the inventory."
                 return ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, text, library="device", simulated=True)
-            wrong, busy, memory_mib = device
+            device_faults, busy, memory_mib = device
             return faults.scrub_result(
                 uuid,
                 memory_mib=memory_mib,
-                faults=wrong,
+                faults=device_faults,
                 busy=busy,
                 baseline_mib=baseline_mib,
             )
@@ -483,11 +492,12 @@ class SimulatedDriver(Driver):
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return what is wrong with a placement, regardless of other workspaces."""
-        want, epoch, now = spec.resources, rows.epoch(book.connection), book.now
+        request, epoch, now = spec.resources, rows.epoch(book.connection), book.now
         names = [part.node for part in placement.nodes]
-        if len(names) != want.nodes or len(set(names)) != len(names):
+        if len(names) != request.nodes or len(set(names)) != len(names):
             return StartFailed(
-                f"The placement names {len(set(names))} nodes, the flavor wants {want.nodes}. Place it again."
+                f"The placement names {len(set(names))} nodes, the flavor wants {request.nodes}. "
+                "Place it again."
             )
         for part in placement.nodes:
             if not hardware.has_node(self.pool.slug, self.topology, part.node):
@@ -507,12 +517,12 @@ class SimulatedDriver(Driver):
                         f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."
                     )
             grants = sorted(grant.milli for grant in part.devices)
-            if grants != [want.accelerators.share_milli] * want.accelerators.count or len(
+            if grants != [request.accelerators.share_milli] * request.accelerators.count or len(
                 {grant.uuid for grant in part.devices}
             ) != len(grants):
                 return StartFailed(
                     f"The devices placed on {part.node} are not what the flavor asks for. Place it again.",
-                    detail=f"granted {grants}, asked {want.accelerators}",
+                    detail=f"granted {grants}, asked {request.accelerators}",
                 )
         return None
 
@@ -520,13 +530,13 @@ class SimulatedDriver(Driver):
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return `NoCapacity` if something would be allocated twice, and record the attempt."""
-        have, want = self.topology, spec.resources
+        topology, request = self.topology, spec.resources
         for part in placement.nodes:
             cpu, memory, disk = book.used_on(part.node)
             sums = [
-                (cpu + want.cpu_milli, have.cpu_milli, f"milli-CPU of {part.node}"),
-                (memory + want.memory_mib, have.memory_mib, f"MiB of memory of {part.node}"),
-                (disk + want.disk_mib, have.disk_mib, f"MiB of disk of {part.node}"),
+                (cpu + request.cpu_milli, topology.cpu_milli, f"milli-CPU of {part.node}"),
+                (memory + request.memory_mib, topology.memory_mib, f"MiB of memory of {part.node}"),
+                (disk + request.disk_mib, topology.disk_mib, f"MiB of disk of {part.node}"),
             ]
             sums += [
                 (book.used_of(grant.uuid) + grant.milli, WHOLE_DEVICE_MILLI, f"thousandths of {grant.uuid}")

@@ -13,11 +13,11 @@ from local_support import Pool
 
 from provisioning.drivers.local import home_quota, project_quota
 from provisioning.drivers.local.home_quota import HomeQuotas, QuotaRecord, files_of
-from provisioning.drivers.local.project_quota import Use
+from provisioning.drivers.local.project_quota import ProjectUse
 from provisioning.node.measuring import Measuring
 from provisioning.types import LimitedResource
 
-NOTHING = Use(0, 0, 0, 0)
+NOTHING = ProjectUse(0, 0, 0, 0)
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Kernel:
     """What it knows: the project of each file by its inode, and what each project may take and takes."""
 
     projects: dict[int, int] = field(default_factory=dict)
-    uses: dict[int, Use] = field(default_factory=dict)
+    uses: dict[int, ProjectUse] = field(default_factory=dict)
     given: list[int] = field(default_factory=list)
 
     def project_of(self, file: int) -> int:
@@ -38,7 +38,7 @@ class Kernel:
         self.given += [inode] * changed
         return changed
 
-    def use_of(self, folder: int, project: int) -> Use:
+    def use_of(self, folder: int, project: int) -> ProjectUse:
         return self.uses.get(project, NOTHING)
 
     def limit(self, folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:
@@ -94,9 +94,9 @@ def test_numbers_of_others_are_left_alone(quotas, kernel, tmp_path, monkeypatch)
     first, second, third, *_ = home_quota.NUMBERS
     (tmp_path / "projid").write_text(f"# mine\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (tmp_path / "projid", tmp_path / "none"))
-    kernel.uses[second] = Use(0, 4096, 0, 1)
+    kernel.uses[second] = ProjectUse(0, 4096, 0, 1)
     assert held(quotas, "a/one").project == third
-    assert kernel.uses[second] == Use(0, 4096, 0, 1)
+    assert kernel.uses[second] == ProjectUse(0, 4096, 0, 1)
 
 
 def test_a_record_that_was_spoilt_is_made_anew(quotas):

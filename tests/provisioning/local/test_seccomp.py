@@ -14,7 +14,7 @@ from local_support import filters_of
 from provisioning.drivers.local import isolation, start
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.drivers.local.seccomp import bpf, filters, profile
-from provisioning.drivers.local.seccomp.bpf import Compare, Comparison, Rule, Rules
+from provisioning.drivers.local.seccomp.bpf import Compare, Comparison, FilterRules, Rule
 from provisioning.drivers.local.seccomp.profile import MACHINES, numbers
 from provisioning.errors import MissingDependency, ProvisioningError
 
@@ -197,7 +197,7 @@ def test_each_comparison_alone_and_with_another(
     compare: Compare, value: int, mask: int, held: list[int], missed: list[int]
 ) -> None:
     tested = Comparison(1, compare, value, mask)
-    both = Rules(
+    both = FilterRules(
         architecture=AUDIT["x86_64"],
         calls={
             3: (Rule(ALLOW, (tested,)), Rule(ENOSYS, (Comparison(0, Compare.EQ, 9),))),
@@ -220,9 +220,9 @@ def test_each_comparison_alone_and_with_another(
 
 
 def test_far_jumps_and_programs_that_are_too_long() -> None:
-    def many(number: int) -> Rules:
+    def many(number: int) -> FilterRules:
         calls = {one: (Rule(0x00050000 + one % 4000),) for one in range(number)}
-        return Rules(AUDIT["x86_64"], calls, EPERM, number - 1, ENOSYS)
+        return FilterRules(AUDIT["x86_64"], calls, EPERM, number - 1, ENOSYS)
 
     program = bpf.compile_rules(many(1500))
     assert [run(program, AUDIT["x86_64"], one) for one in range(1500)] == [

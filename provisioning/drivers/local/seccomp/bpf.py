@@ -68,7 +68,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FilterRules:
     """Rules for the calls of one architecture.
 
     `calls` maps call numbers to rules. The first matching rule decides, else `default`. Calls above the
@@ -83,7 +83,7 @@ class Rules:
     unknown: int
 
 
-def compile_rules(rules: Rules) -> bytes:
+def compile_rules(rules: FilterRules) -> bytes:
     """Return the program, 8 bytes per instruction. Raises `ValueError` if it is too long."""
     program = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -99,7 +99,7 @@ def compile_rules(rules: Rules) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 
-def _ranges(rules: Rules) -> list[tuple[int, tuple[Rule, ...]]]:
+def _ranges(rules: FilterRules) -> list[tuple[int, tuple[Rule, ...]]]:
     """Merge neighbouring numbers with the same rules; returns the first number of each range."""
     ranges: list[tuple[int, tuple[Rule, ...]]] = []
     for number in range(rules.newest + 1):

@@ -14,7 +14,7 @@ from errno import ENOSYS
 from pathlib import Path
 from typing import Any
 
-from provisioning.drivers.local.seccomp.bpf import ALLOW, ERRNO, Compare, Comparison, Rule, Rules
+from provisioning.drivers.local.seccomp.bpf import ALLOW, ERRNO, Compare, Comparison, FilterRules, Rule
 
 VENDOR = Path(__file__).resolve().with_name("vendor")
 PROFILE = VENDOR / "moby" / "default.json"
@@ -29,7 +29,7 @@ HALF = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Architecture:
     """An architecture: its AUDIT_ARCH_… number, its name in the profile and its file of call numbers."""
 
     audit: int
@@ -38,12 +38,12 @@ class Machine:
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, "amd64", "zsysnum_linux_amd64.go"),
-    "aarch64": Machine(0xC00000B7, "arm64", "zsysnum_linux_arm64.go"),
+    "x86_64": Architecture(0xC000003E, "amd64", "zsysnum_linux_amd64.go"),
+    "aarch64": Architecture(0xC00000B7, "arm64", "zsysnum_linux_arm64.go"),
 }
 
 
-def numbers(machine: Machine) -> dict[str, int]:
+def numbers(machine: Architecture) -> dict[str, int]:
     """Return call numbers by name for an architecture. Raises `OSError`, `ValueError`."""
     text = (VENDOR / "golang" / machine.numbers).read_text()
     by_name = {
@@ -54,7 +54,7 @@ def numbers(machine: Machine) -> dict[str, int]:
     return by_name
 
 
-def rules(machine: Machine, release: str) -> Rules:
+def rules(machine: Architecture, release: str) -> FilterRules:
     """Return the rules for a machine with this kernel release, such as 6.1.0-18-amd64.
 
     Raises `OSError` if a list cannot be read and `ValueError` if it has unsupported content.
@@ -70,7 +70,7 @@ def rules(machine: Machine, release: str) -> Rules:
         for name in entry["names"]:
             if name in by_name:  # calls of other architectures are listed too
                 calls.setdefault(by_name[name], []).append(_rule(name, entry))
-    return Rules(
+    return FilterRules(
         architecture=machine.audit,
         calls={number: _effective_rules(call_rules) for number, call_rules in calls.items()},
         default=_action(profile["defaultAction"], profile.get("defaultErrnoRet")),
@@ -87,7 +87,7 @@ def version(release: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _applies(entry: Mapping[str, Any], machine: Machine, kernel: tuple[int, int]) -> bool:
+def _applies(entry: Mapping[str, Any], machine: Architecture, kernel: tuple[int, int]) -> bool:
     """Return whether an entry applies to this machine and a process without capabilities."""
     includes, excludes = entry.get("includes") or {}, entry.get("excludes") or {}
     odd = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
