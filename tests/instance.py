@@ -187,7 +187,7 @@ class Berth:
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
         workspace_processes.kill(self.owned(), self.marked())
         scratch.sweep(self.home / "local")
-        for each in network.ways_out_below(self.home / "local"):
+        for each in network.egress_processes_below(self.home / "local"):
             workspace_processes.send((each.pid, each.start_ticks), signal.SIGKILL)
         cgroups.sweep_left(self.marker)
         mounts.detach(self.home)

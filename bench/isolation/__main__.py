@@ -132,7 +132,9 @@ class Node:
     def parts(self, ref: WorkspaceRef) -> dict[str, list[int]]:
         """The processes of a workspace by what they are."""
         folder = self.driver._dir(ref)
-        pids_by_kind: dict[str, list[int]] = {"pasta": [pid for pid, _ in network.ways_out(folder.path)]}
+        pids_by_kind: dict[str, list[int]] = {
+            "pasta": [pid for pid, _ in network.egress_processes(folder.path)]
+        }
         owned = processes.scan(self.driver.instance, folder.name)
         agent = next(process.pid for process in owned if process.is_agent)
         for process in owned:

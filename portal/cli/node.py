@@ -12,7 +12,7 @@ from portal.cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, CliError
 from provisioning.host import joining, leaving, membership, rotation, running, status, suspending
 from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
 from provisioning.host.folder import NodeFolder
-from provisioning.host.joining import Join, Wanted
+from provisioning.host.joining import Join, JoinOptions
 from provisioning.service.console import LABEL_WIDTH, Console, Problem
 
 
@@ -73,7 +73,7 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
     token = arguments.token
     if token == "-":  # noqa: S105  (standard input)
         token = sys.stdin.readline()
-    wanted = Wanted(
+    wanted = JoinOptions(
         url=arguments.url,
         token=token,
         name=arguments.name,
@@ -89,7 +89,7 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
 
 
 def _status(folder: NodeFolder, arguments: argparse.Namespace) -> int:
-    report = status.look(folder)
+    report = status.read(folder)
     if arguments.json:
         print(json.dumps(asdict(report), indent=2))
         return report.exit_code
@@ -105,9 +105,9 @@ def _rotate(folder: NodeFolder, arguments: argparse.Namespace, console: Console)
     with console.step("Keys") as step:
         step.update("asking the portal")
         renewed = rotation.rotate(folder, stored)
-        step.result = f"rotated; valid until {rotation.until(renewed)}"
+        step.result = f"rotated; valid until {rotation.expiry_date(renewed)}"
     if arguments.json:
-        print(json.dumps({"node": renewed.name, "until": rotation.until(renewed)}))
+        print(json.dumps({"node": renewed.name, "until": rotation.expiry_date(renewed)}))
     return 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.drivers.local.environment import prefixes_of, visible
+from provisioning.drivers.local.environment import prefixes_of, visible_folders
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 
@@ -101,7 +101,7 @@ def _inspect(path: str) -> Python | None:
     real = Path(os.path.realpath(executable))
     if name != "cpython" or not re.fullmatch(r"3\.\d+\.\d+", version) or not real.exists():
         return None
-    bases = visible([Path(base), *prefixes_of(Path(executable)), real.parent.parent])
+    bases = visible_folders([Path(base), *prefixes_of(Path(executable)), real.parent.parent])
     return Python(version, str(real), bases)
 
 

@@ -20,7 +20,7 @@ class Ability:
     words: str
 
 
-def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
+def probe(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
     """Test sandbox, network, system calls, limits and GPUs of this machine.
 
     With `as_service` limits may be missing here: with control groups v2 systemd delegates the required groups
@@ -53,9 +53,9 @@ def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
     )
 
 
-def missing(found: tuple[Ability, ...]) -> bool:
+def missing(abilities: tuple[Ability, ...]) -> bool:
     """Return whether something required for workspaces of several users is missing."""
-    return any(not each.good for each in found if each.label != "GPUs")
+    return any(not ability.good for ability in abilities if ability.label != "GPUs")
 
 
 def _gpus() -> Ability:
@@ -63,6 +63,6 @@ def _gpus() -> Ability:
     if not scan.gpus:
         return Ability("GPUs", False, scan.sentence)
     counted = Counter(gpu.model for gpu in scan.gpus)
-    words = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
-    trouble = f". {scan.sentence}" if scan.sentence else ""
-    return Ability("GPUs", not trouble, f"{words}, driver {scan.driver_version}{trouble}")
+    models = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
+    warning = f". {scan.sentence}" if scan.sentence else ""
+    return Ability("GPUs", not warning, f"{models}, driver {scan.driver_version}{warning}")

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from provisioning.host.membership import Answer
+from provisioning.host.membership import JoinAnswer
 from provisioning.service.console import Problem
 
 SERVER_NAME = "portal.berth.internal"
@@ -60,7 +60,7 @@ def fetch_authority(url: str) -> tuple[str, float]:
     asked_at = time.time()
     answer = _request(url, context, "GET", "/nodes/v1/authority")
     if answer.status_code != 200 or not answer.content.startswith(ssl.PEM_HEADER.encode()):
-        raise _no_door(url)
+        raise _not_a_portal(url)
     return answer.text, _ahead_s(answer.headers, (asked_at + time.time()) / 2)
 
 
@@ -81,11 +81,11 @@ class Door:
         if proof is not None:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
-    def join(self, body: Mapping[str, Any]) -> Answer:
+    def join(self, body: Mapping[str, Any]) -> JoinAnswer:
         """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `RequestRefused`."""
         return self._answer("/nodes/v1/join", body)
 
-    def rotate(self, body: Mapping[str, Any]) -> Answer:
+    def rotate(self, body: Mapping[str, Any]) -> JoinAnswer:
         """Rotate. Raises as `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
@@ -113,12 +113,12 @@ class Door:
             raise refusal(self._url, answer)
         return _workspaces_of(answer)
 
-    def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
+    def _answer(self, path: str, body: Mapping[str, Any]) -> JoinAnswer:
         answer = _request(self._url, self._context, "POST", path, body)
         if not answer.is_success:
             raise refusal(self._url, answer)
         try:
-            return msgspec.json.decode(answer.content, type=Answer)
+            return msgspec.json.decode(answer.content, type=JoinAnswer)
         except msgspec.MsgspecError as error:
             raise AnswerLost(
                 f"The portal's answer cannot be read ({error}).", "See the log of its web processes."
@@ -127,12 +127,12 @@ class Door:
 
 def _workspaces_of(answer: httpx.Response) -> NodeWorkspaces:
     try:
-        found = msgspec.json.decode(answer.content, type=NodeWorkspaces)
+        decoded = msgspec.json.decode(answer.content, type=NodeWorkspaces)
     except msgspec.MsgspecError as error:
         raise AnswerLost(
             f"The portal's answer cannot be read ({error}).", "See the log of its web processes."
         ) from error
-    return NodeWorkspaces(found.placed, tuple(_words(each) for each in found.workspaces))
+    return NodeWorkspaces(decoded.placed, tuple(_printable_line(name) for name in decoded.workspaces))
 
 
 def _request(
@@ -141,22 +141,22 @@ def _request(
     limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     # Web proxies do not apply between machines.
     with httpx.Client(verify=context, timeout=limits, trust_env=False) as client:
-        named = {"sni_hostname": SERVER_NAME, "timeout": limits.as_dict()}
-        request = client.build_request(method, url + path, json=body, extensions=named)
+        extensions = {"sni_hostname": SERVER_NAME, "timeout": limits.as_dict()}
+        request = client.build_request(method, url + path, json=body, extensions=extensions)
         try:
             answer = client.send(request, stream=True)
             content = b""
             for part in answer.iter_bytes():
                 content += part
                 if len(content) > MAX_ANSWER_BYTES:
-                    raise _no_door(url)
+                    raise _not_a_portal(url)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _unreachable(url, error) from error
         except httpx.TransportError as error:
             if body is None:
                 raise _unreachable(url, error) from error
             raise AnswerLost(
-                f"The answer of {url} was lost ({_said(error)}).", "Run the same command again."
+                f"The answer of {url} was lost ({_error_text(error)}).", "Run the same command again."
             ) from error
     # The content is already decoded.
     headers = [(key, value) for key, value in answer.headers.items() if not key.startswith("content-")]
@@ -174,26 +174,28 @@ def refusal(url: str, answer: httpx.Response) -> Problem:
                 f"The portal does not answer now (status {answer.status_code}).",
                 "Check that Berth runs there (`make status`), then run the command again.",
             )
-        return _no_door(url)
+        return _not_a_portal(url)
     if code == "not_found":
-        return _no_door(url)
-    return RequestRefused(code, _words(detail), _words(str(document.get("next_action") or "")))
+        return _not_a_portal(url)
+    return RequestRefused(
+        code, _printable_line(detail), _printable_line(str(document.get("next_action") or ""))
+    )
 
 
-def _words(text: str) -> str:
+def _printable_line(text: str) -> str:
     """Return text of the peer for a terminal: printable, on one line, truncated."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_WORDS]
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:MAX_WORDS]
 
 
-def _no_door(url: str) -> Problem:
+def _not_a_portal(url: str) -> Problem:
     return Problem(
         f"{url} answers, but machines cannot join there.",
         "Copy the address with its port from the pool's page.",
     )
 
 
-def _said(error: BaseException) -> str:
-    return _words(str(error)) or type(error).__name__
+def _error_text(error: BaseException) -> str:
+    return _printable_line(str(error)) or type(error).__name__
 
 
 def _unreachable(url: str, error: Exception) -> Problem:
@@ -209,16 +211,16 @@ def _unreachable(url: str, error: Exception) -> Problem:
             )
         return Unreachable(
             f"{url} is not the portal of this token: its certificate is from another authority "
-            f"({_words(cause.verify_message)}). Nothing was sent.",
+            f"({_printable_line(cause.verify_message)}). Nothing was sent.",
             "Copy the whole command from the pool's page. If that fails, check for interception.",
         )
     if isinstance(cause, ssl.SSLError):
         return Unreachable(
-            f"{url} does not speak the TLS of the portal's port for machines ({_said(cause)}).",
+            f"{url} does not speak the TLS of the portal's port for machines ({_error_text(cause)}).",
             "Copy the address with its port from the pool's page.",
         )
     return Unreachable(
-        f"{url} does not answer ({_said(error)}).",
+        f"{url} does not answer ({_error_text(error)}).",
         "Check that the portal runs with BERTH_NODES_ADDRESS, and that this port and the next are open "
         f"from here. {AGAIN}",
     )

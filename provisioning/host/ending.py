@@ -26,7 +26,7 @@ OVER = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAI
 
 def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
     """Stop workspaces by a worker's variables; return how many are left after `limit_s`. Raises `OSError`."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-m", "provisioning.host.ending", str(limit_s)],
         env=dict(environ),
         stdin=subprocess.DEVNULL,
@@ -35,9 +35,9 @@ def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
         check=False,
     )
     try:
-        return int(json.loads(done.stdout)["left"])
+        return int(json.loads(process.stdout)["left"])
     except (ValueError, KeyError, TypeError) as error:
-        raise OSError(f"the workspaces could not be stopped (exit code {done.returncode})") from error
+        raise OSError(f"the workspaces could not be stopped (exit code {process.returncode})") from error
 
 
 def run(pool: PoolConfig, *, limit_s: float) -> int:
@@ -45,17 +45,17 @@ def run(pool: PoolConfig, *, limit_s: float) -> int:
     driver = driver_for(pool)
     until = time.monotonic() + limit_s
     while True:
-        left = 0
-        for seen in driver.list_owned():
-            if seen.state in OVER:
+        remaining = 0
+        for observation in driver.list_owned():
+            if observation.state in OVER:
                 continue
             try:
-                left += driver.ensure_stopped(seen.ref).state not in OVER
+                remaining += driver.ensure_stopped(observation.ref).state not in OVER
             except ProvisioningError as error:
-                log.warning("%s keeps running for now: %s", seen.ref.external_name, error.message)
-                left += 1
-        if not left or time.monotonic() > until:
-            return left
+                log.warning("%s keeps running for now: %s", observation.ref.external_name, error.message)
+                remaining += 1
+        if not remaining or time.monotonic() > until:
+            return remaining
         time.sleep(LOOK_EVERY_S)
 
 

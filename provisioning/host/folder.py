@@ -19,9 +19,9 @@ class NodeFolder:
     home: Path
 
     @classmethod
-    def find(cls, given: str, environ: Mapping[str, str]) -> NodeFolder:
+    def find(cls, home: str, environ: Mapping[str, str]) -> NodeFolder:
         """Return the folder of `--home`, else `BERTH_HOME`, else the user's default."""
-        text = given or environ.get("BERTH_HOME") or (str(SYSTEM_HOME) if os.geteuid() == 0 else USER_HOME)
+        text = home or environ.get("BERTH_HOME") or (str(SYSTEM_HOME) if os.geteuid() == 0 else USER_HOME)
         return cls(Path(text).expanduser().resolve())
 
     @property

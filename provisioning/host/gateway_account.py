@@ -30,7 +30,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     except ValueError as error:
         raise AccountUnusable(str(error)) from error
     homes = Path(settings.get("BERTH_HOMES_DIR") or folder.home / "homes").expanduser()
-    covered = tuple(each for each in (folder.home, homes) if each.is_dir())
+    covered = tuple(path for path in (folder.home, homes) if path.is_dir())
     account = DoorAccount(uid, folder.local, caddy, covered)
     account.attempt(folder.gateway_config, _files(folder), settings, (port,))
     account.give()

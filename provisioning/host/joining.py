@@ -16,7 +16,7 @@ from provisioning.host import door as doors
 from provisioning.host import token as tokens
 from provisioning.host.door import AnswerLost, Door, RequestRefused
 from provisioning.host.folder import NodeFolder
-from provisioning.host.membership import Answer, Membership
+from provisioning.host.membership import JoinAnswer, Membership
 from provisioning.host.token import JoinToken
 from provisioning.service import home, instance_lock
 from provisioning.service.console import LABEL_WIDTH, Console, Problem
@@ -36,7 +36,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JoinOptions:
     """Command line options; an empty `name` means the machine's name, an empty `address` the sender's."""
 
     url: str
@@ -52,24 +52,24 @@ class Join:
     """One run of the command."""
 
     def __init__(
-        self, folder: NodeFolder, wanted: Wanted, environ: Mapping[str, str], console: Console
+        self, folder: NodeFolder, options: JoinOptions, environ: Mapping[str, str], console: Console
     ) -> None:
         self._folder = folder
-        self._wanted = wanted
+        self._options = options
         self._environ = environ
         self._console = console
 
     def run(self) -> Membership:
         """Join with progress output, and return the node's identity. Raises `Problem`."""
-        wanted = self._wanted
-        url, token = tokens.check_url(wanted.url), tokens.parse(wanted.token)
-        name = tokens.check_name(wanted.name or tokens.name_of(socket.gethostname()))
+        options = self._options
+        url, token = tokens.check_url(options.url), tokens.parse(options.token)
+        name = tokens.check_name(options.name or tokens.name_of(socket.gethostname()))
         home.check_platform()
         self._check_folder()
         running.prepare(self._folder)
         with instance_lock.hold(self._folder.run, refusal=self._busy):
             programs.find_caddy()
-            running.check_port(wanted.gateway_port)
+            running.check_port(options.gateway_port)
             self._say_abilities()
             with self._console.step("Portal") as step:
                 step.update("asking")
@@ -78,7 +78,7 @@ class Join:
                 joined = self._join(url, token, name, authority)
                 step.result = f"node {joined.name} of pool {joined.answer.pool}"
             self._save_settings()
-            if wanted.environment:
+            if options.environment:
                 make_environment(self._folder, self._environ, self._console)
         self._start(joined)
         return joined
@@ -86,9 +86,9 @@ class Join:
     def _check_folder(self) -> None:
         folder = self._folder
         if folder.state.exists():
-            known = membership.load(folder)
+            identity = membership.load(folder)
             raise Problem(
-                f"This machine is already the node {known.name} of {known.answer.portal_url}.",
+                f"This machine is already the node {identity.name} of {identity.answer.portal_url}.",
                 "See `berth node status`. To leave, run `berth node leave`.",
             )
         if (folder.home / "secrets").exists():
@@ -101,11 +101,13 @@ class Join:
         return Problem(f"Another Berth command runs in {self._folder.home}.", "Wait until it ends.")
 
     def _say_abilities(self) -> None:
-        found = abilities.look(self._folder, as_service=self._wanted.service and self._has_systemd())
-        for each in found:
-            self._console.say(f"  {'✓' if each.good else '!'} {each.label:<{LABEL_WIDTH}} {each.words}")
+        results = abilities.probe(self._folder, as_service=self._options.service and self._has_systemd())
+        for ability in results:
+            self._console.say(
+                f"  {'✓' if ability.good else '!'} {ability.label:<{LABEL_WIDTH}} {ability.words}"
+            )
         shared = {**self._environ, **programs.settings(self._folder)}.get("BERTH_MULTIUSER", "1") != "0"
-        if shared and abilities.missing(found):
+        if shared and abilities.missing(results):
             self._console.say(
                 "  ! Workspaces cannot start here until the missing parts are installed. For a single user: "
                 f"BERTH_MULTIUSER=0 in {self._folder.settings}."
@@ -129,10 +131,10 @@ class Join:
         return authority
 
     def _join(self, url: str, token: JoinToken, name: str, authority: str) -> Membership:
-        wanted, folder = self._wanted, self._folder
-        made, instance = keys.make(name), secrets.token_hex(16)
+        options, folder = self._options, self._folder
+        new_keys, instance = keys.make(name), secrets.token_hex(16)
         machine_id = membership.machine_id(instance)
-        lost_before = _lost_before(folder, token)
+        lost_before = _was_answer_lost(folder, token)
         try:
             write_file(folder.pending, json.dumps({"token": token.id, "node": name}) + "\n")
         except OSError as error:
@@ -142,17 +144,17 @@ class Join:
                 {
                     "token": token.text,
                     "name": name,
-                    "csr": made.csr,
-                    "signing_key": made.signing_public,
-                    "address": wanted.address,
-                    "gateway_port": wanted.gateway_port,
+                    "csr": new_keys.csr,
+                    "signing_key": new_keys.signing_public,
+                    "address": options.address,
+                    "gateway_port": options.gateway_port,
                     "version": VERSION,
                     "clock": time.time(),
                     "machine_id": machine_id,
                     "instance": instance,
                 }
             )
-            keys.check(answer.certificate, made.key, authority)
+            keys.check(answer.certificate, new_keys.key, authority)
         except RequestRefused as refused:
             if lost_before and refused.code in TAKEN_IN:
                 raise Problem(
@@ -176,9 +178,9 @@ class Join:
             raise
         joined = Membership(
             answer=answer,
-            key=made.key,
-            signing_key=made.signing_key,
-            gateway_port=wanted.gateway_port,
+            key=new_keys.key,
+            signing_key=new_keys.signing_key,
+            gateway_port=options.gateway_port,
             machine_id=machine_id,
             instance=instance,
             version=VERSION,
@@ -187,7 +189,7 @@ class Join:
         self._save_membership(joined, answer)
         return joined
 
-    def _save_membership(self, joined: Membership, answer: Answer) -> None:
+    def _save_membership(self, joined: Membership, answer: JoinAnswer) -> None:
         try:
             membership.save(self._folder, joined)
         except OSError as error:
@@ -202,30 +204,30 @@ class Join:
         """Save the settings of this call for the service; afterwards the operator maintains the file."""
         if self._folder.settings.exists():
             return
-        given = [f"{name}={self._environ[name]}" for name in SETTINGS if self._environ.get(name)]
+        lines = [f"{name}={self._environ[name]}" for name in SETTINGS if self._environ.get(name)]
         head = "# Variables of this node (docs/settings.md). After a change, restart its services."
         try:
-            write_file(self._folder.settings, "\n".join((head, *given, "")))
+            write_file(self._folder.settings, "\n".join((head, *lines, "")))
         except OSError as error:
             raise _not_writable(self._folder, error) from error
 
     def _start(self, joined: Membership) -> None:
         by_hand = f"Start it by hand: {unit.command(self._folder)}"
-        if not self._wanted.service:
+        if not self._options.service:
             self._console.say(f"  · {'Service':<{LABEL_WIDTH}} not created. {by_hand}")
             return
-        found = unit.find(self._environ)
-        if isinstance(found, str):
-            self._console.say(f"  · {'Service':<{LABEL_WIDTH}} {found} {by_hand}")
+        service = unit.find(self._environ)
+        if isinstance(service, str):
+            self._console.say(f"  · {'Service':<{LABEL_WIDTH}} {service} {by_hand}")
             return
         with self._console.step("Service") as step:
             step.update("starting")
-            found.install(self._folder, joined.name)
+            service.install(self._folder, joined.name)
             step.update("waiting for the connection")
             step.result = (
                 "connected" if self._connected() else "started, not connected yet: berth node status"
             )
-        if found.user and not unit.lingers():
+        if service.user and not unit.lingers():
             self._console.say(f"  ! {unit.linger_hint()}")
 
     def _connected(self) -> bool:
@@ -251,7 +253,7 @@ def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Co
     return True
 
 
-def _lost_before(folder: NodeFolder, token: JoinToken) -> bool:
+def _was_answer_lost(folder: NodeFolder, token: JoinToken) -> bool:
     """Return whether an earlier join with this token got no answer."""
     try:
         return bool(json.loads(folder.pending.read_text())["token"] == token.id)

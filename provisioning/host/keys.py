@@ -49,17 +49,17 @@ def digest_of(authority: str) -> str:
 def check(certificate: str, key: str, authority: str) -> None:
     """Raise `ValueError` unless the authority issued the certificate for this key."""
     try:
-        found = x509.load_pem_x509_certificate(certificate.encode())
-        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
-        own = serialization.load_pem_private_key(key.encode(), None)
+        parsed = x509.load_pem_x509_certificate(certificate.encode())
+        parsed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
+        own_key = serialization.load_pem_private_key(key.encode(), None)
     except Exception as error:
         # Invalid signatures and algorithms raise various exceptions.
         raise ValueError(f"the certificate cannot be used: {error or type(error).__name__}") from error
-    if found.public_key() != own.public_key():
+    if parsed.public_key() != own_key.public_key():
         raise ValueError("the certificate belongs to another key")
 
 
 def validity(certificate: str) -> tuple[dt.datetime, dt.datetime]:
     """Return the start and end of a certificate's validity. Raises `ValueError`."""
-    found = x509.load_pem_x509_certificate(certificate.encode())
-    return found.not_valid_before_utc, found.not_valid_after_utc
+    parsed = x509.load_pem_x509_certificate(certificate.encode())
+    return parsed.not_valid_before_utc, parsed.not_valid_after_utc

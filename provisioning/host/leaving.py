@@ -38,29 +38,29 @@ def leave(
     """
     if forget:
         if workspaces == "stop":
-            _end_here(folder, environ, console)
+            _end_local_workspaces(folder, environ, console)
         _check_nothing_runs(folder)
     else:
-        known = membership.load(folder)
-        membership.check_user(known)
+        identity = membership.load(folder)
+        membership.check_user(identity)
         with console.step("Portal") as step:
             step.update("leaving")
             try:
-                _leave(door_of(folder, known), step, workspaces, wait_s)
-                step.result = f"{known.name} has left pool {known.answer.pool}"
+                _leave(door_of(folder, identity), step, workspaces, wait_s)
+                step.result = f"{identity.name} has left pool {identity.answer.pool}"
             except RequestRefused as refused:
                 if refused.code not in ENDED:
                     raise
                 # The portal no longer knows this node, so its local identity is useless.
-                step.result = f"no longer knew {known.name}"
+                step.result = f"no longer knew {identity.name}"
         if workspaces:
             # The portal's workspaces have ended; end those that it does not know.
-            _end_here(folder, environ, console)
-    found = unit.find(environ)
-    if not isinstance(found, str) and found.exists():
+            _end_local_workspaces(folder, environ, console)
+    service = unit.find(environ)
+    if not isinstance(service, str) and service.exists():
         with console.step("Service") as step:
             step.update("stopping")
-            found.remove()
+            service.remove()
             step.result = "stopped and removed"
     if instance_lock.is_held(folder.run):
         console.say("  ! `berth node run` is still running here. Stop it.")
@@ -83,17 +83,18 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
     until = time.monotonic() + wait_s
     while True:
         try:
-            there = door.leave(workspaces=workspaces)
+            remaining = door.leave(workspaces=workspaces)
         except RequestRefused as refused:
             if refused.code != HAS_WORKSPACES:
                 raise
             raise _has_workspaces(door, refused) from refused
-        if there is None:
+        if remaining is None:
             return
-        step.update(f"waiting for {_counted(there.placed)}: {_named(there)}")
+        step.update(f"waiting for {_count_text(remaining.placed)}: {_workspace_names(remaining)}")
         if time.monotonic() > until:
             raise Problem(
-                f"{_counted(there.placed)} still here: {_named(there)}. The node starts nothing new.",
+                f"{_count_text(remaining.placed)} still here: {_workspace_names(remaining)}. "
+                "The node starts nothing new.",
                 "Run the same command again to continue, or return the node to service on its page.",
             )
         time.sleep(ASK_EVERY_S)
@@ -102,40 +103,40 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
 def _has_workspaces(door: Door, refused: RequestRefused) -> Problem:
     """Return the refusal with the names of the workspaces and the options."""
     try:
-        names = _named(door.workspaces())
-        named = f" Workspaces: {names}." if names else ""
+        names = _workspace_names(door.workspaces())
+        listing = f" Workspaces: {names}." if names else ""
     except Problem:
-        named = ""
+        listing = ""
     return RequestRefused(
         refused.code,
-        f"{refused.message}{named}",
+        f"{refused.message}{listing}",
         "Add --drain to move them away with notice, or --stop to stop them now. Homes stay here.",
     )
 
 
-def _counted(count: int) -> str:
+def _count_text(count: int) -> str:
     return f"{count} workspace{' is' if count == 1 else 's are'}"
 
 
-def _named(there: NodeWorkspaces) -> str:
-    more = there.placed - len(there.workspaces[:SHOWN])
-    return ", ".join(there.workspaces[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _workspace_names(node_workspaces: NodeWorkspaces) -> str:
+    more = node_workspaces.placed - len(node_workspaces.workspaces[:SHOWN])
+    return ", ".join(node_workspaces.workspaces[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _end_here(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:
+def _end_local_workspaces(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:
     """Stop everything that runs on this machine gracefully, whether known to the portal or not."""
-    if not _running(folder):
+    if not _running_workspaces(folder):
         return
     with console.step("Workspaces") as step:
         step.update("stopping")
         try:
-            left = end_all(programs.node_environ(folder, membership.load(folder), environ))
+            remaining = end_all(programs.node_environ(folder, membership.load(folder), environ))
         except (OSError, subprocess.SubprocessError) as error:
             raise Problem(f"Workspaces could not be stopped: {error}.", "Run the command again.") from error
-        step.result = f"{left} are still stopping" if left else "stopped; homes stay"
+        step.result = f"{remaining} are still stopping" if remaining else "stopped; homes stay"
 
 
-def _running(folder: NodeFolder) -> set[str]:
+def _running_workspaces(folder: NodeFolder) -> set[str]:
     return {
         owned.workspace
         for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
@@ -144,9 +145,9 @@ def _running(folder: NodeFolder) -> set[str]:
 
 
 def _check_nothing_runs(folder: NodeFolder) -> None:
-    found = _running(folder)
-    if found:
+    names = _running_workspaces(folder)
+    if names:
         raise Problem(
-            f"{len(found)} workspace{'s run' if len(found) > 1 else ' runs'} here.",
+            f"{len(names)} workspace{'s run' if len(names) > 1 else ' runs'} here.",
             "Stop them in the portal first, or here: berth node leave --forget --stop",
         )

@@ -25,7 +25,7 @@ class RedisAccess(msgspec.Struct, frozen=True):
     server_name: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class JoinAnswer(msgspec.Struct, frozen=True):
     """The portal's answer to a machine that joins or has rotated its keys."""
 
     node: str
@@ -43,7 +43,7 @@ class Answer(msgspec.Struct, frozen=True):
 class Membership(msgspec.Struct, frozen=True):
     """A node's identity. `gateway_port` is the port of its gateway; `machine_id` identifies this machine."""
 
-    answer: Answer
+    answer: JoinAnswer
     key: str
     signing_key: str
     gateway_port: int
@@ -64,7 +64,7 @@ class Membership(msgspec.Struct, frozen=True):
             host=access.host, port=access.port, user=access.user, password=access.password, tls=tls
         )
 
-    def renewed(self, answer: Answer, keys: NewKeys) -> Membership:
+    def renewed(self, answer: JoinAnswer, keys: NewKeys) -> Membership:
         """Return the same node with new keys."""
         return msgspec.structs.replace(self, answer=answer, key=keys.key, signing_key=keys.signing_key)
 
@@ -92,20 +92,20 @@ def load(folder: NodeFolder) -> Membership:
             f"{folder.state} cannot be read ({error.strerror}).", "Run this as the user who joined it."
         ) from error
     try:
-        found = msgspec.json.decode(text, type=Membership)
+        identity = msgspec.json.decode(text, type=Membership)
     except msgspec.MsgspecError as error:
         raise Problem(
             f"{folder.state} is damaged ({error}).",
             "Revoke and remove the machine on its pool's page, run `berth node leave --forget`, join again.",
         ) from error
     try:
-        _write_copies(folder, found)
+        _write_copies(folder, identity)
     except OSError as error:
         raise Problem(
             f"{error.filename or folder.state.parent} cannot be written ({error.strerror}).",
             "Run this as the user who joined it, or free some space.",
         ) from error
-    return found
+    return identity
 
 
 def forget(folder: NodeFolder) -> None:

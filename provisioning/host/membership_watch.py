@@ -34,7 +34,7 @@ MIN_LOOKS = 3
 """Number of consecutive equal results before workspaces end."""
 
 
-class Word(enum.StrEnum):
+class PortalAnswer(enum.StrEnum):
     """Result of a request to the portal."""
 
     MEMBER = "member"
@@ -46,7 +46,7 @@ class Word(enum.StrEnum):
 class CutOff(msgspec.Struct, frozen=True):
     """Loss of membership or contact: its start, in seconds of the monotonic clock of this boot."""
 
-    word: Word
+    word: PortalAnswer
     boot: str
     since_s: float
     looks: int = 1
@@ -59,61 +59,61 @@ class Graces(msgspec.Struct, frozen=True):
     revoked_s: int = REVOKED_GRACE_S
     no_contact_s: int = 0
 
-    def of(self, word: Word) -> int:
-        return self.revoked_s if word is Word.REVOKED else self.no_contact_s
+    def of(self, answer: PortalAnswer) -> int:
+        return self.revoked_s if answer is PortalAnswer.REVOKED else self.no_contact_s
 
 
 def graces(environ: Mapping[str, str]) -> Graces:
     """Read `BERTH_REVOKED_GRACE_S` and `BERTH_NO_CONTACT_GRACE_S`. Raises `Problem`."""
-    found = []
+    seconds = []
     for name, default in (("BERTH_REVOKED_GRACE_S", REVOKED_GRACE_S), ("BERTH_NO_CONTACT_GRACE_S", 0)):
         text = environ.get(name, "").strip()
         if text and not text.isdecimal():
             raise Problem(
                 f"{name} is “{text[:40]}”, which is not a number of seconds.", "Correct it in node.env."
             )
-        found.append(int(text) if text else default)
-    revoked_s, silent_s = found
+        seconds.append(int(text) if text else default)
+    revoked_s, silent_s = seconds
     return Graces(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
 
 
-def ask(folder: NodeFolder) -> Word:
+def ask(folder: NodeFolder) -> PortalAnswer:
     """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
         door_of(folder, membership.load(folder)).workspaces()
     except RequestRefused as refused:
-        return Word.REVOKED if refused.code in ENDED else Word.UNCLEAR
+        return PortalAnswer.REVOKED if refused.code in ENDED else PortalAnswer.UNCLEAR
     except (Unreachable, AnswerLost):
-        return Word.SILENT
+        return PortalAnswer.SILENT
     except Problem:
-        return Word.UNCLEAR
-    return Word.MEMBER
+        return PortalAnswer.UNCLEAR
+    return PortalAnswer.MEMBER
 
 
-def judged(before: CutOff | None, word: Word, *, boot: str, now_s: float) -> CutOff | None:
+def next_cut_off(previous: CutOff | None, answer: PortalAnswer, *, boot: str, now_s: float) -> CutOff | None:
     """Return the state after one more result; None while the node is a member.
 
     A revoked node stays revoked while it has no contact. An unclear answer counts as contact.
     """
-    if before is not None and before.boot != boot:
+    if previous is not None and previous.boot != boot:
         # No workspace survived the reboot, and the monotonic clock restarted.
-        before = None
-    match word:
-        case Word.MEMBER:
+        previous = None
+    match answer:
+        case PortalAnswer.MEMBER:
             return None
-        case Word.UNCLEAR:
-            return before if before is not None and before.word is Word.REVOKED else None
-        case Word.SILENT if before is not None:
-            return msgspec.structs.replace(before, looks=before.looks + 1)
-        case Word.REVOKED if before is not None and before.word is Word.REVOKED:
-            return msgspec.structs.replace(before, looks=before.looks + 1)
-    return CutOff(word, boot, now_s)
+        case PortalAnswer.UNCLEAR:
+            return previous if previous is not None and previous.word is PortalAnswer.REVOKED else None
+        case PortalAnswer.SILENT if previous is not None:
+            return msgspec.structs.replace(previous, looks=previous.looks + 1)
+        case PortalAnswer.REVOKED if previous is not None and previous.word is PortalAnswer.REVOKED:
+            return msgspec.structs.replace(previous, looks=previous.looks + 1)
+    return CutOff(answer, boot, now_s)
 
 
-def is_due(found: CutOff, limits: Graces, *, now_s: float) -> bool:
+def is_due(cut_off: CutOff, limits: Graces, *, now_s: float) -> bool:
     """Return whether workspaces have to end now."""
-    grace_s = limits.of(found.word)
-    return bool(grace_s) and found.looks >= MIN_LOOKS and now_s - found.since_s >= grace_s
+    grace_s = limits.of(cut_off.word)
+    return bool(grace_s) and cut_off.looks >= MIN_LOOKS and now_s - cut_off.since_s >= grace_s
 
 
 def load_cut_off(folder: NodeFolder) -> CutOff | None:
@@ -137,7 +137,7 @@ class MembershipWatch:
         self._folder, self._environ, self._limits, self._announce = folder, environ, limits, announce
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="membership", daemon=True)
-        self._said: Word | None = None
+        self._announced: PortalAnswer | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -149,50 +149,52 @@ class MembershipWatch:
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             try:
-                self.look(ask(self._folder), now_s=time.monotonic())
+                self.handle(ask(self._folder), now_s=time.monotonic())
             except (Problem, OSError, subprocess.SubprocessError) as error:
                 self._announce(f"The contact with the portal could not be checked: {error}")
 
-    def look(self, word: Word, *, now_s: float) -> None:
+    def handle(self, answer: PortalAnswer, *, now_s: float) -> None:
         """Process one result. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
-        before = load_cut_off(self._folder)
-        found = judged(before, word, boot=processes.boot_id(), now_s=now_s)
-        if found is None:
-            if before is not None:
+        previous = load_cut_off(self._folder)
+        cut_off = next_cut_off(previous, answer, boot=processes.boot_id(), now_s=now_s)
+        if cut_off is None:
+            if previous is not None:
                 _path(self._folder).unlink(missing_ok=True)
-                self._said = None
+                self._announced = None
                 self._announce("The portal answers again.")
             return
-        write_file(_path(self._folder), msgspec.json.encode(found).decode())
-        if not is_due(found, self._limits, now_s=now_s):
-            self._say(found.word, words(found, self._limits, now_s=now_s))
+        write_file(_path(self._folder), msgspec.json.encode(cut_off).decode())
+        if not is_due(cut_off, self._limits, now_s=now_s):
+            self._announce_once(cut_off.word, describe(cut_off, self._limits, now_s=now_s))
             return
-        left = end_all(programs.node_environ(self._folder, membership.load(self._folder), self._environ))
-        ended = msgspec.structs.replace(found, ended=not left)
+        remaining = end_all(programs.node_environ(self._folder, membership.load(self._folder), self._environ))
+        ended = msgspec.structs.replace(cut_off, ended=not remaining)
         write_file(_path(self._folder), msgspec.json.encode(ended).decode())
-        if not found.ended or left:
+        if not cut_off.ended or remaining:
             self._announce(
-                f"{left} workspaces are still stopping. Retrying."
-                if left
+                f"{remaining} workspaces are still stopping. Retrying."
+                if remaining
                 else "This node has lost the portal, so its workspaces were stopped. Homes stay."
             )
 
-    def _say(self, word: Word, line: str) -> None:
+    def _announce_once(self, answer: PortalAnswer, line: str) -> None:
         """Announce a line once per change."""
-        if word is not self._said:
-            self._said = word
+        if answer is not self._announced:
+            self._announced = answer
             self._announce(line)
 
 
-def words(found: CutOff, limits: Graces, *, now_s: float) -> str:
+def describe(cut_off: CutOff, limits: Graces, *, now_s: float) -> str:
     """Describe the state for people: what, since when, and what follows."""
-    what = (
-        "The portal no longer has this node" if found.word is Word.REVOKED else "The portal does not answer"
+    cause = (
+        "The portal no longer has this node"
+        if cut_off.word is PortalAnswer.REVOKED
+        else "The portal does not answer"
     )
-    since = f", for {max(0, now_s - found.since_s) / 60:.0f} min"
-    grace_s = limits.of(found.word)
-    if found.ended:
-        return f"{what}{since}: workspaces were stopped, homes stay"
+    since = f", for {max(0, now_s - cut_off.since_s) / 60:.0f} min"
+    grace_s = limits.of(cut_off.word)
+    if cut_off.ended:
+        return f"{cause}{since}: workspaces were stopped, homes stay"
     if not grace_s:
-        return f"{what}{since}: workspaces keep running"
-    return f"{what}{since}: workspaces stop after {grace_s / 60:.0f} min, homes stay"
+        return f"{cause}{since}: workspaces keep running"
+    return f"{cause}{since}: workspaces stop after {grace_s / 60:.0f} min, homes stay"

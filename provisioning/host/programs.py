@@ -26,13 +26,13 @@ PROBE_EVERY_S = 1.0
 
 def find_caddy() -> Path:
     """Return the path of Caddy. Raises `Problem`."""
-    found = find_program("caddy")
-    if found is None:
+    path = find_program("caddy")
+    if path is None:
         raise Problem(
             "The program “caddy”, the node's gateway, is missing.",
             "Run `make environment` in Berth's folder, then this command again.",
         )
-    return found
+    return path
 
 
 def programs(
@@ -68,7 +68,7 @@ def programs(
                 *worker_argv("provisioning.node.worker", f"node@{name}", node_queue(name)),
             ),
             environ=worker_environ,
-            answers=_paced(pulse),
+            answers=_with_pacing(pulse),
             # Workspaces set the modes of their own files.
             umask=0o022,
         ),
@@ -119,8 +119,8 @@ def settings(folder: NodeFolder) -> dict[str, str]:
 
 def write_gateway(folder: NodeFolder, membership: Membership) -> None:
     """Write the gateway's configuration. Raises `OSError` or `ValueError`."""
-    for each in (folder.local, (folder.local / PORTAL_SOCKET).parent):
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (folder.local, (folder.local / PORTAL_SOCKET).parent):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = caddy_config(
         listen=f":{membership.gateway_port}",
         certificates=Certificates(folder.authority, folder.certificate, folder.key),
@@ -131,7 +131,7 @@ def write_gateway(folder: NodeFolder, membership: Membership) -> None:
     write_file(folder.gateway_config, config)
 
 
-def _paced(probe: Callable[[float], bool]) -> Callable[[float], bool]:
+def _with_pacing(probe: Callable[[float], bool]) -> Callable[[float], bool]:
     """Return the probe limited to one call per `PROBE_EVERY_S`; earlier calls wait."""
     asked_at = float("-inf")
 

@@ -20,10 +20,12 @@ AGAIN_AFTER_S = 1800.0
 ENDED = frozenset({"not_a_joined_node", "identity_replaced"})
 
 
-def door_of(folder: NodeFolder, known: Membership) -> Door:
+def door_of(folder: NodeFolder, identity: Membership) -> Door:
     """Return the portal's endpoint with this node's credentials. Raises `Problem`."""
     try:
-        return Door(known.answer.portal_url, known.answer.authority, Proof(folder.certificate, folder.key))
+        return Door(
+            identity.answer.portal_url, identity.answer.authority, Proof(folder.certificate, folder.key)
+        )
     except (OSError, ValueError) as error:
         raise Problem(
             f"The node's certificate cannot be used ({error}).",
@@ -31,24 +33,24 @@ def door_of(folder: NodeFolder, known: Membership) -> Door:
         ) from error
 
 
-def rotate(folder: NodeFolder, known: Membership) -> Membership:
+def rotate(folder: NodeFolder, identity: Membership) -> Membership:
     """Get and save new keys; the old ones stay valid for 10 minutes. Raises `Problem`."""
-    made = keys.make(known.name)
-    body = {"csr": made.csr, "signing_key": made.signing_public}
+    new_keys = keys.make(identity.name)
+    body = {"csr": new_keys.csr, "signing_key": new_keys.signing_public}
     try:
-        answer = door_of(folder, known).rotate(body)
-        keys.check(answer.certificate, made.key, known.answer.authority)
-        if keys.digest_of(answer.authority) != keys.digest_of(known.answer.authority):
+        answer = door_of(folder, identity).rotate(body)
+        keys.check(answer.certificate, new_keys.key, identity.answer.authority)
+        if keys.digest_of(answer.authority) != keys.digest_of(identity.answer.authority):
             raise ValueError("the portal has another authority")
     except RequestRefused as refused:
         if refused.code in ENDED:
-            raise no_longer(known, str(refused.message)) from refused
+            raise membership_rejected(identity, str(refused.message)) from refused
         raise
     except ValueError as error:
         raise Problem(
             f"The portal's answer is not valid: {error}.", "Run `berth node rotate` within 10 minutes."
         ) from error
-    renewed = known.renewed(answer, made)
+    renewed = identity.renewed(answer, new_keys)
     try:
         membership.save(folder, renewed)
     except OSError as error:
@@ -59,17 +61,17 @@ def rotate(folder: NodeFolder, known: Membership) -> Membership:
     return renewed
 
 
-def no_longer(known: Membership, why: str) -> Problem:
+def membership_rejected(identity: Membership, reason: str) -> Problem:
     """Return the problem that the portal no longer knows this node, or another one has its name."""
     return Problem(
-        f"The portal does not accept this machine as {known.name}: {why}",
+        f"The portal does not accept this machine as {identity.name}: {reason}",
         "Run `berth node leave --forget` here, then join again with a new token from the pool's page.",
     )
 
 
-def is_due(known: Membership, now: dt.datetime | None = None) -> bool:
+def is_due(identity: Membership, now: dt.datetime | None = None) -> bool:
     """Return whether the certificate ends within 30 days, or is in its last third. Raises `ValueError`."""
-    begin, end = keys.validity(known.answer.certificate)
+    begin, end = keys.validity(identity.answer.certificate)
     return end - (now or dt.datetime.now(dt.UTC)) < min(BEFORE, (end - begin) / 3)
 
 
@@ -94,15 +96,15 @@ class Renewal:
         while not self._stop.wait(wait_s):
             wait_s = LOOK_EVERY_S
             try:
-                known = membership.load(self._folder)
-                if is_due(known):
-                    renewed = rotate(self._folder, known)
-                    self._announce(f"Keys and certificate rotated; valid until {until(renewed)}.")
+                identity = membership.load(self._folder)
+                if is_due(identity):
+                    renewed = rotate(self._folder, identity)
+                    self._announce(f"Keys and certificate rotated; valid until {expiry_date(renewed)}.")
             except (Problem, ValueError) as error:
                 self._announce(f"The certificate could not be renewed: {error}")
                 wait_s = AGAIN_AFTER_S
 
 
-def until(known: Membership) -> str:
+def expiry_date(identity: Membership) -> str:
     """Return the day on which the certificate expires."""
-    return keys.validity(known.answer.certificate)[1].date().isoformat()
+    return keys.validity(identity.answer.certificate)[1].date().isoformat()

@@ -31,7 +31,7 @@ class NodeRun:
         self._environ = environ
         self._console = console
         self._supervisor: Supervisor | None = None
-        self._known: Membership | None = None
+        self._identity: Membership | None = None
         self._account: DoorAccount | None = None
         self._phase = "starting"
         self._stop = asyncio.Event()
@@ -39,36 +39,36 @@ class NodeRun:
     def run(self) -> int:
         """Run until stopped; return the exit code. Raises `Problem`."""
         home.check_platform()
-        known = membership.load(self._folder)
-        membership.check_user(known)
-        membership.check_machine(known)
+        identity = membership.load(self._folder)
+        membership.check_user(identity)
+        membership.check_machine(identity)
         prepare(self._folder)
         with instance_lock.hold(self._folder.run, refusal=self._runs_already):
-            left = processes.leftovers(self._folder.id)
-            processes.end(left, self._folder.id)
-            check_port(known.gateway_port)
+            leftovers = processes.leftovers(self._folder.id)
+            processes.end(leftovers, self._folder.id)
+            check_port(identity.gateway_port)
             caddy = programs.find_caddy()
-            self._console.say(f"Berth node {known.name} · {self._folder.home}")
-            self._choose_account(known, caddy)
+            self._console.say(f"Berth node {identity.name} · {self._folder.home}")
+            self._choose_account(identity, caddy)
             try:
-                return asyncio.run(self._serve(known, caddy))
+                return asyncio.run(self._serve(identity, caddy))
             finally:
                 instance_lock.state_path(self._folder.run).unlink(missing_ok=True)
 
     def _runs_already(self, _: dict[str, Any]) -> Problem:
         return Problem(f"This node is already running from {self._folder.home}.", "See `berth node status`.")
 
-    def _choose_account(self, known: Membership, caddy: Path) -> None:
+    def _choose_account(self, identity: Membership, caddy: Path) -> None:
         """Choose the gateway's account; fall back to the node's own user."""
         settings = {**self._environ, **programs.settings(self._folder)}
         try:
-            programs.write_gateway(self._folder, known)
-            self._account = gateway_account.choose(self._folder, settings, caddy, known.gateway_port)
-        except (AccountUnusable, OSError) as why:
+            programs.write_gateway(self._folder, identity)
+            self._account = gateway_account.choose(self._folder, settings, caddy, identity.gateway_port)
+        except (AccountUnusable, OSError) as error:
             off = f"{gateway_account.ROOTS}=0 in node.env keeps root."
-            self._say(f"The gateway runs as root: {why}. {off}")
+            self._say(f"The gateway runs as root: {error}. {off}")
 
-    async def _serve(self, known: Membership, caddy: Path) -> int:
+    async def _serve(self, identity: Membership, caddy: Path) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
@@ -80,25 +80,25 @@ class NodeRun:
         notify("READY=1")
         oom_score = oom.spare_supervisor()
         while not self._stop.is_set():
-            self._known = known
+            self._identity = identity
             self._supervisor = Supervisor(
-                programs.programs(self._folder, known, self._environ, caddy, self._account),
+                programs.programs(self._folder, identity, self._environ, caddy, self._account),
                 instance_id=self._folder.id,
                 logs_dir=self._folder.logs,
-                hidden=(known.answer.redis.password, known.signing_key),
+                hidden=(identity.answer.redis.password, identity.signing_key),
                 oom_score=oom_score,
                 changed=self._publish,
                 announce=self._say,
             )
             self._supervisor.start()
             ready = asyncio.create_task(self._announce())
-            other = await self._until_stopped_or_changed()
+            new_identity = await self._until_stopped_or_changed()
             ready.cancel()
-            if other is None:
+            if new_identity is None:
                 break
             self._say("This node has other keys. Its services restart; workspaces continue.")
             await self._supervisor.stop()
-            known = other
+            identity = new_identity
         notify("STOPPING=1")
         renewal.stop()
         watch.stop()
@@ -110,7 +110,7 @@ class NodeRun:
 
     async def _until_stopped_or_changed(self) -> Membership | None:
         """Return the new identity after a key rotation; None when stopped."""
-        seen = self._stamp()
+        last_stamp = self._stamp()
         while True:
             try:
                 async with asyncio.timeout(WATCH_EVERY_S):
@@ -118,9 +118,9 @@ class NodeRun:
                 return None
             except TimeoutError:
                 stamp = self._stamp()
-            if stamp == seen:
+            if stamp == last_stamp:
                 continue
-            seen = stamp
+            last_stamp = stamp
             try:
                 return await asyncio.to_thread(membership.load, self._folder)
             except Problem as problem:
@@ -130,17 +130,17 @@ class NodeRun:
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            found = self._folder.state.stat()
+            stat = self._folder.state.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return stat.st_ino, stat.st_mtime_ns
 
     async def _announce(self) -> None:
-        assert self._supervisor is not None and self._known is not None
+        assert self._supervisor is not None and self._identity is not None
         await self._supervisor.wait_ready()
         self._phase = "running"
         self._publish()
-        answer = self._known.answer
+        answer = self._identity.answer
         self._say(f"Connected: node {answer.node} of pool {answer.pool}, {answer.portal_url}")
 
     def _say(self, line: str) -> None:

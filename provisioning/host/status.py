@@ -37,7 +37,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class NodeStatus:
     """State of the node `node` of `pool`; `exit_code` summarizes it."""
 
     node: str
@@ -47,23 +47,23 @@ class Status:
     facts: tuple[Fact, ...]
 
 
-def look(folder: NodeFolder) -> Status:
+def read(folder: NodeFolder) -> NodeStatus:
     """Return the current state of this node. Raises `Problem` if the machine is not a node."""
-    known = membership.load(folder)
+    identity = membership.load(folder)
     runs = instance_lock.is_held(folder.run)
     facts = (
-        *_machine(known),
+        *_machine(identity),
         _services(folder, runs=runs),
-        *_connection(folder, known),
+        *_connection(folder, identity),
         *_cut_off(folder),
-        _certificate(known),
-        _version(known),
+        _certificate(identity),
+        _version(identity),
         _environment(folder),
         _workspaces(folder),
     )
     code = EXIT_WELL if all(fact.good for fact in facts) else EXIT_TROUBLE
-    answer = known.answer
-    return Status(answer.node, answer.pool, answer.portal_url, code if runs else EXIT_NOT_RUNNING, facts)
+    answer = identity.answer
+    return NodeStatus(answer.node, answer.pool, answer.portal_url, code if runs else EXIT_NOT_RUNNING, facts)
 
 
 def services_run(folder: NodeFolder) -> bool:
@@ -78,9 +78,9 @@ def _states(folder: NodeFolder) -> set[str]:
     return {str(row["state"]) for row in instance_lock.read_state(folder.run).get("services", [])}
 
 
-def _machine(known: Membership) -> tuple[Fact, ...]:
+def _machine(identity: Membership) -> tuple[Fact, ...]:
     try:
-        membership.check_machine(known)
+        membership.check_machine(identity)
     except Problem as problem:
         return (Fact("machine", False, str(problem)),)
     return ()
@@ -90,53 +90,59 @@ def _services(folder: NodeFolder, *, runs: bool) -> Fact:
     if not runs:
         return Fact("services", False, f"not running. Start: {unit.start_command(folder)}")
     rows = instance_lock.read_state(folder.run).get("services", [])
-    words = ", ".join(
+    summary = ", ".join(
         f"{row['name']} {row['state']}" + (f" ({row['detail']})" if row["detail"] else "") for row in rows
     )
-    return Fact("services", _states(folder) == {"running"}, words or "starting")
+    return Fact("services", _states(folder) == {"running"}, summary or "starting")
 
 
-def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
+def _connection(folder: NodeFolder, identity: Membership) -> tuple[Fact, ...]:
     began = time.time()
-    access = known.answer.redis
+    access = identity.answer.redis
     try:
         with redis_client.client(
-            known.redis_url(folder), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+            identity.redis_url(folder), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
         ) as client:
             client.ping()
             took_ms = (time.time() - began) * 1000
-            asked = time.time()
+            sent_at = time.time()
             seconds, micros = client.time()
-            off_s = (asked + time.time()) / 2 - (seconds + micros / 1e6)
+            off_s = (sent_at + time.time()) / 2 - (seconds + micros / 1e6)
     except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
-        words = (
+        detail = (
             "the portal rejects this node: it was revoked, or a copy of it rotated the keys. "
             "Contact an operator. To join again: berth node leave --forget, then join with a new token"
         )
-        return (Fact("connection", False, words),)
+        return (Fact("connection", False, detail),)
     except (redis.RedisError, OSError) as error:
-        said = " ".join(str(error).split())[:200]
-        return (Fact("connection", False, f"{access.host}:{access.port} does not answer ({said})"),)
-    fine = abs(off_s) <= CLOCK_MAX_OFF_S
+        reason = " ".join(str(error).split())[:200]
+        return (Fact("connection", False, f"{access.host}:{access.port} does not answer ({reason})"),)
+    synchronized = abs(off_s) <= CLOCK_MAX_OFF_S
     clock = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} the portal's"
     return (
         Fact("connection", True, f"{access.host}, {took_ms:.0f} ms"),
-        Fact("clock", fine, clock + ("" if fine else ". Set it: timedatectl set-ntp true, or chrony")),
+        Fact(
+            "clock",
+            synchronized,
+            clock + ("" if synchronized else ". Set it: timedatectl set-ntp true, or chrony"),
+        ),
     )
 
 
 def _cut_off(folder: NodeFolder) -> tuple[Fact, ...]:
     """Return when workspaces end after loss of contact, as determined by the node's services."""
-    found = membership_watch.load_cut_off(folder)
-    if found is None or found.boot != service_processes.boot_id():
+    cut_off = membership_watch.load_cut_off(folder)
+    if cut_off is None or cut_off.boot != service_processes.boot_id():
         return ()
     limits = membership_watch.graces({**os.environ, **programs.settings(folder)})
-    return (Fact("workspaces end", False, membership_watch.words(found, limits, now_s=time.monotonic())),)
+    return (
+        Fact("workspaces end", False, membership_watch.describe(cut_off, limits, now_s=time.monotonic())),
+    )
 
 
-def _certificate(known: Membership) -> Fact:
+def _certificate(identity: Membership) -> Fact:
     try:
-        end, due = keys.validity(known.answer.certificate)[1], is_due(known)
+        end, due = keys.validity(identity.answer.certificate)[1], is_due(identity)
     except ValueError as error:
         return Fact("certificate", False, f"cannot be read ({error})")
     days = (end - dt.datetime.now(dt.UTC)).total_seconds() / 86400
@@ -146,13 +152,13 @@ def _certificate(known: Membership) -> Fact:
             False,
             f"expired on {end.date()}. Join again: berth node leave --forget, then with a new token",
         )
-    words = f"until {end.date()}, {days:.0f} days"
+    detail = f"until {end.date()}, {days:.0f} days"
     late = ". Rotation is overdue: berth node rotate" if due else ""
-    return Fact("certificate", not due, words + late)
+    return Fact("certificate", not due, detail + late)
 
 
-def _version(known: Membership) -> Fact:
-    joined = "" if known.version == VERSION else f", joined with {known.version}"
+def _version(identity: Membership) -> Fact:
+    joined = "" if identity.version == VERSION else f", joined with {identity.version}"
     return Fact("version", True, VERSION + joined)
 
 
@@ -163,14 +169,14 @@ def _environment(folder: NodeFolder) -> Fact:
 
 
 def _workspaces(folder: NodeFolder) -> Fact:
-    found = {
+    names = {
         owned.workspace
         for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
         if owned.workspace
     }
-    words = f"{len(found)} running"
-    noted = [name for name in sorted(found) if suspending.load(state.WorkspaceDir(folder.local, name))]
-    if noted:
-        ids = ", ".join(str(UUID(name.removeprefix("ws-"))) for name in noted)
-        words += f"; suspended, until berth node resume: {ids}"
-    return Fact("workspaces", True, words)
+    summary = f"{len(names)} running"
+    suspended = [name for name in sorted(names) if suspending.load(state.WorkspaceDir(folder.local, name))]
+    if suspended:
+        ids = ", ".join(str(UUID(name.removeprefix("ws-"))) for name in suspended)
+        summary += f"; suspended, until berth node resume: {ids}"
+    return Fact("workspaces", True, summary)

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from provisioning.drivers.local.suspending import Problem as Why
-from provisioning.drivers.local.suspending import Report, Suspending
+from provisioning.drivers.local.suspending import Suspender, SuspendReport
+from provisioning.drivers.local.suspending import SuspendProblem as Why
 from provisioning.errors import ProvisioningError
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
@@ -61,14 +61,14 @@ _END = {
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class SuspendResult:
     """A line for people, and its data for programs."""
 
     words: str
     data: dict[str, object]
 
 
-def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str) -> Done:
+def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str) -> SuspendResult:
     """Suspend and restore a process of our own, and save the result. Raises `Problem`."""
     _require_user(folder)
     with console.step("Trial") as step:
@@ -84,39 +84,39 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
     if refusal:
         raise Problem(_not_granted(refusal, trial))
     where = f"{trial.model}, {trial.uuid}" + (f" and back on {trial.onto}" if trial.onto else "")
-    words = f"Suspended in {trial.suspend_ms} ms and restored in {trial.resume_ms} ms on {where}."
-    return Done(words, asdict(trial))
+    message = f"Suspended in {trial.suspend_ms} ms and restored in {trial.resume_ms} ms on {where}."
+    return SuspendResult(message, asdict(trial))
 
 
-def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
+def suspend(folder: NodeFolder, console: Console, workspace: str) -> SuspendResult:
     """Suspend a workspace: its kernels keep their state and free the memory of its GPUs. Raises `Problem`."""
     with console.step("Suspend") as step:
         report = _run(folder, workspace, Goal.SUSPENDED, step.update)
         _require(report, folder)
         step.result = f"{report.held_bytes / 2**30:.1f} GiB in the workspace's memory"
-    words = (
+    message = (
         "Variables are kept, GPU memory is free, and CUDA calls wait. The workspace keeps its GPUs. "
         f"Resume it: berth node resume {workspace}"
     )
-    return Done(words, _data(workspace, report))
+    return SuspendResult(message, _data(workspace, report))
 
 
-def resume(folder: NodeFolder, console: Console, workspace: str) -> Done:
+def resume(folder: NodeFolder, console: Console, workspace: str) -> SuspendResult:
     """Resume a suspended workspace on its GPUs. Raises `Problem`."""
     with console.step("Resume") as step:
         report = _run(folder, workspace, Goal.RUNNING, step.update)
         _require(report, folder)
         step.result = "running"
-    return Done(_END[Goal.RUNNING], _data(workspace, report))
+    return SuspendResult(_END[Goal.RUNNING], _data(workspace, report))
 
 
-def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> Report:
+def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> SuspendReport:
     try:
         name = external_name(str(uuid.UUID(workspace)))
     except ValueError:
         raise Problem(f"“{workspace}” is not a workspace id. Copy it from the workspace's page.") from None
     _require_user(folder)
-    suspending = Suspending(folder.local, folder.driver_instance)
+    suspending = Suspender(folder.local, folder.driver_instance)
 
     def tell(call: str, pid: int) -> None:
         update(f"{call} {pid}")
@@ -137,7 +137,7 @@ def _require_user(folder: NodeFolder) -> None:
         raise Problem(f"{folder.home} belongs to the user with ID {owner}.", "Run this as that user.")
 
 
-def _data(workspace: str, report: Report) -> dict[str, object]:
+def _data(workspace: str, report: SuspendReport) -> dict[str, object]:
     return {
         "workspace": workspace,
         "state": report.end,
@@ -147,7 +147,7 @@ def _data(workspace: str, report: Report) -> dict[str, object]:
     }
 
 
-def _require(report: Report, folder: NodeFolder) -> None:
+def _require(report: SuspendReport, folder: NodeFolder) -> None:
     """Raise `Problem` if the goal was not reached."""
     if not report.problem:
         return
@@ -160,14 +160,14 @@ def _require(report: Report, folder: NodeFolder) -> None:
             f"Not enough memory: {needed:.1f} GiB needed, {free:.1f} GiB free {where}.",
             "Stop the workspace instead, or give its flavor more memory.",
         )
-    said = f" ({report.detail})" if report.detail else ""
+    suffix = f" ({report.detail})" if report.detail else ""
     end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_END[report.end]}"
-    raise Problem(f"{_WHY[Why(report.problem)]}{said}{end}")
+    raise Problem(f"{_WHY[Why(report.problem)]}{suffix}{end}")
 
 
 def _not_granted(refusal: str, trial: Trial | None) -> str:
     if refusal != grant.FAILED or trial is None:
         return _GRANT[refusal]
     code, _, detail = trial.problem.partition(": ")
-    said = f" ({detail})" if detail else ""
-    return f"The test failed. {_TRIAL.get(code, code)}{said}"
+    suffix = f" ({detail})" if detail else ""
+    return f"The test failed. {_TRIAL.get(code, code)}{suffix}"

@@ -23,13 +23,13 @@ class JoinToken:
 
 def parse(text: str) -> JoinToken:
     """Parse a token. Raises `Problem`."""
-    found = _TOKEN.fullmatch(text.strip())
-    if found is None:
+    match = _TOKEN.fullmatch(text.strip())
+    if match is None:
         raise Problem(
             "This is not a join token. Join tokens begin with berth-join. and have 4 parts.",
             "Copy the whole command from the pool's page.",
         )
-    return JoinToken(found[0], found[1], found[3])
+    return JoinToken(match[0], match[1], match[3])
 
 
 def check_url(text: str) -> str:

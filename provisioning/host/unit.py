@@ -69,16 +69,18 @@ class Unit:
 
     def _run_systemctl(self, *arguments: str) -> None:
         argv = [self.systemctl, *(["--user"] if self.user else []), *arguments]
-        words = " ".join(["systemctl", *argv[1:]])
+        command_line = " ".join(["systemctl", *argv[1:]])
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            process = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Problem(f"`{words}` does not work ({error}).", "Check that systemd runs.") from error
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise Problem(f"`{words}` failed: {said}", f"See: journalctl {self._own()}-u {NAME}")
+            raise Problem(f"`{command_line}` does not work ({error}).", "Check that systemd runs.") from error
+        if process.returncode:
+            reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            raise Problem(
+                f"`{command_line}` failed: {reason}", f"See: journalctl {self._user_option()}-u {NAME}"
+            )
 
-    def _own(self) -> str:
+    def _user_option(self) -> str:
         return "--user " if self.user else ""
 
 
@@ -111,16 +113,16 @@ def command(folder: NodeFolder) -> str:
 
 def start_command(folder: NodeFolder) -> str:
     """Return the command that starts the node's services: by its unit, if it has one."""
-    found = find(os.environ)
-    if isinstance(found, str) or not found.exists():
+    unit = find(os.environ)
+    if isinstance(unit, str) or not unit.exists():
         return command(folder)
-    return f"systemctl {'--user ' if found.user else ''}start {NAME}"
+    return f"systemctl {'--user ' if unit.user else ''}start {NAME}"
 
 
 def text(folder: NodeFolder, name: str, *, user: bool, version: int) -> str:
     """Return the unit file for this version of systemd."""
     run = " ".join(
-        map(_quoted, (sys.executable, "-m", "portal.cli.main", "node", "run", "--home", str(folder.home)))
+        map(_quote, (sys.executable, "-m", "portal.cli.main", "node", "run", "--home", str(folder.home)))
     )
     return "\n".join(
         (
@@ -171,11 +173,13 @@ def _groups(version: int) -> tuple[str, ...]:
 def _version(program: str) -> int:
     """Return the version of systemd as reported by `systemctl`; 0 if unknown."""
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=False)
+        process = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = re.match(r"systemd (\d+)", done.stdout)
-    return int(found[1]) if found else 0
+    match = re.match(r"systemd (\d+)", process.stdout)
+    return int(match[1]) if match else 0
 
 
 def _berth() -> str:
@@ -187,6 +191,6 @@ def _user() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-def _quoted(word: str) -> str:
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"' if any(each in " \t\"'" for each in word) else escaped
+def _quote(argument: str) -> str:
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if any(character in " \t\"'" for character in argument) else escaped

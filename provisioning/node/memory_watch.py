@@ -92,7 +92,7 @@ class MemoryWatch(threading.Thread):
         kept_attempt, count = self._reported.get(name, ("", 0))
         return count if kept_attempt == attempt else 0
 
-    def _report(self, counter: memory_kills.Counter) -> MemoryKill:
+    def _report(self, counter: memory_kills.KillCounter) -> MemoryKill:
         names = [self._names[group.name] for group in counter.groups if group.name in self._names]
         return MemoryKill(
             workspace_id=counter.workspace_id,

@@ -124,7 +124,7 @@ class Planes:
         while (left := processes.scan(self.marker)) and time.monotonic() < deadline:
             processes.kill(left)
             time.sleep(0.02)
-        for each in network.ways_out_below(self.home / "local"):
+        for each in network.egress_processes_below(self.home / "local"):
             processes.send((each.pid, each.start_ticks), signal.SIGKILL)
 
 

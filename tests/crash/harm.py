@@ -167,7 +167,7 @@ class Fleet:
                 "SELECT workspace_id FROM inventory_allocation WHERE released_at IS NULL"
             )
         )
-        running: dict[str, list[processes.Owned]] = {}
+        running: dict[str, list[processes.OwnedProcess]] = {}
         for process in self.berth.owned():
             running.setdefault(process.workspace, []).append(process)
         for workspace_id, wanted in self.desired_state.items():

@@ -57,7 +57,7 @@ def berth(
     monkeypatch.setenv("BERTH_SKIP_NOTEBOOK", "1")
     monkeypatch.setattr(unit, "BOOTED", tmp_path / "no-systemd")
     # Looked at by tests of its own: it takes seconds.
-    monkeypatch.setattr(abilities, "look", lambda *_, **__: (Ability("Sandbox", True, "bubblewrap"),))
+    monkeypatch.setattr(abilities, "probe", lambda *_, **__: (Ability("Sandbox", True, "bubblewrap"),))
 
     def run(*arguments: str) -> Ran:
         code = main(["node", *arguments])

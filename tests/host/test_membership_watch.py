@@ -10,7 +10,7 @@ import pytest
 
 from provisioning.host import leaving, membership, membership_watch
 from provisioning.host.folder import NodeFolder
-from provisioning.host.membership_watch import CutOff, Graces, MembershipWatch, Word, judged
+from provisioning.host.membership_watch import CutOff, Graces, MembershipWatch, PortalAnswer, next_cut_off
 from provisioning.service.console import Console, Problem
 from tests.host.authority import Authority
 from tests.host.conftest import Berth
@@ -20,56 +20,71 @@ BOOT = "boot-1"
 REVOKED = (403, problem("not_a_joined_node", "This machine is no node."))
 
 
-def after(*looks: tuple[Word, float], limits: Graces = Graces()) -> tuple[CutOff | None, bool]:  # noqa: B008
+def after(*looks: tuple[PortalAnswer, float], limits: Graces = Graces()) -> tuple[CutOff | None, bool]:  # noqa: B008
     """What is found after these looks, and whether workspaces end then."""
     found, due = None, False
     for word, now_s in looks:
-        found = judged(found, word, boot=BOOT, now_s=now_s)
+        found = next_cut_off(found, word, boot=BOOT, now_s=now_s)
         due = found is not None and membership_watch.is_due(found, limits, now_s=now_s)
     return found, due
 
 
-def looks(word: Word, *, until_s: float, every_s: float = 60) -> list[tuple[Word, float]]:
+def looks(word: PortalAnswer, *, until_s: float, every_s: float = 60) -> list[tuple[PortalAnswer, float]]:
     return [(word, at * every_s) for at in range(int(until_s / every_s) + 1)]
 
 
 def test_who_is_revoked_has_ten_minutes_and_who_hears_nothing_for_ever() -> None:
-    assert after(*looks(Word.REVOKED, until_s=540))[1] is False
-    assert after(*looks(Word.REVOKED, until_s=600))[1] is True
-    assert after(*looks(Word.SILENT, until_s=10_000_000, every_s=10_000))[1] is False
+    assert after(*looks(PortalAnswer.REVOKED, until_s=540))[1] is False
+    assert after(*looks(PortalAnswer.REVOKED, until_s=600))[1] is True
+    assert after(*looks(PortalAnswer.SILENT, until_s=10_000_000, every_s=10_000))[1] is False
     never = Graces(revoked_s=0)
-    assert after(*looks(Word.REVOKED, until_s=10_000_000, every_s=10_000), limits=never)[1] is False
+    assert after(*looks(PortalAnswer.REVOKED, until_s=10_000_000, every_s=10_000), limits=never)[1] is False
 
 
 def test_one_answer_of_the_portal_begins_anew() -> None:
     limits = Graces(no_contact_s=600)
-    assert after(*looks(Word.SILENT, until_s=600), limits=limits)[1] is True
-    restarted = [*looks(Word.SILENT, until_s=540), (Word.MEMBER, 560), (Word.SILENT, 600), (Word.SILENT, 660)]
+    assert after(*looks(PortalAnswer.SILENT, until_s=600), limits=limits)[1] is True
+    restarted = [
+        *looks(PortalAnswer.SILENT, until_s=540),
+        (PortalAnswer.MEMBER, 560),
+        (PortalAnswer.SILENT, 600),
+        (PortalAnswer.SILENT, 660),
+    ]
     assert after(*restarted, limits=limits)[1] is False
-    unclear = [*looks(Word.SILENT, until_s=540), (Word.UNCLEAR, 560), (Word.SILENT, 600), (Word.SILENT, 660)]
+    unclear = [
+        *looks(PortalAnswer.SILENT, until_s=540),
+        (PortalAnswer.UNCLEAR, 560),
+        (PortalAnswer.SILENT, 600),
+        (PortalAnswer.SILENT, 660),
+    ]
     assert after(*unclear, limits=limits)[1] is False
 
 
 def test_who_was_told_so_stays_revoked_when_the_portal_falls_silent() -> None:
-    told = [(Word.REVOKED, 0.0), *[(Word.SILENT, at * 60.0) for at in range(1, 12)]]
+    told = [(PortalAnswer.REVOKED, 0.0), *[(PortalAnswer.SILENT, at * 60.0) for at in range(1, 12)]]
     found, due = after(*told)
-    assert found is not None and found.word is Word.REVOKED and due
+    assert found is not None and found.word is PortalAnswer.REVOKED and due
 
 
 def test_silence_before_the_word_does_not_count_as_that() -> None:
-    found, due = after(*looks(Word.SILENT, until_s=6000), (Word.REVOKED, 6060))
-    assert found == CutOff(Word.REVOKED, BOOT, 6060) and not due
+    found, due = after(*looks(PortalAnswer.SILENT, until_s=6000), (PortalAnswer.REVOKED, 6060))
+    assert found == CutOff(PortalAnswer.REVOKED, BOOT, 6060) and not due
 
 
 def test_a_sleep_or_a_stall_ends_nothing_by_itself() -> None:
     """One look an hour after the last: nobody has said it three times."""
-    assert after((Word.REVOKED, 0), (Word.REVOKED, 3600))[1] is False
-    assert after((Word.REVOKED, 0), (Word.REVOKED, 3600), (Word.REVOKED, 3660))[1] is True
+    assert after((PortalAnswer.REVOKED, 0), (PortalAnswer.REVOKED, 3600))[1] is False
+    assert (
+        after((PortalAnswer.REVOKED, 0), (PortalAnswer.REVOKED, 3600), (PortalAnswer.REVOKED, 3660))[1]
+        is True
+    )
 
 
 def test_another_boot_begins_anew() -> None:
-    before = CutOff(Word.REVOKED, "another boot", 0, looks=50)
-    assert judged(before, Word.SILENT, boot=BOOT, now_s=9000) == CutOff(Word.SILENT, BOOT, 9000)
+    before = CutOff(PortalAnswer.REVOKED, "another boot", 0, looks=50)
+    assert next_cut_off(before, PortalAnswer.SILENT, boot=BOOT, now_s=9000) == CutOff(
+        PortalAnswer.SILENT, BOOT, 9000
+    )
 
 
 def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,7 +96,7 @@ def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     watch = MembershipWatch(folder, {}, Graces(no_contact_s=3600), lambda _: None)
     for shift in (0.0, 365 * 86400.0, -365 * 86400.0, 0.0):
         monkeypatch.setattr(time, "time", lambda shift=shift: 1.8e9 + shift)
-        watch.look(Word.SILENT, now_s=time.monotonic())
+        watch.handle(PortalAnswer.SILENT, now_s=time.monotonic())
     assert ended == []
 
 
@@ -100,23 +115,23 @@ def test_only_the_portal_itself_revokes(
     join: Berth, folder: NodeFolder, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
-    assert membership_watch.ask(folder) is Word.MEMBER
+    assert membership_watch.ask(folder) is PortalAnswer.MEMBER
     doors.answer_standing = REVOKED
-    assert membership_watch.ask(folder) is Word.REVOKED
+    assert membership_watch.ask(folder) is PortalAnswer.REVOKED
     doors.answer_standing = (403, problem("identity_replaced", "Replaced."))
-    assert membership_watch.ask(folder) is Word.REVOKED
+    assert membership_watch.ask(folder) is PortalAnswer.REVOKED
     for answer in ((429, problem("join_too_often", "Later.")), (404, {}), (200, {"no": "answer"})):
         doors.answer_standing = answer
-        assert membership_watch.ask(folder) in {Word.UNCLEAR, Word.SILENT}
+        assert membership_watch.ask(folder) in {PortalAnswer.UNCLEAR, PortalAnswer.SILENT}
     doors.answer_standing = (503, problem("storage_full", "No room."))
-    assert membership_watch.ask(folder) is not Word.REVOKED
+    assert membership_watch.ask(folder) is not PortalAnswer.REVOKED
     stranger = Doors(tmp_path / "stranger", Authority())
     try:
         stranger.answer_standing = REVOKED
         known = membership.load(folder)
         moved = msgspec.structs.replace(known.answer, portal_url=stranger.url)
         monkeypatch.setattr(membership, "load", lambda _: msgspec.structs.replace(known, answer=moved))
-        assert membership_watch.ask(folder) is Word.SILENT
+        assert membership_watch.ask(folder) is PortalAnswer.SILENT
     finally:
         stranger.close()
 
@@ -138,20 +153,20 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     watch = MembershipWatch(folder, {}, Graces(), lines.append)
     began = time.monotonic() - 700
     for at in (0, 60, 120):
-        watch.look(Word.REVOKED, now_s=began + at)
+        watch.handle(PortalAnswer.REVOKED, now_s=began + at)
     assert ended == [] and len(lines) == 1 and "workspaces stop after 10 min, homes stay" in lines[0]
     # The services start anew in between: the time goes on.
     again = MembershipWatch(folder, {}, Graces(), lines.append)
-    again.look(Word.REVOKED, now_s=began + 600)
+    again.handle(PortalAnswer.REVOKED, now_s=began + 600)
     assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]
     assert "workspaces stop after" in berth("status").out
-    again.look(Word.SILENT, now_s=began + 660)
+    again.handle(PortalAnswer.SILENT, now_s=began + 660)
     assert len(ended) == 2 and "were stopped" in lines[-1]
     said = len(lines)
-    again.look(Word.SILENT, now_s=began + 720)
+    again.handle(PortalAnswer.SILENT, now_s=began + 720)
     assert len(lines) == said, "and no more is said of it"
     assert "workspaces were stopped, homes stay" in berth("status").out
-    again.look(Word.MEMBER, now_s=began + 780)
+    again.handle(PortalAnswer.MEMBER, now_s=began + 780)
     assert lines[-1] == "The portal answers again." and membership_watch.load_cut_off(folder) is None
 
 

@@ -115,7 +115,7 @@ def test_another_user_does_not_run_it(join: Berth, berth: Berth, monkeypatch: py
 
 def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -> None:
     folder.local.mkdir(parents=True)
-    found = {each.label: each for each in abilities.look(folder, as_service=False)}
+    found = {each.label: each for each in abilities.probe(folder, as_service=False)}
     assert set(found) == {"Size", "Sandbox", "Network", "System calls", "Limits", "GPUs"}
     assert all(each.words for each in found.values())
 
@@ -123,7 +123,7 @@ def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -
 def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
     monkeypatch.setattr(isolation, "probe", lambda: SandboxProbe("", reason=reason))
-    found = abilities.look(folder, as_service=False)
+    found = abilities.probe(folder, as_service=False)
     assert abilities.missing(found)
     words = {each.label: each.words for each in found}
     assert "the package “bubblewrap”" in words["Sandbox"] and words["Network"] == "needs the sandbox"
@@ -137,7 +137,7 @@ def test_limits_that_a_service_will_have_are_no_obstacle(
         (tmp_path / "cgroup.controllers").write_text("memory\n")
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     monkeypatch.setattr(cgroups, "detect", lambda _: cgroups.CgroupHost(0, reason="nothing is ours"))
-    said = {each.label: each for each in abilities.look(folder, as_service=True)}["Limits"]
+    said = {each.label: each for each in abilities.probe(folder, as_service=True)}["Limits"]
     assert said.good == (version == 2), "systemd gives nobody groups of version 1"
     assert ("set by systemd" in said.words) == said.good
     assert said.good or "nothing is ours" in said.words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local.suspending import Problem
+from provisioning.drivers.local.suspending import SuspendProblem
 from provisioning.gpu.suspend import grant, trial
 from provisioning.host import suspending
 from provisioning.host.folder import NodeFolder
@@ -62,6 +62,6 @@ def test_what_does_not_run_here_is_said(berth: Berth, verb: str) -> None:
 def test_every_refusal_has_its_sentence() -> None:
     refusals = {grant.NOT_TRIED, grant.FAILED, grant.SIMULATED, grant.OTHER_MACHINE, grant.OTHER_DRIVER}
     assert set(suspending._GRANT) == refusals | {grant.NO_KERNEL_MODULE}
-    assert set(suspending._WHY) == set(Problem) - {Problem.NOT_GRANTED, Problem.NO_ROOM}
+    assert set(suspending._WHY) == set(SuspendProblem) - {SuspendProblem.NOT_GRANTED, SuspendProblem.NO_ROOM}
     codes = {value for name, value in vars(trial).items() if name.isupper() and isinstance(value, str)}
     assert set(suspending._TRIAL) == codes

@@ -90,7 +90,7 @@ def test_whoever_wants_more_of_the_cpu_waits(pool: Pool) -> None:
 
 
 def test_whoever_forks_without_end_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_limits, "of_size", lambda _cpu_milli: FEW)
+    monkeypatch.setattr(process_limits, "workspace_limit", lambda _cpu_milli: FEW)
     group = group_of(pool, patient(pool.spec("python3", "-c", FORK, resources=ResourceRequest(1000, 512))))
     eventually(lambda: number_in(group / "pids.events", "max") > 0, limit_s=START_S, what="it was stopped")
     assert len(cgroups.pids([group])) <= FEW

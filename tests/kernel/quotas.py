@@ -76,7 +76,7 @@ def pool(homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.close()
 
 
-def used(homes: Path, project: int) -> project_quota.Use:
+def used(homes: Path, project: int) -> project_quota.ProjectUse:
     descriptor = os.open(homes, os.O_RDONLY)
     try:
         return project_quota.use_of(descriptor, project)
@@ -84,7 +84,7 @@ def used(homes: Path, project: int) -> project_quota.Use:
         os.close(descriptor)
 
 
-def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.Record:
+def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.QuotaRecord:
     found = pool.driver.quotas._read(home)
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from provisioning.check_messages import CheckAnswer, CheckCommand, Repartitioned
 from provisioning.driver import Driver
 from provisioning.drivers.local import gpus, partitions
 from provisioning.drivers.simulated import mig
-from provisioning.drivers.simulated.mig_profiles import legal, parse
+from provisioning.drivers.simulated.mig_profiles import is_legal, parse
 from provisioning.errors import BackendUnavailable, NoCapacity, ProvisioningError, Unclean
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks
@@ -102,18 +102,18 @@ class Local:
         self.dirty.add(device)
 
     def kill(self) -> None:
-        whole = partitions._make
+        whole = partitions._apply_layout
         self.whole = whole
 
-        def dying(gpu: Any, *, gone: Any, there: Any) -> None:
+        def dying(gpu: Any, *, destroy: Any, create: Any) -> None:
             # Between the destruction and the creation there is neither.
-            whole(gpu, gone=gone, there=())
+            whole(gpu, destroy=destroy, create=())
             raise Killed
 
-        self.patch.setattr(partitions, "_make", dying)
+        self.patch.setattr(partitions, "_apply_layout", dying)
 
     def revive(self) -> None:
-        self.patch.setattr(partitions, "_make", self.whole)
+        self.patch.setattr(partitions, "_apply_layout", self.whole)
 
 
 def result(device: str, verdict: ScrubVerdict) -> ScrubResult:
@@ -319,8 +319,8 @@ def test_a_pool_cannot_begin_with_a_layout_that_is_not_legal(text, tmp_path):
 
 
 def test_compute_slices_count_too():
-    assert legal((MigSlice("3g.40gb", 0), MigSlice("4g.40gb", 0)), 81_559) is False
-    assert legal(tuple(MigSlice("1g.10gb", start) for start in range(7)), 81_559)
+    assert is_legal((MigSlice("3g.40gb", 0), MigSlice("4g.40gb", 0)), 81_559) is False
+    assert is_legal(tuple(MigSlice("1g.10gb", start) for start in range(7)), 81_559)
 
 
 def test_a_split_gpu_is_not_started_on_as_a_whole(tmp_path):

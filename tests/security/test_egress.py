@@ -34,7 +34,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     made = Pool(tmp_path, egress="list", egress_allow="good.example, *.good.example")
     yield made
     made.close()
-    assert network.ways_out(tmp_path / "berth" / "local") == []
+    assert network.egress_processes(tmp_path / "berth" / "local") == []
 
 
 def says(seen: Observation, request: str) -> str:
@@ -53,7 +53,7 @@ def connects(seen: Observation, address: str, port: int) -> str:
 
 
 def proxy_of(pool: Pool, spec: WorkspaceSpec) -> int:
-    ((pid, _),) = network.ways_out(pool.driver._dir(spec.ref).path)
+    ((pid, _),) = network.egress_processes(pool.driver._dir(spec.ref).path)
     return pid
 
 
@@ -112,11 +112,11 @@ def test_a_proxy_that_was_killed_comes_back_and_one_of_the_dead_goes(pool: Pool)
     seen = pool.run(spec)
     os.kill(proxy_of(pool, spec), signal.SIGKILL)
     folder = pool.driver._dir(spec.ref).path
-    eventually(lambda: not network.ways_out(folder) or None, limit_s=20, what="the proxy ends")
+    eventually(lambda: not network.egress_processes(folder) or None, limit_s=20, what="the proxy ends")
     pool.driver.warm_up(owner=os.getpid())
     assert " 403 " in says(seen, "CONNECT bad.example:443 HTTP/1.1")
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
-    assert network.ways_out(folder) == []
+    assert network.egress_processes(folder) == []
 
 
 def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
@@ -195,7 +195,7 @@ def test_a_template_or_team_cannot_loosen_its_pool(pool: Pool) -> None:
         EgressLimit("list", "bad.example,10.0.0.0/8"),
         EgressLimit("open", "10.0.0.0/8"),
     ):
-        policy = pool.driver._egress(pool.spec(egress=(limit,)))
+        policy = pool.driver._egress_policy(pool.spec(egress=(limit,)))
         assert policy.egress is Egress.LIST and set(map(str, policy.hosts)) <= {
             "good.example",
             "*.good.example",

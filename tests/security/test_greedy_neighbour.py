@@ -146,7 +146,7 @@ def test_many_processes_together_stay_within_their_memory(limited):
 
 
 def test_a_fork_bomb_ends_at_its_own_limit(limited, monkeypatch):
-    monkeypatch.setattr(process_limits, "of_size", lambda _cpu_milli: 60)
+    monkeypatch.setattr(process_limits, "workspace_limit", lambda _cpu_milli: 60)
     spec = limited.spec()
     seen = limited.run(spec)
     forks = "[__import__('subprocess').Popen(['sleep', '60']) for _ in range(100)]"
@@ -167,7 +167,7 @@ def test_workspaces_together_leave_processes_to_services(limited, monkeypatch):
     first, second = limited.run(limited.spec()), limited.run(limited.spec(owner="bob"))
     parents = cgroups.detect(limited.driver.instance).parents
     before = len(cgroups.pids(parents))
-    monkeypatch.setattr(process_limits, "of_all", lambda _parent: before + 60)
+    monkeypatch.setattr(process_limits, "total_limit", lambda _parent: before + 60)
     limited.run(limited.spec(owner="eve"))
     # Each stays far below its own limit, and together they reach that of all.
     assert ask(first, forks(30)) == 30
@@ -204,5 +204,5 @@ def test_services_keep_a_quarter_of_what_the_machine_allows(tmp_path, pid_max, t
     (kernel / "pid_max").write_text(f"{pid_max}\n")
     (kernel / "threads-max").write_text(f"{threads_max}\n")
     (parent.parent / "pids.max").write_text(f"{unit}\n")
-    assert process_limits.of_all(parent, kernel) == expected
-    assert process_limits.of_all(parent, tmp_path / "none") == (None if unit == "max" else expected)
+    assert process_limits.total_limit(parent, kernel) == expected
+    assert process_limits.total_limit(parent, tmp_path / "none") == (None if unit == "max" else expected)

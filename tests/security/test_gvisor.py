@@ -49,7 +49,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     made = Pool(tmp_path, sandbox="gvisor")
     yield made
     made.close()
-    assert network.ways_out(tmp_path / "berth" / "local") == []
+    assert network.egress_processes(tmp_path / "berth" / "local") == []
 
 
 def of_gvisor(pool: Pool, spec: WorkspaceSpec) -> list[int]:
@@ -158,7 +158,7 @@ def test_this_machine_is_closed_and_the_rules_cannot_be_changed(pool: Pool) -> N
             assert ask(seen, call) in ("ConnectionRefusedError", "OSError", "TimeoutError"), address
     assert ask(seen, "__import__('socket').socket(17, 3, 768)") in ("OSError", "PermissionError")
     nft = network.tools()
-    assert isinstance(nft, network.Tools)
+    assert isinstance(nft, network.NetworkTools)
     changed = said(seen, f"unshare -Ur {nft.nft} flush ruleset 2>&1; echo $?")
     assert not changed.endswith("\n0\n") and changed != "0\n"
 

@@ -54,7 +54,7 @@ def done(steps: Generator[None, None, T]) -> tuple[T, int]:
         return end.value, pauses
 
 
-def used(homes: Path, unnamed: home_usage.Unnamed | None = None) -> HomeUsage:
+def used(homes: Path, unnamed: home_usage.UnlinkedFiles | None = None) -> HomeUsage:
     return done(home_usage.measure(homes, HOME, unnamed))[0]
 
 

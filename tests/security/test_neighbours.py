@@ -48,7 +48,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     made = Pool(tmp_path)
     yield made
     made.close()
-    assert network.ways_out(tmp_path / "berth" / "local") == []
+    assert network.egress_processes(tmp_path / "berth" / "local") == []
 
 
 def connects(seen: Observation, address: str, port: int) -> str:
@@ -139,7 +139,7 @@ def test_egress_none_leads_nowhere(tmp_path: Path) -> None:
     try:
         seen = pool.run(pool.spec())
         folder = pool.driver._dir(seen.ref).path
-        assert network.ways_out(folder) == []
+        assert network.egress_processes(folder) == []
         assert connects(seen, "192.0.2.77", 80) in CLOSED
         assert connects(seen, network.RESOLVER, 53) in CLOSED
     finally:
@@ -164,16 +164,16 @@ def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_o
     """The neighbour's pasta is killed: another is made, and stopping waits for none but that one."""
     attacker, neighbour = pool.run(pool.spec(owner="mallory")), pool.run(pool.spec())
     folder = pool.driver._dir(neighbour.ref).path
-    ((real, ticks),) = network.ways_out(folder)
+    ((real, ticks),) = network.egress_processes(folder)
     forged = []
     for mark in (folder / "network.pid", folder / "pasta"):
         forged += ask(attacker, " ".join(CALLS_ITSELF_PASTA.format(mark=str(mark)).split()))
     assert len(forged) == 4
     named = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(folder) in _reads(path)]
     assert len([path for path in named if _reads(path.with_name("comm")) == "pasta\n"]) == 4
-    assert network.ways_out(folder) == [(real, ticks)]
+    assert network.egress_processes(folder) == [(real, ticks)]
     assert processes.send((real, ticks), signal.SIGKILL)
-    eventually(lambda: not network.ways_out(folder), limit_s=20, what="it has ended")
+    eventually(lambda: not network.egress_processes(folder), limit_s=20, what="it has ended")
     assert not network.complete(folder, policy_of("open", ""))
     pool.driver.warm_up(owner=os.getpid())
     assert network.complete(folder, policy_of("open", ""))
@@ -448,16 +448,16 @@ def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> N
 def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     folder = pool.driver._dir(seen.ref).path
-    ((pid, _),) = network.ways_out(folder)
+    ((pid, _),) = network.egress_processes(folder)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not network.ways_out(folder) or None, limit_s=30, what="it has ended")
+    eventually(lambda: not network.egress_processes(folder) or None, limit_s=30, what="it has ended")
     pool.driver.warm_up(owner=os.getpid())
-    assert len(network.ways_out(folder)) == 1
+    assert len(network.egress_processes(folder)) == 1
     os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
 
     def gone() -> bool | None:
         pool.driver.observe(seen.ref)
-        return not network.ways_out(folder) or None
+        return not network.egress_processes(folder) or None
 
     eventually(gone, limit_s=30, what="nothing leads out of the dead")
 

@@ -20,7 +20,7 @@ import pytest
 
 from provisioning import handover
 from provisioning.drivers.local import environment, home_mount, isolation, network, processes
-from provisioning.drivers.local.spares import Kind
+from provisioning.drivers.local.spares import SpareKind
 from provisioning.drivers.local.uids import Uids
 from provisioning.errors import MissingDependency, StartFailed
 from provisioning.preloading import Recipe
@@ -49,7 +49,7 @@ def pool(folder: Path) -> Iterator[Pool]:
     made = Pool(folder)
     yield made
     made.close()
-    assert network.ways_out(folder) == []
+    assert network.egress_processes(folder) == []
 
 
 def first_process(pool: Pool, spec: WorkspaceSpec) -> int:
@@ -63,7 +63,7 @@ def first_process(pool: Pool, spec: WorkspaceSpec) -> int:
 def everything(pool: Pool, spec: WorkspaceSpec) -> list[int]:
     """All processes of a workspace: in its sandbox, around it, and its way out."""
     found = [owned.pid for owned in processes.scan(pool.driver.instance, spec.ref.external_name)]
-    ways = network.ways_out(pool.driver._dir(spec.ref).path)
+    ways = network.egress_processes(pool.driver._dir(spec.ref).path)
     assert found and (isolation.probe().network is None or ways)
     return found + [pid for pid, _ in ways]
 
@@ -233,7 +233,7 @@ def test_a_spare_is_not_made_as_a_user_that_still_has_a_process(
     # Other tests have users of the usual range meanwhile.
     own = UidRange(first=600_000, last=600_999)
     sandbox = replace(isolation.probe(), uids=own)
-    kind = Kind(Recipe("x", "bash", ("python3",), ()), environment.resolve(Path("/none")), sandbox)
+    kind = SpareKind(Recipe("x", "bash", ("python3",), ()), environment.resolve(Path("/none")), sandbox)
     first = own.spares.start
     assert pool.driver.spares._uid(kind) == first
     with subprocess.Popen(["sleep", "60"], user=first, group=first, extra_groups=[]) as hidden:

@@ -73,7 +73,7 @@ def mounts(pool: Pool) -> int:
 
 def prepare_host(pool: Pool) -> None:
     pool.driver.prepare_host()
-    if not home_mount.closed(pool.driver.homes):
+    if not home_mount.is_closed(pool.driver.homes):
         pytest.skip("nothing can be mounted here")
 
 

@@ -43,14 +43,14 @@ def main() -> None:
         # Before the app is imported, so that kernels start only with the modules of a kernel.
         kernels = importlib.import_module("forked_kernels")
         load(recipe["kernel_modules"])
-        if alone():
+        if is_single_threaded():
             kernels_pid, kernels_link = fork_kernel_server(kernels, control)
     for name in recipe["blocked"]:
         sys.modules[name] = None  # type: ignore[assignment]  # blocks the import
     before = dict(os.environ)
     load(recipe["modules"])
     set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
-    if not alone():
+    if not is_single_threaded():
         raise RuntimeError(f"importing has started threads: {threading.enumerate()}")
     gc.collect()
     gc.freeze()
@@ -81,7 +81,7 @@ def load(names: list[str]) -> None:
             continue
 
 
-def alone() -> bool:
+def is_single_threaded() -> bool:
     """Return whether this is the only thread, including those of C libraries."""
     return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 

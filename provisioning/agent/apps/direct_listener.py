@@ -73,8 +73,8 @@ def listen(app: Any, listener: socket.socket, control: socket.socket) -> None:
 def answer(app: Any, control: socket.socket, traffic: Traffic) -> None:
     """Answer a request with one line; stop when the agent closes its end."""
     try:
-        asked = control.recv(64)
-        if asked:
+        data = control.recv(64)
+        if data:
             control.sendall(b"%d %d\n" % (len(app.http_server._connections), traffic.bytes))
             return
     except (BlockingIOError, InterruptedError):

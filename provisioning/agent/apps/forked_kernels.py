@@ -74,9 +74,9 @@ def serve(link: socket.socket) -> None:
             if pid == 0:
                 link.close()
                 status.close()
-                for other, (_, socket_of_other) in kernels.items():
-                    os.close(other)
-                    socket_of_other.close()
+                for pidfd, (_, kernel_socket) in kernels.items():
+                    os.close(pidfd)
+                    kernel_socket.close()
                 _become_kernel(json.loads(data))
                 return
             _register(pid, status, kernels, poller)
@@ -191,13 +191,13 @@ def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | N
 
 def _line(sock: socket.socket) -> bytes:
     """Read a line byte by byte: lines are short, and nothing after them may be consumed."""
-    found = b""
-    while not found.endswith(b"\n"):
+    line = b""
+    while not line.endswith(b"\n"):
         data = sock.recv(1)
         if not data:
             break
-        found += data
-    return found
+        line += data
+    return line
 
 
 class ForkedKernel:
@@ -213,11 +213,11 @@ class ForkedKernel:
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the kernel runs."""
-        return self._look(0)
+        return self._poll_exit(0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the kernel has ended. Raises `TimeoutError`."""
-        code = self._look(timeout)
+        code = self._poll_exit(timeout)
         if code is None:
             raise TimeoutError(f"kernel {self.pid} runs still")
         return code
@@ -232,7 +232,7 @@ class ForkedKernel:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _look(self, timeout_s: float | None) -> int | None:
+    def _poll_exit(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._pidfd], [], [], timeout_s)[0]:
             self._status.settimeout(ANSWER_TIMEOUT_S)
             try:

@@ -58,23 +58,23 @@ class Archives:
             if name.endswith(PART):
                 os.unlink(name, dir_fd=self.store)
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the progress of a job; start it unless it is running.
 
         `{"state": "working", "phase", "bytes"}`, or `{"state": "done", "size", "stream", "home_bytes",
         "entries", "left_out"}`, all but the last two in bytes. Raises a failed job's error once; then the job
         can be started again.
         """
-        job, archive = str(asked["job"]), str(asked["archive"])
+        job, archive = str(request["job"]), str(request["archive"])
         if not _ID.fullmatch(archive):
             raise ValueError(archive)
         work: Callable[[_Job], dict[str, int]]
-        match asked["do"]:
+        match request["do"]:
             case "archive":
-                most = int(asked["most_bytes"])
-                done, work = self._made, lambda job: self._make(job, archive, most)
+                max_bytes = int(request["most_bytes"])
+                find_result, work = self._archive_result, lambda job: self._make(job, archive, max_bytes)
             case "restore":
-                done, work = self._restored, lambda job: self._restore(job, archive)
+                find_result, work = self._restore_result, lambda job: self._restore(job, archive)
             case other:
                 raise ValueError(other)
         with self._lock:
@@ -83,9 +83,9 @@ class Archives:
                     raise tree.FileRequestRefused("busy")
                 self._job = None
             if self._job is None:
-                found = done(job, archive)
-                if found is not None:
-                    return {"state": "done", **found}
+                result = find_result(job, archive)
+                if result is not None:
+                    return {"state": "done", **result}
                 self._job = _Job(job, work)
             if not self._job.working and self._job.failure is not None:
                 failure, self._job = self._job.failure, None
@@ -99,7 +99,7 @@ class Archives:
 
     # -- an archive is made ------------------------------------------------------------------------
 
-    def _made(self, job: str, archive: str) -> dict[str, int] | None:
+    def _archive_result(self, job: str, archive: str) -> dict[str, int] | None:
         try:
             file = os.open(archive + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.store)
         except FileNotFoundError:
@@ -109,17 +109,17 @@ class Archives:
         finally:
             os.close(file)
 
-    def _make(self, job: _Job, archive: str, most: int) -> dict[str, int]:
+    def _make(self, job: _Job, archive: str, max_bytes: int) -> dict[str, int]:
         part = archive + PART
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o600, dir_fd=self.store)
         try:
             os.lseek(file, HEADER, os.SEEK_SET)
-            out = _Packing(file, copying.Room(self.store, self.reserve), most - HEADER, job)
-            counts = stream.write_home(self.home, out, whole=True)
+            out = _ArchiveWriter(file, copying.DiskRoom(self.store, self.reserve), max_bytes - HEADER, job)
+            counts = stream.write_home(self.home, out, strict=True)
             out.close()
             os.fsync(file)
-            said = {
+            header = {
                 "size": HEADER + out.written,
                 "stream": job.bytes,
                 "home_bytes": counts["bytes"],
@@ -128,8 +128,8 @@ class Archives:
             }
             job.begin(CHECKING)
             os.lseek(file, HEADER, os.SEEK_SET)
-            stream.check_home(_Unpacking(file, job).read)
-            os.pwrite(file, (MAGIC + json.dumps(said).encode()).ljust(HEADER, b"\n"), 0)
+            stream.check_home(_ArchiveReader(file, job).read)
+            os.pwrite(file, (MAGIC + json.dumps(header).encode()).ljust(HEADER, b"\n"), 0)
             os.fsync(file)
             os.rename(part, archive + SUFFIX, src_dir_fd=self.store, dst_dir_fd=self.store)
             os.fsync(self.store)
@@ -137,22 +137,22 @@ class Archives:
             os.close(file)
             with contextlib.suppress(OSError):
                 os.unlink(part, dir_fd=self.store)
-        return said
+        return header
 
     # -- a home is made ----------------------------------------------------------------------------
 
-    def _restored(self, job: str, archive: str) -> dict[str, int] | None:
+    def _restore_result(self, job: str, archive: str) -> dict[str, int] | None:
         """Return the job's result from before this server started; None if it had not finished."""
         try:
-            with self._restoring() as folder:
+            with self._restoring_folder() as folder:
                 file = os.open(WHOLE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 try:
-                    said = os.read(file, MAX_WHOLE)
+                    finished_job = os.read(file, MAX_WHOLE)
                 finally:
                     os.close(file)
         except OSError:
             return None
-        return self._made(job, archive) if said == job.encode() else None
+        return self._archive_result(job, archive) if finished_job == job.encode() else None
 
     def _restore(self, job: _Job, archive: str) -> dict[str, int]:
         try:
@@ -160,29 +160,29 @@ class Archives:
         except FileNotFoundError as error:
             raise tree.FileRequestRefused("not_found") from error
         try:
-            said = _header_of(source)
+            header = _header_of(source)
             job.begin(READING)
             copying.remove(self.store, RESTORING)
             os.mkdir(RESTORING, 0o700, dir_fd=self.store)
-            with self._restoring() as folder:
+            with self._restoring_folder() as folder:
                 os.mkdir(HOME, 0o700, dir_fd=folder)
                 home = os.open(HOME, tree.FOLDER, dir_fd=folder)
                 try:
                     os.lseek(source, HEADER, os.SEEK_SET)
-                    room = copying.Room(home, self.reserve)
-                    copying.read_home(_Unpacking(source, job).read, home, room)
+                    room = copying.DiskRoom(home, self.reserve)
+                    copying.read_home(_ArchiveReader(source, job).read, home, room)
                     if _libc.syncfs(home):
                         number = ctypes.get_errno()
                         raise OSError(number, os.strerror(number))
                 finally:
                     os.close(home)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                whole = os.open(f"{WHOLE}.part", flags, 0o600, dir_fd=folder)
+                marker = os.open(f"{WHOLE}.part", flags, 0o600, dir_fd=folder)
                 try:
-                    os.write(whole, job.id.encode())
-                    os.fsync(whole)
+                    os.write(marker, job.id.encode())
+                    os.fsync(marker)
                 finally:
-                    os.close(whole)
+                    os.close(marker)
                 os.rename(f"{WHOLE}.part", WHOLE, src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)
         except BaseException:
@@ -191,10 +191,10 @@ class Archives:
             raise
         finally:
             os.close(source)
-        return said
+        return header
 
     @contextlib.contextmanager
-    def _restoring(self) -> Any:
+    def _restoring_folder(self) -> Any:
         folder = os.open(RESTORING, tree.FOLDER, dir_fd=self.store)
         try:
             yield folder
@@ -230,11 +230,11 @@ class _Job:
             self.working = False
 
 
-class _Packing:
+class _ArchiveWriter:
     """Compresses what is written to it into a file."""
 
-    def __init__(self, file: int, room: Any, most: int, job: _Job) -> None:
-        self._file, self._room, self._most, self._job = file, room, most, job
+    def __init__(self, file: int, room: Any, max_bytes: int, job: _Job) -> None:
+        self._file, self._room, self._max_bytes, self._job = file, room, max_bytes, job
         self._packer = zlib.compressobj(LEVEL)
         self.written = 0
 
@@ -249,7 +249,7 @@ class _Packing:
         if not data:
             return
         self.written += len(data)
-        if self.written > self._most:
+        if self.written > self._max_bytes:
             raise tree.FileRequestRefused("archives_full")
         self._room.take(len(data))
         view = memoryview(data)
@@ -257,8 +257,8 @@ class _Packing:
             view = view[os.write(self._file, view) :]
 
 
-class _Unpacking:
-    """Reads the output of `_Packing`, with memory limited to the requested size."""
+class _ArchiveReader:
+    """Reads the output of `_ArchiveWriter`, with memory limited to the requested size."""
 
     def __init__(self, file: int, job: _Job) -> None:
         self._file, self._job = file, job
@@ -282,12 +282,12 @@ class _Unpacking:
 
 def _header_of(file: int) -> dict[str, int]:
     """Parse an archive's header. Raises `BadStream`."""
-    found = os.pread(file, HEADER, 0)
-    if not stat.S_ISREG(os.fstat(file).st_mode) or not found.startswith(MAGIC):
+    data = os.pread(file, HEADER, 0)
+    if not stat.S_ISREG(os.fstat(file).st_mode) or not data.startswith(MAGIC):
         raise BadStream("it is no archive")
     try:
-        said = json.loads(found[len(MAGIC) :])
+        header = json.loads(data[len(MAGIC) :])
         names = ("size", "stream", "home_bytes", "entries", "left_out")
-        return {name: int(said[name]) for name in names}
+        return {name: int(header[name]) for name in names}
     except (ValueError, KeyError, TypeError) as error:
         raise BadStream("it is no archive") from error

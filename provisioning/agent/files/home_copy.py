@@ -1,6 +1,6 @@
 """Creates a home from a stream of `home_stream`, in a folder that nothing else uses. Standard library only.
 
-`Writing` writes the records below an open folder. It follows no links and removes entries that are in the
+`HomeWriter` writes the records below an open folder. It follows no links and removes entries that are in the
 way. A file gets its modification time only when it is complete, so an entry with the time and size of its
 record is complete. This is how an interrupted copy resumes. Folders get their modes and times at the end.
 """
@@ -38,12 +38,12 @@ class NoRoom(Exception):
         self.needed, self.free = needed, free
 
 
-class Room:
+class DiskRoom:
     """Disk space beyond `reserve` bytes."""
 
     def __init__(self, folder: int, reserve: int) -> None:
         self.folder, self.reserve = folder, reserve
-        self.unlooked = LOOK_BYTES
+        self.unchecked_bytes = LOOK_BYTES
 
     def free(self) -> int:
         disk = os.fstatvfs(self.folder)
@@ -58,16 +58,16 @@ class Room:
 
     def take(self, count: int) -> None:
         """Account for bytes about to be written. Raises `NoRoom`."""
-        self.unlooked += count
-        if self.unlooked >= LOOK_BYTES:
-            self.unlooked = 0
+        self.unchecked_bytes += count
+        if self.unchecked_bytes >= LOOK_BYTES:
+            self.unchecked_bytes = 0
             self.require(count)
 
 
-class Writing:
+class HomeWriter:
     """Writes records below the open folder `root`."""
 
-    def __init__(self, root: int, room: Room) -> None:
+    def __init__(self, root: int, room: DiskRoom) -> None:
         self.root, self.room = root, room
         self.first: dict[str, str] = {}
         """Hard links: inode ID → path of the file's first name."""
@@ -91,7 +91,7 @@ class Writing:
                 except OSError as error:
                     if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
                         raise
-                    inner = _made(descriptor, name)
+                    inner = _make_folder(descriptor, name)
                 os.close(descriptor)
                 descriptor = inner
                 if os.fstat(inner).st_mode & 0o700 != 0o700:
@@ -107,7 +107,7 @@ class Writing:
         names = stream.names_of(_text(entry, "p"))
         return self.folder(names[:-1]), names[-1]
 
-    def standing(self, entry: dict[str, Any]) -> int | None:
+    def create_entry(self, entry: dict[str, Any]) -> int | None:
         """Create an entry without content; return the offset from which a file is still needed, or None.
 
         Returns `LATER` for a further hard link of a file that is not complete yet.
@@ -125,14 +125,14 @@ class Writing:
 
     def _link(self, entry: dict[str, Any]) -> None:
         folder, name = self.place(entry)
-        to = _decoded(_text(entry, "to"))
+        to = _decode(_text(entry, "to"))
         if not to or b"\0" in to:
             raise BadStream("a link leads nowhere")
         try:
-            there = os.readlink(name, dir_fd=folder)
+            target = os.readlink(name, dir_fd=folder)
         except OSError:
-            there = None
-        if there != to:
+            target = None
+        if target != to:
             remove(folder, name)
             os.symlink(to, name, dir_fd=folder)
         when = _number(entry, "mt", -stream.MAX_TIME, stream.MAX_TIME)
@@ -141,33 +141,33 @@ class Writing:
     def _file(self, entry: dict[str, Any]) -> int | None:
         path, size = _text(entry, "p"), _number(entry, "s", 0, stream.MAX_SIZE)
         folder, name = self.place(entry)
-        seen = _seen(folder, name)
+        info = _lstat(folder, name)
         first = self.first.setdefault(entry["i"], path) if isinstance(entry.get("i"), str) else path
         if first != path:
-            return None if self._named_again(first, folder, name, seen) else LATER
-        if seen is None or not stat.S_ISREG(seen.st_mode):
+            return None if self._link_to_first(first, folder, name, info) else LATER
+        if info is None or not stat.S_ISREG(info.st_mode):
             return 0
-        if seen.st_size == size and seen.st_mtime_ns == entry.get("mt"):
+        if info.st_size == size and info.st_mtime_ns == entry.get("mt"):
             return None
-        if seen.st_nlink > 1 or seen.st_size > size or seen.st_mode & 0o600 != 0o600:
+        if info.st_nlink > 1 or info.st_size > size or info.st_mode & 0o600 != 0o600:
             remove(folder, name)
             return 0
-        return int(seen.st_size - seen.st_size % stream.BLOCK)
+        return int(info.st_size - info.st_size % stream.BLOCK)
 
-    def _named_again(self, first: str, folder: int, name: bytes, seen: Any) -> bool:
+    def _link_to_first(self, first: str, folder: int, name: bytes, info: Any) -> bool:
         """Link to the first name of the file if that is complete; return whether it is."""
         names = stream.names_of(first)
         files = tree.Tree.__new__(tree.Tree)
         files.root = self.root
         try:
-            with files.folder([os.fsdecode(each) for each in names[:-1]]) as other:
-                whole = _seen(other, names[-1])
-                if whole is None or not stat.S_ISREG(whole.st_mode):
+            with files.folder([os.fsdecode(part) for part in names[:-1]]) as first_folder:
+                first_info = _lstat(first_folder, names[-1])
+                if first_info is None or not stat.S_ISREG(first_info.st_mode):
                     return False
-                if seen is not None and (seen.st_dev, seen.st_ino) == (whole.st_dev, whole.st_ino):
+                if info is not None and (info.st_dev, info.st_ino) == (first_info.st_dev, first_info.st_ino):
                     return True
                 remove(folder, name)
-                os.link(names[-1], name, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(names[-1], name, src_dir_fd=first_folder, dst_dir_fd=folder, follow_symlinks=False)
         except tree.FileRequestRefused:
             return False
         return True
@@ -176,17 +176,17 @@ class Writing:
         """Open a file at the record's offset. Raises `BadStream` if earlier content is missing."""
         folder, name = self.place(entry)
         offset = _number(entry, "o", 0, stream.MAX_SIZE)
-        seen = _seen(folder, name)
-        if seen is not None and (not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1 or not offset):
+        info = _lstat(folder, name)
+        if info is not None and (not stat.S_ISREG(info.st_mode) or info.st_nlink > 1 or not offset):
             remove(folder, name)
-            seen = None
-        if (seen.st_size if seen else 0) < offset:
+            info = None
+        if (info.st_size if info else 0) < offset:
             raise BadStream("a piece is missing")
-        if seen is None:
+        if info is None:
             return os.open(name, _WRITE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         return os.open(name, _WRITE, dir_fd=folder)
 
-    def piece(self, file: int, entry: dict[str, Any], record: dict[str, Any], data: bytes) -> None:
+    def write_piece(self, file: int, entry: dict[str, Any], record: dict[str, Any], data: bytes) -> None:
         place = _number(record, "o", 0, _number(entry, "s", 0, stream.MAX_SIZE))
         if place + len(data) > entry["s"]:
             raise BadStream("a file is longer than was said")
@@ -196,10 +196,10 @@ class Writing:
             count = os.pwrite(file, view, place)
             place, view = place + count, view[count:]
 
-    def whole(self, file: int, entry: dict[str, Any]) -> None:
+    def finish_file(self, file: int, entry: dict[str, Any]) -> None:
         """Finish a complete file: length, mode, attributes, and finally its time."""
         os.ftruncate(file, entry["s"])
-        dress(file, entry)
+        apply_metadata(file, entry)
 
     def remove(self, path: str) -> None:
         """Remove the entry at a path."""
@@ -209,31 +209,31 @@ class Writing:
     def finish_folder(self, entry: dict[str, Any]) -> None:
         """Set mode and time of a folder whose contents are final."""
         names = stream.names_of(_text(entry, "p"))
-        dress(self.folder(names), entry)
+        apply_metadata(self.folder(names), entry)
         self.close()
 
 
-def dress(what: int, entry: dict[str, Any]) -> None:
+def apply_metadata(descriptor: int, entry: dict[str, Any]) -> None:
     """Set mode, time and (where supported) attributes of an open file or folder."""
     attributes = entry.get("x")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         if isinstance(name, str) and name.startswith("user.") and isinstance(value, str):
             try:
-                os.setxattr(what, name, _decoded(value))
+                os.setxattr(descriptor, name, _decode(value))
             except OSError as error:
                 if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.E2BIG, errno.ERANGE, errno.EINVAL):
                     raise
-    os.fchmod(what, _number(entry, "m", 0, 0o7777) & stream.KEPT)
+    os.fchmod(descriptor, _number(entry, "m", 0, 0o7777) & stream.KEPT)
     when = _number(entry, "mt", -stream.MAX_TIME, stream.MAX_TIME)
-    os.utime(what, ns=(when, when))
+    os.utime(descriptor, ns=(when, when))
 
 
-def read_home(read: Callable[[int], bytes], root: int, room: Room) -> dict[str, int]:
+def read_home(read: Callable[[int], bytes], root: int, room: DiskRoom) -> dict[str, int]:
     """Read a home from a stream of `write_home` into an open, empty folder; return the counts of the stream.
 
     Raises `BadStream` if the stream was altered, `NoRoom` and `OSError`; the folder is then incomplete.
     """
-    reader, writing = stream.Reader(read), Writing(root, room)
+    reader, writer = stream.RecordReader(read), HomeWriter(root, room)
     folders: list[dict[str, Any]] = []
     file = -1
     entry: dict[str, Any] = {}
@@ -243,31 +243,31 @@ def read_home(read: Callable[[int], bytes], root: int, room: Room) -> dict[str, 
             if file >= 0 and kind not in ("b", "e"):
                 raise BadStream("a file has no end")
             if kind == "f" and record.get("same"):
-                if writing.standing(record) is not None:
+                if writer.create_entry(record) is not None:
                     raise BadStream("a file is not there under its first name")
             elif kind == "f":
-                writing.standing(record)
-                file, entry = writing.begin(record), record
+                writer.create_entry(record)
+                file, entry = writer.begin(record), record
             elif kind == "b" and file >= 0:
-                writing.piece(file, entry, record, data)
+                writer.write_piece(file, entry, record, data)
             elif kind == "e" and file >= 0:
-                writing.whole(file, entry)
+                writer.finish_file(file, entry)
                 os.close(file)
                 file = -1
             elif kind == "end":
                 if record.get("g") != reader.digest:
                     raise BadStream("it is not what was written")
-                for each in reversed(folders):
-                    writing.finish_folder(each)
+                for folder in reversed(folders):
+                    writer.finish_folder(folder)
                 return {name: _number(record, name, 0, 1 << 62) for name in ("entries", "bytes")}
             else:
-                writing.standing(record)
+                writer.create_entry(record)
                 if kind == "d":
                     folders.append(record)
     finally:
         if file >= 0:
             os.close(file)
-        writing.close()
+        writer.close()
     raise BadStream("it has no end")
 
 
@@ -285,31 +285,31 @@ def remove(folder: int, name: bytes | str) -> None:
     inner = stream._enter(folder, os.fsencode(name))
     try:
         os.fchmod(inner, 0o700)
-        for each in os.listdir(inner):
-            remove(inner, each)
+        for child in os.listdir(inner):
+            remove(inner, child)
     finally:
         os.close(inner)
     with contextlib.suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=folder)
 
 
-def _made(folder: int, name: bytes) -> int:
+def _make_folder(folder: int, name: bytes) -> int:
     """Create a folder of this name, replacing any other entry."""
-    seen = _seen(folder, name)
-    if seen is not None and stat.S_ISDIR(seen.st_mode):
-        return _opened_up(folder, name)
+    info = _lstat(folder, name)
+    if info is not None and stat.S_ISDIR(info.st_mode):
+        return _open_writable(folder, name)
     remove(folder, name)
     os.mkdir(name, 0o700, dir_fd=folder)
     return os.open(name, tree.FOLDER, dir_fd=folder)
 
 
-def _opened_up(folder: int, name: bytes) -> int:
-    found = int(stream._enter(folder, name))
-    os.fchmod(found, 0o700)
-    return found
+def _open_writable(folder: int, name: bytes) -> int:
+    descriptor = int(stream._enter(folder, name))
+    os.fchmod(descriptor, 0o700)
+    return descriptor
 
 
-def _seen(folder: int, name: bytes) -> Any:
+def _lstat(folder: int, name: bytes) -> Any:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -317,20 +317,20 @@ def _seen(folder: int, name: bytes) -> Any:
 
 
 def _text(entry: dict[str, Any], name: str) -> str:
-    found = entry.get(name)
-    if not isinstance(found, str):
+    value = entry.get(name)
+    if not isinstance(value, str):
         raise BadStream("a record is none")
-    return found
+    return value
 
 
-def _number(entry: dict[str, Any], name: str, least: int, most: int) -> int:
-    found = entry.get(name)
-    if not isinstance(found, int) or not least <= found <= most:
+def _number(entry: dict[str, Any], name: str, minimum: int, maximum: int) -> int:
+    value = entry.get(name)
+    if not isinstance(value, int) or not minimum <= value <= maximum:
         raise BadStream("a record is none")
-    return int(found)
+    return int(value)
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -50,17 +50,17 @@ class Receiver:
         with contextlib.suppress(FileExistsError):
             os.mkdir(HOME, 0o700, dir_fd=self.root)
         self.home = os.open(HOME, tree.FOLDER, dir_fd=self.root)
-        self.room = copying.Room(self.home, reserve)
+        self.room = copying.DiskRoom(self.home, reserve)
         self.rounds = 0
         self._begin_copying()
 
     def _begin_copying(self) -> None:
-        self.writing = copying.Writing(self.home, self.room)
+        self.writer = copying.HomeWriter(self.home, self.room)
         self.place = 0
         """Byte offset in the manifest up to which everything has arrived."""
         self.done = self.entries_done = self.ahead = 0
         """Bytes and entries up to that offset, and bytes of the current batch."""
-        self.checked = self.checked_to = self.wrong = 0
+        self.checked = self.checked_to = self.differences = 0
         """Byte offset in the manifest up to which content is verified, offset in the next file, and number of
         differences."""
         self.prepared = False
@@ -88,19 +88,19 @@ class Receiver:
         if self.rounds >= MAX_ROUNDS:
             raise BadStream("it changes while it is copied")
         if not self._exists(MANIFEST):
-            return {"need": "manifest", "after": self._last(PART), **self.progress()}
+            return {"need": "manifest", "after": self._last_path(PART), **self.progress()}
         if not self.prepared:
             self._prepare()
-        wants, all_seen = self._wants(time.monotonic() + LOOK_S)
+        wants, all_seen = self._collect_wants(time.monotonic() + LOOK_S)
         if wants or not all_seen:
             return {"need": "files" if wants else "time", "wants": wants, **self.progress()}
         if self.checked < self.size:
             place = {"after": self._path_before(self.checked), "start": self.checked_to}
             return {"need": "check", **place, **self.progress()}
-        if self.wrong:
+        if self.differences:
             self.place = self.done = self.entries_done = 0
-            self.checked = self.checked_to = self.wrong = 0
-            self.writing.first.clear()
+            self.checked = self.checked_to = self.differences = 0
+            self.writer.first.clear()
             self.rounds += 1
             return self.next()
         self._finish()
@@ -108,14 +108,14 @@ class Receiver:
 
     def progress(self) -> dict[str, int]:
         """Return bytes and entries that have arrived and their totals; totals are 0 until known."""
-        known = self.prepared
+        prepared = self.prepared
         return {
             "bytes": self.done + self.ahead,
-            "of_bytes": self.total if known else 0,
+            "of_bytes": self.total if prepared else 0,
             "entries": self.entries_done,
-            "of_entries": self.count if known else 0,
-            "left_out": self.left_out if known else 0,
-            "checked": min(100, self.checked * 100 // max(1, self.size)) if known else 0,
+            "of_entries": self.count if prepared else 0,
+            "left_out": self.left_out if prepared else 0,
+            "checked": min(100, self.checked * 100 // max(1, self.size)) if prepared else 0,
         }
 
     def _prepare(self) -> None:
@@ -136,8 +136,10 @@ class Receiver:
                     counted.add(entry["i"])
         self.size = os.stat(MANIFEST, dir_fd=self.root).st_size
         self._prune()
-        here = sum(seen.st_blocks * 512 for _, _, _, seen in stream.walk(self.home) if seen is not None)
-        self.room.require(max(0, allocated - here), self.count)
+        present_bytes = sum(
+            info.st_blocks * 512 for _, _, _, info in stream.walk(self.home) if info is not None
+        )
+        self.room.require(max(0, allocated - present_bytes), self.count)
         self.prepared = True
 
     def _prune(self) -> None:
@@ -145,23 +147,23 @@ class Receiver:
         entries = (
             (stream.names_of(entry["p"]), entry["t"]) for _, entry in self._entries(0) if entry["t"] != "x"
         )
-        known = next(entries, None)
-        found: list[str] = []
+        expected = next(entries, None)
+        obsolete: list[str] = []
         inside: list[bytes] | None = None
         for above, _, name, _ in stream.walk(self.home):
             names = [*above, name]
             if inside is not None and names[: len(inside)] == inside:
                 continue
-            while known is not None and known[0] < names:
-                known = next(entries, None)
-            if known is None or known[0] != names:
+            while expected is not None and expected[0] < names:
+                expected = next(entries, None)
+            if expected is None or expected[0] != names:
                 inside = names
-                found.append(stream.path_of(names))
-        for path in found:
-            self.writing.remove(path)
-        self.writing.close()
+                obsolete.append(stream.path_of(names))
+        for path in obsolete:
+            self.writer.remove(path)
+        self.writer.close()
 
-    def _wants(self, until: float) -> tuple[list[list[Any]], bool]:
+    def _collect_wants(self, until: float) -> tuple[list[list[Any]], bool]:
         """Return paths and offsets of up to `BATCH` files to request; create folders and links.
 
         The second value is False if `until` was reached before the end of the manifest or a full batch.
@@ -169,7 +171,7 @@ class Receiver:
         wants: list[list[Any]] = []
         length = self.ahead = 0
         for end, entry in self._entries(self.place):
-            offset = None if entry["t"] == "x" else self.writing.standing(entry)
+            offset = None if entry["t"] == "x" else self.writer.create_entry(entry)
             size = entry["s"] if entry["t"] == "f" and self._is_first(entry) else 0
             if offset is not None:
                 self.ahead += max(0, offset)
@@ -189,13 +191,13 @@ class Receiver:
         return wants, True
 
     def _is_first(self, entry: dict[str, Any]) -> bool:
-        return bool(self.writing.first.get(entry.get("i", ""), entry["p"]) == entry["p"])
+        return bool(self.writer.first.get(entry.get("i", ""), entry["p"]) == entry["p"])
 
     # -- what comes --------------------------------------------------------------------------------
 
     def take(self, part: str, read: Callable[[int], bytes]) -> None:
         """Process one stream as far as it arrives. Raises `NoRoom`, `BadStream` and `OSError`."""
-        reader = stream.Reader(read)
+        reader = stream.RecordReader(read)
         {"manifest": self._manifest, "files": self._files, "check": self._check}[part](reader)
 
     def _manifest(self, reader: Any) -> None:
@@ -221,11 +223,11 @@ class Receiver:
             for record, data in reader.records():
                 kind = record["t"]
                 if kind == "f" and file < 0:
-                    file, entry = self.writing.begin(record), record
+                    file, entry = self.writer.begin(record), record
                 elif kind == "b" and file >= 0:
-                    self.writing.piece(file, entry, record, data)
+                    self.writer.write_piece(file, entry, record, data)
                 elif kind == "e" and file >= 0:
-                    self.writing.whole(file, entry)
+                    self.writer.finish_file(file, entry)
                     os.close(file)
                     file = -1
                 elif kind == "x":
@@ -240,7 +242,7 @@ class Receiver:
     def _check(self, reader: Any) -> None:
         """Compare each record with the manifest, and each file with the received one."""
         entries = self._entries(self.checked)
-        file, here = -1, 0
+        file, position = -1, 0
         entry: dict[str, Any] = {}
         try:
             for record, _ in reader.records():
@@ -248,10 +250,10 @@ class Receiver:
                 if kind == "more":
                     return
                 if kind == "g":
-                    if file >= 0 and not self._same(file, entry, record):
+                    if file >= 0 and not self._matches(file, entry, record):
                         os.close(file)
                         file = -1
-                        self._differs(entry, here)
+                        self._record_difference(entry, position)
                     continue
                 if kind == "e":
                     if file >= 0:
@@ -259,42 +261,42 @@ class Receiver:
                         file = -1
                         if self.checked_to < entry["s"]:
                             raise BadStream("a file has no end")
-                        self.checked, self.checked_to = here, 0
+                        self.checked, self.checked_to = position, 0
                     continue
-                known = next(entries, None)
-                if kind == "end" and known is None:
+                expected = next(entries, None)
+                if kind == "end" and expected is None:
                     return
-                if known is None or _compared(record) != _compared(known[1]):
+                if expected is None or _comparable_fields(record) != _comparable_fields(expected[1]):
                     self._restart()
                     return
-                here, entry = known
+                position, entry = expected
                 if kind != "f":
-                    self.checked = here
+                    self.checked = position
                     continue
-                file = self._whole(entry)
+                file = self._open_received(entry)
                 if file < 0:
-                    self._differs(entry, here)
+                    self._record_difference(entry, position)
         finally:
             if file >= 0:
                 os.close(file)
 
-    def _differs(self, entry: dict[str, Any], here: int) -> None:
-        self.writing.remove(entry["p"])
-        self.wrong += 1
-        self.checked, self.checked_to = here, 0
+    def _record_difference(self, entry: dict[str, Any], position: int) -> None:
+        self.writer.remove(entry["p"])
+        self.differences += 1
+        self.checked, self.checked_to = position, 0
 
-    def _whole(self, entry: dict[str, Any]) -> int:
+    def _open_received(self, entry: dict[str, Any]) -> int:
         """Open the file of a record for reading if its size and time match; else return -1."""
-        folder, name = self.writing.place(entry)
+        folder, name = self.writer.place(entry)
         try:
-            seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(seen.st_mode) and (seen.st_size, seen.st_mtime_ns) == (entry["s"], entry["mt"]):
-                return int(stream.opened(folder, name))
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(info.st_mode) and (info.st_size, info.st_mtime_ns) == (entry["s"], entry["mt"]):
+                return int(stream.open_regular(folder, name))
         except OSError:
             pass
         return -1
 
-    def _same(self, file: int, entry: dict[str, Any], record: dict[str, Any]) -> bool:
+    def _matches(self, file: int, entry: dict[str, Any], record: dict[str, Any]) -> bool:
         if record.get("o") != self.checked_to:
             raise BadStream("a piece is missing")
         end = min(entry["s"], self.checked_to + stream.SPAN)
@@ -313,16 +315,16 @@ class Receiver:
                 places.append(before)
             before = end
         for place in reversed(places):
-            self.writing.finish_folder(next(iter(self._entries(place)))[1])
-        self.writing.close()
+            self.writer.finish_folder(next(iter(self._entries(place)))[1])
+        self.writer.close()
         if _libc.syncfs(self.home):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        said = json.dumps(self.progress()).encode()
+        summary = json.dumps(self.progress()).encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(f"{WHOLE}.part", flags, 0o600, dir_fd=self.root)
         try:
-            os.write(descriptor, said)
+            os.write(descriptor, summary)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -340,7 +342,7 @@ class Receiver:
                 place += len(line)
                 yield place, json.loads(line)
 
-    def _last(self, name: str) -> str:
+    def _last_path(self, name: str) -> str:
         """Return the path of the last complete record of a manifest; truncate an incomplete rest."""
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
@@ -350,9 +352,9 @@ class Receiver:
             size = os.fstat(descriptor).st_size
             length = min(size, 2 * stream.MAX_RECORD)
             tail = os.pread(descriptor, length, size - length)
-            whole = tail[: tail.rfind(b"\n") + 1]
-            os.ftruncate(descriptor, size - (len(tail) - len(whole)))
-            lines = whole.splitlines()
+            complete = tail[: tail.rfind(b"\n") + 1]
+            os.ftruncate(descriptor, size - (len(tail) - len(complete)))
+            lines = complete.splitlines()
             return str(json.loads(lines[-1])["p"]) if lines else ""
         except (ValueError, KeyError, TypeError):
             os.ftruncate(descriptor, 0)
@@ -394,6 +396,6 @@ def _require_entry(record: dict[str, Any]) -> None:
             raise BadStream("a record is none")
 
 
-def _compared(entry: dict[str, Any]) -> dict[str, Any]:
+def _comparable_fields(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that must not change; the allocated size may."""
     return {name: value for name, value in entry.items() if name != "a"}

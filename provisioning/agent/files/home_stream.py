@@ -84,21 +84,21 @@ def walk(root: int, after: list[bytes] | None = None) -> Iterator[tuple[list[byt
                 continue
             passed = skip[: len(above) + 1] == [*above, name]
             try:
-                seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                info = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except OSError:
                 continue
-            if not stat.S_ISDIR(seen.st_mode):
+            if not stat.S_ISDIR(info.st_mode):
                 if not passed:
-                    yield above, folder, name, seen
+                    yield above, folder, name, info
                 continue
             try:
                 inner = (
-                    _enter(folder, name) if len(above) < tree.MAX_DEPTH and seen.st_dev == device else None
+                    _enter(folder, name) if len(above) < tree.MAX_DEPTH and info.st_dev == device else None
                 )
             except OSError:
                 inner = None
             if not passed:
-                yield above, folder, name, seen if inner is not None else None
+                yield above, folder, name, info if inner is not None else None
             if inner is None:
                 continue
             above = [*above, name]
@@ -119,26 +119,26 @@ def _enter(folder: int, name: bytes) -> int:
     try:
         return os.open(name, tree.FOLDER, dir_fd=folder)
     except PermissionError:
-        with _readable(folder, name, 0o500):
+        with _added_rights(folder, name, 0o500):
             return os.open(name, tree.FOLDER, dir_fd=folder)
 
 
 @contextlib.contextmanager
-def _readable(folder: int, name: bytes, rights: int) -> Iterator[None]:
+def _added_rights(folder: int, name: bytes, rights: int) -> Iterator[None]:
     """Add `rights` to an entry's mode within the block. Never follows a link."""
-    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        mode = os.fstat(found).st_mode
+        mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise PermissionError(errno.EACCES, "neither file nor folder")
-        way = f"/proc/self/fd/{found}"
-        os.chmod(way, stat.S_IMODE(mode) | rights)  # noqa: PTH101
+        path = f"/proc/self/fd/{descriptor}"
+        os.chmod(path, stat.S_IMODE(mode) | rights)  # noqa: PTH101
         try:
             yield
         finally:
-            os.chmod(way, stat.S_IMODE(mode))  # noqa: PTH101
+            os.chmod(path, stat.S_IMODE(mode))  # noqa: PTH101
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 def path_of(names: Iterable[bytes]) -> str:
@@ -167,17 +167,17 @@ def _plain_parts(path: str) -> list[str]:
 # --- files --------------------------------------------------------------------------------------------
 
 
-def opened(folder: int, name: bytes) -> int:
+def open_regular(folder: int, name: bytes) -> int:
     """Open a regular file of an open folder for reading. Raises `OSError`."""
     try:
-        found = os.open(name, _FILE, dir_fd=folder)
+        descriptor = os.open(name, _FILE, dir_fd=folder)
     except PermissionError:
-        with _readable(folder, name, 0o400):
-            found = os.open(name, _FILE, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+        with _added_rights(folder, name, 0o400):
+            descriptor = os.open(name, _FILE, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "no regular file")
-    return found
+    return descriptor
 
 
 def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -185,18 +185,18 @@ def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     place = start - start % BLOCK
     while place < end:
         try:
-            found = os.lseek(file, place, os.SEEK_DATA)
+            data_start = os.lseek(file, place, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
-            found = place
-        place = max(place, found - found % BLOCK)
+            data_start = place
+        place = max(place, data_start - data_start % BLOCK)
         if place >= end:
             return
         data = os.pread(file, min(PIECE, end - place), place)
         if not data:
             return
-        yield from _filled(place, data)
+        yield from _nonzero_runs(place, data)
         place += len(data)
         if len(data) % BLOCK and place < end:
             place -= len(data) % BLOCK  # short read: keep block alignment
@@ -204,7 +204,7 @@ def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
                 return
 
 
-def _filled(place: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+def _nonzero_runs(place: int, data: bytes) -> Iterator[tuple[int, bytes]]:
     begun = -1
     for offset in range(0, len(data), BLOCK):
         block = data[offset : offset + BLOCK]
@@ -220,31 +220,31 @@ def _filled(place: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def digest_of(file: int, start: int, end: int) -> str:
     """Return the SHA-256 of the blocks of a file's range and their offsets. Independent of holes."""
-    found = hashlib.sha256(OFFSET.pack(end))
+    digest = hashlib.sha256(OFFSET.pack(end))
     for place, data in blocks(file, start, end):
         for offset in range(0, len(data), BLOCK):
-            found.update(OFFSET.pack(place + offset))
-            found.update(memoryview(data)[offset : offset + BLOCK])
-    return found.hexdigest()
+            digest.update(OFFSET.pack(place + offset))
+            digest.update(memoryview(data)[offset : offset + BLOCK])
+    return digest.hexdigest()
 
 
-def xattrs_of(what: int | str) -> dict[str, str]:
+def xattrs_of(target: int | str) -> dict[str, str]:
     """Return `user.*` attributes of an open file or folder, base64, up to `MAX_XATTRS` bytes."""
-    found, total = {}, 0
+    attributes, total = {}, 0
     with contextlib.suppress(OSError):
-        for name in sorted(os.listxattr(what)):
+        for name in sorted(os.listxattr(target)):
             if name.startswith("user.") and name.isprintable():
-                value = os.getxattr(what, name)
+                value = os.getxattr(target, name)
                 total += len(value) + len(name)
                 if total <= MAX_XATTRS:
-                    found[name] = base64.b64encode(value).decode()
-    return found
+                    attributes[name] = base64.b64encode(value).decode()
+    return attributes
 
 
 # --- writing ------------------------------------------------------------------------------------------
 
 
-class Writer:
+class RecordWriter:
     """Writes records to `out`, an object with `write`."""
 
     def __init__(self, out: Any) -> None:
@@ -258,42 +258,42 @@ class Writer:
             self.out.write(data)
 
 
-def entry_of(above: list[bytes], folder: int, name: bytes, seen: Any) -> dict[str, Any]:
+def entry_of(above: list[bytes], folder: int, name: bytes, info: Any) -> dict[str, Any]:
     """Return the record of an entry from `walk`, without the content of a file."""
     path = path_of([*above, name])
-    if seen is None:
+    if info is None:
         return {"t": "x", "p": path, "why": UNREADABLE}
-    kind = stat.S_IFMT(seen.st_mode)
-    entry: dict[str, Any] = {"p": path, "mt": max(-MAX_TIME, min(MAX_TIME, seen.st_mtime_ns))}
+    kind = stat.S_IFMT(info.st_mode)
+    entry: dict[str, Any] = {"p": path, "mt": max(-MAX_TIME, min(MAX_TIME, info.st_mtime_ns))}
     try:
         if kind == stat.S_IFLNK:
             to = os.readlink(name, dir_fd=folder)
             return {"t": "l", **entry, "to": base64.b64encode(os.fsencode(to)).decode()}
         if kind not in (stat.S_IFDIR, stat.S_IFREG):
             return {"t": "x", "p": path, "why": SPECIAL}
-        if kind == stat.S_IFREG and seen.st_size > MAX_SIZE:
+        if kind == stat.S_IFREG and info.st_size > MAX_SIZE:
             return {"t": "x", "p": path, "why": UNREADABLE}
-        found = _enter(folder, name) if kind == stat.S_IFDIR else opened(folder, name)
+        descriptor = _enter(folder, name) if kind == stat.S_IFDIR else open_regular(folder, name)
     except OSError:
         return {"t": "x", "p": path, "why": UNREADABLE}
     try:
-        entry |= {"m": seen.st_mode & KEPT}
-        if attributes := xattrs_of(found):
+        entry |= {"m": info.st_mode & KEPT}
+        if attributes := xattrs_of(descriptor):
             entry["x"] = attributes
     finally:
-        os.close(found)
+        os.close(descriptor)
     if kind == stat.S_IFDIR:
         return {"t": "d", **entry}
-    entry |= {"s": seen.st_size, "a": seen.st_blocks * 512}
-    if seen.st_nlink > 1:
-        entry["i"] = f"{seen.st_dev:x}.{seen.st_ino:x}"
+    entry |= {"s": info.st_size, "a": info.st_blocks * 512}
+    if info.st_nlink > 1:
+        entry["i"] = f"{info.st_dev:x}.{info.st_ino:x}"
     return {"t": "f", **entry}
 
 
 def write_manifest(root: int, out: Any, *, after: str = "", limit_s: float = float("inf")) -> bool:
     """Write the entries after `after` for about `limit_s` seconds; return whether all were written."""
     until = time.monotonic() + limit_s
-    writer = Writer(out)
+    writer = RecordWriter(out)
     for walked in walk(root, names_of(after) if after else None):
         writer.put(entry_of(*walked))
         if time.monotonic() > until:
@@ -311,13 +311,13 @@ def write_check(
     The first file starts at the offset `start`, a multiple of `SPAN`. Returns as `write_manifest`.
     """
     until = time.monotonic() + limit_s
-    writer = Writer(out)
-    for above, folder, name, seen in walk(root, names_of(after) if after else None):
-        entry = entry_of(above, folder, name, seen)
+    writer = RecordWriter(out)
+    for above, folder, name, info in walk(root, names_of(after) if after else None):
+        entry = entry_of(above, folder, name, info)
         file = None
         if entry["t"] == "f":
             try:
-                file = opened(folder, name)
+                file = open_regular(folder, name)
             except OSError:
                 entry = {"t": "x", "p": entry["p"], "why": UNREADABLE}
         writer.put(entry)
@@ -347,16 +347,16 @@ def write_files(
     files = tree.Tree.__new__(tree.Tree)
     files.root = root
     until = time.monotonic() + limit_s
-    writer = Writer(out)
+    writer = RecordWriter(out)
     for path, offset in wants:
         names = names_of(path)
         try:
             with files.folder([os.fsdecode(name) for name in names[:-1]]) as folder:
-                seen = os.stat(names[-1], dir_fd=folder, follow_symlinks=False)
-                entry = entry_of(names[:-1], folder, names[-1], seen)
+                info = os.stat(names[-1], dir_fd=folder, follow_symlinks=False)
+                entry = entry_of(names[:-1], folder, names[-1], info)
                 if entry["t"] != "f":
                     raise OSError(errno.EINVAL, "no file any more")
-                file = opened(folder, names[-1])
+                file = open_regular(folder, names[-1])
         except (OSError, tree.FileRequestRefused):
             writer.put({"t": "x", "p": path, "why": UNREADABLE})
             continue
@@ -372,7 +372,7 @@ def write_files(
     return True
 
 
-def _write_file(writer: Writer, file: int, entry: dict[str, Any], offset: int, until: float) -> bool:
+def _write_file(writer: RecordWriter, file: int, entry: dict[str, Any], offset: int, until: float) -> bool:
     writer.put({**entry, "o": offset})
     for place, data in blocks(file, offset, entry["s"]):
         writer.put({"t": "b", "o": place}, data)
@@ -383,30 +383,30 @@ def _write_file(writer: Writer, file: int, entry: dict[str, Any], offset: int, u
     return True
 
 
-def write_home(root: int, out: Any, *, whole: bool = False) -> dict[str, int]:
+def write_home(root: int, out: Any, *, strict: bool = False) -> dict[str, int]:
     """Write a whole home with contents as one stream; return counts of entries, bytes and omitted entries.
 
-    The last record contains the counts and the digest of all records before it. With `whole` raises
+    The last record contains the counts and the digest of all records before it. With `strict` raises
     `Unreadable` for an unreadable entry instead of omitting it.
     """
-    tee = _Hashed(out)
-    writer = Writer(tee)
+    tee = _HashingWriter(out)
+    writer = RecordWriter(tee)
     counts = {"entries": 0, "bytes": 0, SPECIAL: 0, UNREADABLE: 0}
-    sent: set[str] = set()
-    for above, folder, name, seen in walk(root):
-        entry = entry_of(above, folder, name, seen)
+    sent_inodes: set[str] = set()
+    for above, folder, name, info in walk(root):
+        entry = entry_of(above, folder, name, info)
         file = None
-        if entry.get("i") in sent:
+        if entry.get("i") in sent_inodes:
             counts["entries"] += 1
             writer.put({**entry, "same": 1})
             continue
         if entry["t"] == "f":
             try:
-                file = opened(folder, name)
+                file = open_regular(folder, name)
             except OSError:
                 entry = {"t": "x", "p": entry["p"], "why": UNREADABLE}
         if entry["t"] == "x":
-            if whole and entry["why"] == UNREADABLE:
+            if strict and entry["why"] == UNREADABLE:
                 raise Unreadable(entry["p"])
             counts[entry["why"]] += 1
             writer.put(entry)
@@ -418,7 +418,7 @@ def write_home(root: int, out: Any, *, whole: bool = False) -> dict[str, int]:
         try:
             counts["bytes"] += entry["s"]
             if "i" in entry:
-                sent.add(entry["i"])
+                sent_inodes.add(entry["i"])
             _write_file(writer, file, entry, 0, float("inf"))
         finally:
             os.close(file)
@@ -426,7 +426,7 @@ def write_home(root: int, out: Any, *, whole: bool = False) -> dict[str, int]:
     return counts
 
 
-class _Hashed:
+class _HashingWriter:
     def __init__(self, out: Any) -> None:
         self.out = out
         self._hash = hashlib.sha256()
@@ -442,25 +442,25 @@ class _Hashed:
 # --- reading ------------------------------------------------------------------------------------------
 
 
-class Reader:
+class RecordReader:
     """Reads records. `read(count)` returns up to `count` bytes, none at the end."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._hash = hashlib.sha256()
         self._digest = ""
-        if self._exactly(len(MAGIC)) != MAGIC:
+        if self._read_exactly(len(MAGIC)) != MAGIC:
             raise BadStream("it is no home")
 
     def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield records up to and including `end` or `more`. Raises `BadStream`."""
         while True:
             self._digest = self._hash.hexdigest()
-            (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
+            (length,) = LENGTH.unpack(self._read_exactly(LENGTH.size))
             if length > MAX_RECORD:
                 raise BadStream("a record is too long")
             try:
-                record = json.loads(self._exactly(length))
+                record = json.loads(self._read_exactly(length))
             except (ValueError, RecursionError) as error:
                 raise BadStream("a record is none") from error
             if not isinstance(record, dict) or not isinstance(record.get("t"), str):
@@ -468,7 +468,7 @@ class Reader:
             count = record.get("n", 0)
             if not isinstance(count, int) or not 0 <= count <= PIECE:
                 raise BadStream("a piece is too long")
-            yield record, self._exactly(count) if count else b""
+            yield record, self._read_exactly(count) if count else b""
             if record["t"] in ("end", "more"):
                 return
 
@@ -477,22 +477,22 @@ class Reader:
         """Digest of everything before the last record."""
         return self._digest
 
-    def _exactly(self, count: int) -> bytes:
-        parts, left = [], count
-        while left:
-            data = self._read(left)
+    def _read_exactly(self, count: int) -> bytes:
+        parts, remaining = [], count
+        while remaining:
+            data = self._read(remaining)
             if not data:
                 raise BadStream("it was cut off")
             parts.append(data)
-            left -= len(data)
-        found = b"".join(parts) if len(parts) != 1 else parts[0]
-        self._hash.update(found)
-        return found
+            remaining -= len(data)
+        content = b"".join(parts) if len(parts) != 1 else parts[0]
+        self._hash.update(content)
+        return content
 
 
 def check_home(read: Callable[[int], bytes]) -> None:
     """Read one stream of `write_home` to its end. Raises `BadStream` if it was altered."""
-    reader = Reader(read)
+    reader = RecordReader(read)
     last: dict[str, Any] = {}
     for record, _ in reader.records():
         last = record

@@ -32,20 +32,20 @@ def write_tar(files: Any, path: str, top: str, out: Any) -> None:
     """
     unread: list[str] = []
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, errorlevel=0) as archive:
-        for below, folder, name, seen in files.walk(path, unread):
+        for below, folder, name, info in files.walk(path, unread):
             entry = tarfile.TarInfo("/".join((top, *below, name)))
-            entry.mode, entry.mtime = stat.S_IMODE(seen.st_mode), seen.st_mtime
-            if stat.S_ISDIR(seen.st_mode):
+            entry.mode, entry.mtime = stat.S_IMODE(info.st_mode), info.st_mtime
+            if stat.S_ISDIR(info.st_mode):
                 entry.type = tarfile.DIRTYPE
                 archive.addfile(entry)
-            elif stat.S_ISLNK(seen.st_mode):
+            elif stat.S_ISLNK(info.st_mode):
                 entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=folder)
                 archive.addfile(entry)
-            elif stat.S_ISREG(seen.st_mode) and (file := opened(folder, name)):
+            elif stat.S_ISREG(info.st_mode) and (file := open_regular(folder, name)):
                 with file:
                     entry.size = os.fstat(file.fileno()).st_size
-                    archive.addfile(entry, Exactly(file, entry.size))  # type: ignore[arg-type]
-            elif stat.S_ISREG(seen.st_mode) and there(folder, name):
+                    archive.addfile(entry, FixedLengthReader(file, entry.size))  # type: ignore[arg-type]
+            elif stat.S_ISREG(info.st_mode) and exists(folder, name):
                 unread.append(tree.wire_path([*below, name]))
         if unread:
             entry = tarfile.TarInfo(top)
@@ -56,21 +56,21 @@ def write_tar(files: Any, path: str, top: str, out: Any) -> None:
 
 def write_zip(files: Any, path: str, top: str, out: Any) -> None:
     """Write a zip without compression. Links and special files are omitted."""
-    forward: Any = Forward(out)
+    forward: Any = SequentialOutput(out)
     with zipfile.ZipFile(forward, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for below, folder, name, seen in files.walk(path):
-            shown = "/".join((top, *below, name)).encode("utf-8", "replace").decode("utf-8")
-            entry = zipfile.ZipInfo(shown, max(_FIRST, time.gmtime(max(0, seen.st_mtime))[:6]))
-            entry.external_attr = (seen.st_mode & 0xFFFF) << 16
-            if stat.S_ISDIR(seen.st_mode):
+        for below, folder, name, info in files.walk(path):
+            arcname = "/".join((top, *below, name)).encode("utf-8", "replace").decode("utf-8")
+            entry = zipfile.ZipInfo(arcname, max(_FIRST, time.gmtime(max(0, info.st_mtime))[:6]))
+            entry.external_attr = (info.st_mode & 0xFFFF) << 16
+            if stat.S_ISDIR(info.st_mode):
                 entry.filename += "/"
                 archive.writestr(entry, b"")
-            elif stat.S_ISREG(seen.st_mode) and (file := opened(folder, name)):
+            elif stat.S_ISREG(info.st_mode) and (file := open_regular(folder, name)):
                 with file, archive.open(entry, "w", force_zip64=True) as into:
                     shutil.copyfileobj(file, into, PIECE)
 
 
-def opened(folder: int, name: str) -> BinaryIO | None:
+def open_regular(folder: int, name: str) -> BinaryIO | None:
     """Open a regular file of an open folder; None if it no longer is one or cannot be read."""
     try:
         descriptor = os.open(name, _READ, dir_fd=folder)
@@ -82,7 +82,7 @@ def opened(folder: int, name: str) -> BinaryIO | None:
     return open(descriptor, "rb")
 
 
-def there(folder: int, name: str) -> bool:
+def exists(folder: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
@@ -90,20 +90,20 @@ def there(folder: int, name: str) -> bool:
     return True
 
 
-class Exactly:
+class FixedLengthReader:
     """Reads a file with a fixed length: a file that shrinks meanwhile is padded with zeros."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.left = file, size
+        self.file, self.remaining = file, size
 
     def read(self, count: int) -> bytes:
-        count = min(count, self.left)
+        count = min(count, self.remaining)
         data = self.file.read(count)
-        self.left -= count
+        self.remaining -= count
         return data.ljust(count, b"\0")
 
 
-class Forward:
+class SequentialOutput:
     """A sequential output stream in the form that zipfile accepts."""
 
     def __init__(self, out: Any) -> None:

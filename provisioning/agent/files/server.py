@@ -70,33 +70,33 @@ class Grants:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[str, dict[str, Any]] = {}
+        self._grants: dict[str, dict[str, Any]] = {}
 
     def add(self, digest: str, grant: dict[str, Any]) -> None:
         with self._lock:
             now = time.monotonic()
-            self._found = {key: each for key, each in self._found.items() if each["until"] > now}
-            if len(self._found) >= MAX_GRANTS:
+            self._grants = {key: pending for key, pending in self._grants.items() if pending["until"] > now}
+            if len(self._grants) >= MAX_GRANTS:
                 raise tree.FileRequestRefused("busy")
-            self._found[digest] = {**grant, "until": now + float(grant["lifetime_s"])}
+            self._grants[digest] = {**grant, "until": now + float(grant["lifetime_s"])}
 
     def take(self, token: str) -> dict[str, Any] | None:
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         with self._lock:
-            found = self._found.pop(digest, None)
-            if found is not None and found["what"] == HOME:
-                self._found[digest] = found
-        return found if found is not None and found["until"] > time.monotonic() else None
+            grant = self._grants.pop(digest, None)
+            if grant is not None and grant["what"] == HOME:
+                self._grants[digest] = grant
+        return grant if grant is not None and grant["until"] > time.monotonic() else None
 
     def origin(self, token: str) -> str:
         """Return the origin whose pages may use the token, or an empty string. Does not consume the token."""
         with self._lock:
-            found = self._found.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest())
-        return str(found.get("origin", "")) if found and found["until"] > time.monotonic() else ""
+            grant = self._grants.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest())
+        return str(grant.get("origin", "")) if grant and grant["until"] > time.monotonic() else ""
 
     def any(self) -> bool:
         with self._lock:
-            return any(each["until"] > time.monotonic() for each in self._found.values())
+            return any(grant["until"] > time.monotonic() for grant in self._grants.values())
 
 
 class Server:
@@ -141,37 +141,37 @@ class Server:
 
         threading.Thread(target=work, daemon=True).start()
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer a request.
 
         Raises `FileRequestRefused`, or `KeyError`, `ValueError`, `TypeError` if it is malformed.
         """
-        match asked["do"]:
+        match request["do"]:
             case "list":
-                offset, limit = max(0, int(asked["offset"])), min(MAX_PAGE, max(1, int(asked["limit"])))
-                return dict(self.tree.listing(str(asked["path"]), offset=offset, limit=limit))
+                offset, limit = max(0, int(request["offset"])), min(MAX_PAGE, max(1, int(request["limit"])))
+                return dict(self.tree.listing(str(request["path"]), offset=offset, limit=limit))
             case "make_folder":
-                self.tree.make_folder(str(asked["path"]))
+                self.tree.make_folder(str(request["path"]))
             case "rename":
-                self.tree.rename(str(asked["path"]), str(asked["to"]))
+                self.tree.rename(str(request["path"]), str(request["to"]))
             case "delete":
-                self._delete([str(each) for each in asked["paths"]])
+                self._delete([str(path) for path in request["paths"]])
             case "grant":
-                return self._grant(asked)
+                return self._grant(request)
             case other:
                 raise ValueError(other)
         return {}
 
-    def receive(self, asked: dict[str, Any], read: Callable[[int], bytes]) -> dict[str, Any]:
+    def receive(self, request: dict[str, Any], read: Callable[[int], bytes]) -> dict[str, Any]:
         """Answer a request about an incoming home. Raises as `home_receive` does."""
         assert self.incoming is not None
         with self._receiving:
-            if asked["do"] == "take":
-                self.incoming.take(str(asked["part"]), read)
+            if request["do"] == "take":
+                self.incoming.take(str(request["part"]), read)
                 return dict(self.incoming.progress())
-            if asked["do"] == "next":
+            if request["do"] == "next":
                 return dict(self.incoming.next())
-        raise ValueError(asked["do"])
+        raise ValueError(request["do"])
 
     def _delete(self, paths: list[str]) -> None:
         try:
@@ -180,20 +180,20 @@ class Server:
         finally:
             self.clear()
 
-    def _grant(self, asked: dict[str, Any]) -> dict[str, Any]:
-        path, what = str(asked["path"]), str(asked["what"])
+    def _grant(self, request: dict[str, Any]) -> dict[str, Any]:
+        path, transfer_kind = str(request["path"]), str(request["what"])
         kind = self.tree.kind(path)
-        if what not in ("file", "zip", "tar", "form", "put", HOME):
-            raise ValueError(what)
-        wanted = "file" if what == "file" else "folder"
-        if kind != wanted:
+        if transfer_kind not in ("file", "zip", "tar", "form", "put", HOME):
+            raise ValueError(transfer_kind)
+        expected_kind = "file" if transfer_kind == "file" else "folder"
+        if kind != expected_kind:
             raise tree.FileRequestRefused(
-                "is_a_link" if kind == "link" else f"not_a_{wanted}", path.rpartition("/")[2]
+                "is_a_link" if kind == "link" else f"not_a_{expected_kind}", path.rpartition("/")[2]
             )
-        if what == "put" and len(tree.parts_of(str(asked["name"]))) != 1:
+        if transfer_kind == "put" and len(tree.parts_of(str(request["name"]))) != 1:
             raise tree.FileRequestRefused("bad_name")
-        kept = ("path", "what", "name", "back", "replace", "most_bytes", "lifetime_s", "origin")
-        self.grants.add(str(asked["digest"]), {name: asked[name] for name in kept if name in asked})
+        fields = ("path", "what", "name", "back", "replace", "most_bytes", "lifetime_s", "origin")
+        self.grants.add(str(request["digest"]), {name: request[name] for name in fields if name in request})
         return {}
 
 
@@ -206,13 +206,13 @@ class Control(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         with self.files.working():
             try:
-                asked = json.loads(self.rfile.readline(MAX_REQUEST))
+                request = json.loads(self.rfile.readline(MAX_REQUEST))
                 if self.files.archives is not None:
-                    answer = {"ok": self.files.archives.answer(asked)}
+                    answer = {"ok": self.files.archives.answer(request)}
                 elif self.files.incoming is None:
-                    answer = {"ok": self.files.answer(asked)}
+                    answer = {"ok": self.files.answer(request)}
                 else:
-                    answer = {"ok": self.files.receive(asked, self.rfile.read1)}
+                    answer = {"ok": self.files.receive(request, self.rfile.read1)}
             except tree.FileRequestRefused as refused:
                 answer = {"refused": {"code": refused.code, "name": refused.name}}
             except home_copy.NoRoom as error:
@@ -240,7 +240,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     timeout = QUIET_S
     files: Server
     origin = ""
-    left = 0
+    remaining = 0
     """Bytes of the body that are still unread."""
 
     def do_GET(self) -> None:
@@ -255,7 +255,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         with self.files.working():
             self.origin = self.files.grants.origin(self._token())
             if not self.origin:
-                self._say(403, "This link has been used or has expired. Go back and ask again.")
+                self._send_text(403, "This link has been used or has expired. Go back and ask again.")
                 return
             allowed = {"Access-Control-Allow-Methods": "PUT", "Access-Control-Allow-Headers": "content-type"}
             self._head(204, allowed)
@@ -269,17 +269,17 @@ class Transfer(http.server.BaseHTTPRequestHandler):
             grant = self.files.grants.take(self._token()) if self.path.startswith(PREFIX) else None
             self.origin = str(grant.get("origin", "")) if grant is not None else ""
             if grant is None or grant["what"] not in allowed:
-                self._say(403, "This link has been used or has expired. Go back and ask again.")
+                self._send_text(403, "This link has been used or has expired. Go back and ask again.")
                 return
             if not self.files.transfers.acquire(blocking=False):
-                self._say(503, "Too many transfers are under way. Try again in a while.")
+                self._send_text(503, "Too many transfers are under way. Try again in a while.")
                 return
             try:
                 getattr(self, f"_{grant['what']}")(grant)
             except tree.FileRequestRefused as refused:
                 self._drain()
-                self._say(409, f"This cannot be done: {refused.code}.")
-            except (ConnectionError, TimeoutError, uploads.CutOff):
+                self._send_text(409, f"This cannot be done: {refused.code}.")
+            except (ConnectionError, TimeoutError, uploads.UploadCutOff):
                 pass
             finally:
                 self.files.transfers.release()
@@ -289,34 +289,34 @@ class Transfer(http.server.BaseHTTPRequestHandler):
 
     def _head(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
-        shown = {"Access-Control-Allow-Origin": self.origin, "Vary": "Origin"} if self.origin else {}
-        for name, value in {**SAFE_HEADERS, **shown, "Connection": "close", **headers}.items():
+        cors_headers = {"Access-Control-Allow-Origin": self.origin, "Vary": "Origin"} if self.origin else {}
+        for name, value in {**SAFE_HEADERS, **cors_headers, "Connection": "close", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
 
-    def _say(self, status: int, words: str) -> None:
-        data = f"{words}\n".encode()
+    def _send_text(self, status: int, message: str) -> None:
+        data = f"{message}\n".encode()
         self._head(status, {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(data))})
         self.wfile.write(data)
 
     # -- downloads ------------------------------------------------------------------------------
 
     def _file(self, grant: dict[str, Any]) -> None:
-        descriptor, seen, name = self.files.tree.open_file(grant["path"])
+        descriptor, info, name = self.files.tree.open_file(grant["path"])
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(seen.st_size)}
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(info.st_size)}
             self._head(200, {**headers, "Content-Disposition": attachment(name)})
             self.wfile.flush()
-            if seen.st_size:
-                self.connection.sendfile(file, 0, seen.st_size)
+            if info.st_size:
+                self.connection.sendfile(file, 0, info.st_size)
 
     def _zip(self, grant: dict[str, Any]) -> None:
-        self._packed(grant, "zip", packing.write_zip)
+        self._send_packed(grant, "zip", packing.write_zip)
 
     def _tar(self, grant: dict[str, Any]) -> None:
-        self._packed(grant, "tar", packing.write_tar)
+        self._send_packed(grant, "tar", packing.write_tar)
 
-    def _packed(self, grant: dict[str, Any], ending: str, write: Callable[..., None]) -> None:
+    def _send_packed(self, grant: dict[str, Any], ending: str, write: Callable[..., None]) -> None:
         names = tree.parts_of(grant["path"])
         name = names[-1] if names else "home"
         headers = {"Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked"}
@@ -328,13 +328,13 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     def _home(self, grant: dict[str, Any]) -> None:
         """Send a part of the whole home to another machine; the body selects the part (`home_receive`)."""
         read = self._body()
-        if self.left > MAX_REQUEST:
+        if self.remaining > MAX_REQUEST:
             raise tree.FileRequestRefused("too_large")
         try:
-            asked = json.loads(b"".join(iter(lambda: read(PIECE), b"")))
-            part, after = str(asked["part"]), str(asked.get("after", ""))
-            wants = [(str(path), max(0, int(offset))) for path, offset in asked.get("wants", [])]
-            start = int(asked.get("start", 0))
+            request = json.loads(b"".join(iter(lambda: read(PIECE), b"")))
+            part, after = str(request["part"]), str(request.get("after", ""))
+            wants = [(str(path), max(0, int(offset))) for path, offset in request.get("wants", [])]
+            start = int(request.get("start", 0))
             for path in (*([after] if after else []), *(path for path, _ in wants)):
                 home_stream.names_of(path)
         except (ValueError, TypeError, KeyError, home_stream.BadStream) as error:
@@ -359,11 +359,11 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
             raise tree.FileRequestRefused("length_missing")
-        self.left = int(length)
+        self.remaining = int(length)
 
         def read(count: int) -> bytes:
-            data: bytes = self.rfile.read1(min(count, self.left)) if self.left else b""
-            self.left -= len(data)
+            data: bytes = self.rfile.read1(min(count, self.remaining)) if self.remaining else b""
+            self.remaining -= len(data)
             return data
 
         return read
@@ -371,15 +371,15 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     def _drain(self) -> None:
         """Discard the rest of the body, up to a limit: a client that is still sending reads no answer."""
         drained = 0
-        while self.left and drained < DRAIN_BYTES:
-            data = self.rfile.read1(min(PIECE, self.left))
+        while self.remaining and drained < DRAIN_BYTES:
+            data = self.rfile.read1(min(PIECE, self.remaining))
             if not data:
                 break
             drained += len(data)
-            self.left -= len(data)
+            self.remaining -= len(data)
 
-    def _room(self, folder: int, grant: dict[str, Any]) -> uploads.Room:
-        return uploads.Room(folder, int(grant["most_bytes"]), self.files.reserve)
+    def _room(self, folder: int, grant: dict[str, Any]) -> uploads.UploadRoom:
+        return uploads.UploadRoom(folder, int(grant["most_bytes"]), self.files.reserve)
 
     def _form(self, grant: dict[str, Any]) -> None:
         """Save the files of a browser form, then redirect to its page with the result."""
@@ -409,11 +409,11 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         """Save the body as one file."""
         read = self._body()
         name = os.fsdecode(unquote_to_bytes(grant["name"]))
-        length = self.left
+        length = self.remaining
         with self.files.tree.folder(tree.parts_of(grant["path"])) as folder:
             self.files.tree.sweep(folder)
             pieces = iter(lambda: read(PIECE), b"")
-            size = uploads.save(folder, name, _whole(pieces, length), self._room(folder, grant),
+            size = uploads.save(folder, name, _require_length(pieces, length), self._room(folder, grant),
                                 replace=bool(grant["replace"]))  # fmt: skip
         data = json.dumps({"size": size}).encode()
         self._head(201, {"Content-Type": "application/json", "Content-Length": str(len(data))})
@@ -423,13 +423,13 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         """Log nothing: URLs contain tokens."""
 
 
-def _whole(pieces: Iterator[bytes], length: int) -> Iterator[bytes]:
-    """Yield the pieces. Raises `CutOff` if they are shorter than `length`."""
+def _require_length(pieces: Iterator[bytes], length: int) -> Iterator[bytes]:
+    """Yield the pieces. Raises `UploadCutOff` if they are shorter than `length`."""
     for piece in pieces:
         length -= len(piece)
         yield piece
     if length:
-        raise uploads.CutOff
+        raise uploads.UploadCutOff
 
 
 class Chunks:
@@ -437,18 +437,18 @@ class Chunks:
 
     def __init__(self, out: Any) -> None:
         self.out = out
-        self.kept = bytearray()
+        self.buffer = bytearray()
 
     def write(self, data: Any) -> int:
-        self.kept += data
-        if len(self.kept) >= PIECE:
+        self.buffer += data
+        if len(self.buffer) >= PIECE:
             self.flush()
         return len(data)
 
     def flush(self) -> None:
-        if self.kept:
-            self.out.write(b"%x\r\n%b\r\n" % (len(self.kept), bytes(self.kept)))
-            self.kept.clear()
+        if self.buffer:
+            self.out.write(b"%x\r\n%b\r\n" % (len(self.buffer), bytes(self.buffer)))
+            self.buffer.clear()
 
     def close(self) -> None:
         self.flush()
@@ -458,7 +458,7 @@ class Chunks:
 def attachment(name: str) -> str:
     """Return a Content-Disposition that makes browsers download the file (RFC 6266)."""
     plain = "".join(
-        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_" for each in name
+        char if char.isascii() and char.isprintable() and char not in '"\\%' else "_" for char in name
     )
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(os.fsencode(name), safe='')}"
 

@@ -49,8 +49,8 @@ class FileRequestRefused(Exception):
 def wire(name: str) -> str:
     """Return a name in wire form: `%` and characters that are not printable are percent-encoded."""
     parts = (
-        each if each.isprintable() and each != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(each))
-        for each in name
+        char if char.isprintable() and char != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(char))
+        for char in name
     )
     return "".join(parts)
 
@@ -85,7 +85,7 @@ class Tree:
     def __init__(self, root: str) -> None:
         self.root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def _opened_root(self) -> int:
+    def _open_root(self) -> int:
         """Reopen the root, because duplicated descriptors share their read position."""
         try:
             return os.open(".", FOLDER, dir_fd=self.root)
@@ -95,7 +95,7 @@ class Tree:
     @contextlib.contextmanager
     def folder(self, names: list[str]) -> Iterator[int]:
         """Open a folder. Raises `FileRequestRefused` if one of the names is missing or a link."""
-        descriptor = self._opened_root()
+        descriptor = self._open_root()
         try:
             for name in names:
                 try:
@@ -120,27 +120,27 @@ class Tree:
     def listing(self, path: str, *, offset: int, limit: int) -> dict[str, Any]:
         """Return one page of a folder: folders first, then by name. Counts all, lists up to `MAX_LISTED`."""
         with self.folder(parts_of(path)) as descriptor:
-            found: list[tuple[bool, str, str]] = []
+            candidates: list[tuple[bool, str, str]] = []
             total = 0
             with os.scandir(descriptor) as entries:
                 for entry in entries:
                     if entry.name.startswith(OWN):
                         continue
                     total += 1
-                    if len(found) < MAX_LISTED:
+                    if len(candidates) < MAX_LISTED:
                         folder = entry.is_dir(follow_symlinks=False)
-                        found.append((not folder, entry.name.casefold(), entry.name))
-            found.sort()
-            rows = [self._row(descriptor, name) for _, _, name in found[offset : offset + limit]]
+                        candidates.append((not folder, entry.name.casefold(), entry.name))
+            candidates.sort()
+            rows = [self._row(descriptor, name) for _, _, name in candidates[offset : offset + limit]]
         return {"entries": [row for row in rows if row], "total": total}
 
     def _row(self, descriptor: int, name: str) -> dict[str, Any] | None:
         try:
-            seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except OSError:
             return None
-        kind = KINDS.get(stat.S_IFMT(seen.st_mode), "other")
-        return {"id": wire(name), "kind": kind, "size": seen.st_size, "changed": seen.st_mtime}
+        kind = KINDS.get(stat.S_IFMT(info.st_mode), "other")
+        return {"id": wire(name), "kind": kind, "size": info.st_size, "changed": info.st_mtime}
 
     def kind(self, path: str) -> str:
         """Return the kind of an entry. Raises `FileRequestRefused`."""
@@ -163,11 +163,11 @@ class Tree:
                 opened = os.open(name, flags, dir_fd=descriptor)
             except OSError as error:
                 raise refused(error, name) from error
-        seen = os.fstat(opened)
-        if not stat.S_ISREG(seen.st_mode):
+        info = os.fstat(opened)
+        if not stat.S_ISREG(info.st_mode):
             os.close(opened)
             raise FileRequestRefused("not_a_file", wire(name))
-        return opened, seen, name
+        return opened, info, name
 
     def _mode(self, descriptor: int, name: str) -> int:
         try:
@@ -203,7 +203,7 @@ class Tree:
     def clear(self) -> None:
         """Remove deleted folders, also of an earlier server; nested folders are moved up, not entered."""
         with contextlib.suppress(OSError, FileRequestRefused), self.folder([]) as root:
-            for name in [each for each in os.listdir(root) if each.startswith(TRASH)]:
+            for name in [child for child in os.listdir(root) if child.startswith(TRASH)]:
                 self._clear(name)
 
     def _clear(self, trash: str) -> None:
@@ -251,12 +251,12 @@ class Tree:
                     for name in sorted(os.listdir(descriptor)):
                         if name.startswith(OWN):
                             continue
-                        seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                        if stat.S_ISDIR(seen.st_mode) and len(top) + len(below) < MAX_DEPTH:
+                        info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if stat.S_ISDIR(info.st_mode) and len(top) + len(below) < MAX_DEPTH:
                             waiting.append([*below, name])
-                        elif stat.S_ISDIR(seen.st_mode) and unread is not None:
+                        elif stat.S_ISDIR(info.st_mode) and unread is not None:
                             unread.append(wire_path([*below, name]))
-                        yield below, descriptor, name, seen
+                        yield below, descriptor, name, info
             except (OSError, FileRequestRefused) as error:
                 # Entries deleted meanwhile are not reported.
                 if unread is not None and getattr(error, "code", "") != "not_found":
@@ -269,15 +269,15 @@ class Tree:
             for name in os.listdir(descriptor):
                 if name.startswith(UPLOAD):
                     with contextlib.suppress(OSError):
-                        seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                        if seen.st_mtime < time.time() - STALE_S:
+                        info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if info.st_mtime < time.time() - STALE_S:
                             os.unlink(name, dir_fd=descriptor)
 
 
 def move(source: int, name: str, target: int, new: str) -> None:
     """Rename between open folders without replacing anything. Raises `FileRequestRefused`."""
-    done = _libc.renameat2(source, os.fsencode(name), target, os.fsencode(new), RENAME_NOREPLACE)
-    if done == 0:
+    result = _libc.renameat2(source, os.fsencode(name), target, os.fsencode(new), RENAME_NOREPLACE)
+    if result == 0:
         return
     number = ctypes.get_errno()
     try:

@@ -25,34 +25,34 @@ _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.IGNOREC
 _FILE = re.compile(r'filename="((?:[^"\\]|\\.)*)"')
 
 
-class CutOff(Exception):
+class UploadCutOff(Exception):
     """The client disconnected, or sent no valid form."""
 
 
-class Room:
+class UploadRoom:
     """Remaining space for an upload: `most_bytes` in total, and never the disk's last `reserve_bytes`."""
 
     def __init__(self, folder: int, most_bytes: int, reserve_bytes: int) -> None:
         self.folder = folder
-        self.left = most_bytes
+        self.remaining = most_bytes
         self.reserve = reserve_bytes
-        self.unlooked = LOOK_BYTES
+        self.unchecked_bytes = LOOK_BYTES
 
     def take(self, count: int) -> None:
         """Account for bytes about to be written. Raises `FileRequestRefused`."""
-        self.left -= count
-        if self.left < 0:
+        self.remaining -= count
+        if self.remaining < 0:
             raise tree.FileRequestRefused("home_full")
-        self.unlooked += count
-        if self.unlooked >= LOOK_BYTES:
-            self.unlooked = 0
+        self.unchecked_bytes += count
+        if self.unchecked_bytes >= LOOK_BYTES:
+            self.unchecked_bytes = 0
             disk = os.fstatvfs(self.folder)
             if disk.f_bavail * disk.f_frsize - count < self.reserve:
                 raise tree.FileRequestRefused("disk_full")
 
 
-def save(folder: int, name: str, pieces: Iterator[bytes], room: Room, *, replace: bool) -> int:
-    """Write a file from the pieces; return its size in bytes. Raises `FileRequestRefused` and `CutOff`."""
+def save(folder: int, name: str, pieces: Iterator[bytes], room: UploadRoom, *, replace: bool) -> int:
+    """Write a file; return its size in bytes. Raises `FileRequestRefused` and `UploadCutOff`."""
     tree.require_name(name)
     if not replace:
         with contextlib.suppress(FileNotFoundError):
@@ -93,65 +93,65 @@ class Form:
     """
 
     def __init__(self, content_type: str, read: Callable[[int], bytes]) -> None:
-        found = _BOUNDARY.search(content_type)
-        if not content_type.lower().startswith("multipart/form-data") or found is None:
-            raise CutOff
-        self.mark = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
+        match = _BOUNDARY.search(content_type)
+        if not content_type.lower().startswith("multipart/form-data") or match is None:
+            raise UploadCutOff
+        self.mark = b"\r\n--" + (match[1] or match[2]).encode("latin-1")
         self.read = read
-        self.rest = b"\r\n"  # makes the first boundary look like the others
+        self.buffer = b"\r\n"  # makes the first boundary look like the others
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield name and content of each file; read the content to its end before the next file."""
-        for _ in self._until_mark():
+        for _ in self._read_part():
             pass
         for _ in range(MAX_FILES):
             if self._exactly(2) == b"--":
                 return
             name = self._name()
             if name:
-                yield name, self._until_mark()
+                yield name, self._read_part()
             else:
-                for _ in self._until_mark():
+                for _ in self._read_part():
                     pass
-        raise CutOff
+        raise UploadCutOff
 
     def _name(self) -> str:
         """Return the file name of a part; empty for a field that is not a file or has none."""
-        while b"\r\n\r\n" not in self.rest:
-            if len(self.rest) > MAX_HEADER or not self._more():
-                raise CutOff
-        head, _, self.rest = self.rest.partition(b"\r\n\r\n")
+        while b"\r\n\r\n" not in self.buffer:
+            if len(self.buffer) > MAX_HEADER or not self._more():
+                raise UploadCutOff
+        head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
         for line in head.decode("utf-8", "surrogateescape").split("\r\n"):
-            if line.lower().startswith("content-disposition:") and (found := _FILE.search(line)):
-                name = re.sub(r"%(0D|0A|22)", lambda match: chr(int(match[1], 16)), found[1])
+            if line.lower().startswith("content-disposition:") and (filename_match := _FILE.search(line)):
+                name = re.sub(r"%(0D|0A|22)", lambda match: chr(int(match[1], 16)), filename_match[1])
                 return name.replace('\\"', '"').rpartition("/")[2].rpartition("\\")[2]
         return ""
 
-    def _until_mark(self) -> Iterator[bytes]:
+    def _read_part(self) -> Iterator[bytes]:
         keep = len(self.mark)
         while True:
-            place = self.rest.find(self.mark)
+            place = self.buffer.find(self.mark)
             if place >= 0:
-                data, self.rest = self.rest[:place], self.rest[place + keep :]
+                data, self.buffer = self.buffer[:place], self.buffer[place + keep :]
                 if data:
                     yield data
                 return
-            if len(self.rest) > keep:
-                data, self.rest = self.rest[:-keep], self.rest[-keep:]
+            if len(self.buffer) > keep:
+                data, self.buffer = self.buffer[:-keep], self.buffer[-keep:]
                 yield data
             if not self._more():
-                raise CutOff
+                raise UploadCutOff
 
     def _exactly(self, count: int) -> bytes:
-        while len(self.rest) < count:
+        while len(self.buffer) < count:
             if not self._more():
-                raise CutOff
-        data = self.rest[:count]
+                raise UploadCutOff
+        data = self.buffer[:count]
         if data == b"\r\n":
-            self.rest = self.rest[count:]
+            self.buffer = self.buffer[count:]
         return data
 
     def _more(self) -> bool:
         data = self.read(PIECE)
-        self.rest += data
+        self.buffer += data
         return bool(data)

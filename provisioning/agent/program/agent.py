@@ -73,9 +73,9 @@ def module(name: str) -> ModuleType:
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # the cache would be beside the modules, or the folder is read-only
     if sys.argv[1:2] == ["--around-gvisor"]:
-        code = module("gvisor").around(sys.argv[2:])
+        code = module("gvisor").run_around(sys.argv[2:])
     elif sys.argv[1:2] == ["--inside-gvisor"]:
-        code = module("gvisor").inside(sys.argv[2:], __file__)
+        code = module("gvisor").run_inside(sys.argv[2:], __file__)
     else:
         code = module("run").main(sys.argv)
     sys.stdout.flush()

@@ -58,7 +58,7 @@ def find_program(name: str, search_path: str) -> str | None:
     return None
 
 
-def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
+def command_and_environment(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
     """Return the app's command and environment with placeholders replaced. Raises `OSError`."""
     values = {"port": str(port), "home": config["home"], "name": config["name"], "token": config["app_token"]}
     if any("{token_file}" in text for text in [*config["argv"], *config["env"].values()]):
@@ -75,7 +75,7 @@ def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
 
 def start_app(config: Config, port: int) -> App:
     """Fork and execute the app in its own process group. Raises `OSError` with the reason."""
-    argv, env = filled_in(config, port)
+    argv, env = command_and_environment(config, port)
     program = find_program(argv[0], env.get("PATH", os.defpath))
     if program is None:
         raise FileNotFoundError("the program “%s” is not installed in this environment" % argv[0])

@@ -57,12 +57,12 @@ class AppListener:
 
         if self.passed is None:
             self.passed = memoryview(mmap(-1, 8)).cast("Q")
-        lifeline, held = os.pipe()
+        lifeline, write_end = os.pipe()
         try:
             pid = os.fork()
         except OSError as error:
             os.close(lifeline)
-            os.close(held)
+            os.close(write_end)
             self.log.note("the way to the app could not be made: %s" % error)
             return
         if pid == 0:
@@ -70,7 +70,7 @@ class AppListener:
         os.close(lifeline)
         if self.lifeline >= 0:
             os.close(self.lifeline)
-        self.relay_pid, self.lifeline = pid, held
+        self.relay_pid, self.lifeline = pid, write_end
 
     def traffic_bytes(self) -> int | None:
         """Return the bytes forwarded by relays so far, in both directions; None if unknown."""

@@ -106,8 +106,8 @@ class Failed(Exception):
         self.address = address
 
 
-def say(what: str, state: str, **more: Any) -> None:
-    line = {"what": what, "state": state}
+def report(item: str, state: str, **more: Any) -> None:
+    line = {"what": item, "state": state}
     line.update((name, value) for name, value in more.items() if value not in (None, ""))
     data = (json.dumps(line) + "\n").encode()
     try:
@@ -125,8 +125,8 @@ def tail(text: str) -> str:
 def code_of(text: str) -> str:
     """Return the error code for the output of a failed Git command."""
     lower = text.lower()
-    for code, words in CODES:
-        if any(word in lower for word in words):
+    for code, phrases in CODES:
+        if any(phrase in lower for phrase in phrases):
             return code
     return "failed"
 
@@ -159,13 +159,13 @@ def blocked(host: str, port: int, addresses: list[str], egress: str, allow: str)
     import ipaddress
 
     networks = []
-    for word in filter(None, allow.split(",")):
+    for rule in filter(None, allow.split(",")):
         try:
-            networks.append(ipaddress.ip_network(word))
+            networks.append(ipaddress.ip_network(rule))
         except ValueError:
-            name, _, rule_port = word.partition(":")
-            named = host.endswith(name[1:]) if name.startswith("*.") else host == name
-            if egress == "list" and named and port in ((int(rule_port),) if rule_port else (80, 443)):
+            name, _, rule_port = rule.partition(":")
+            matches = host.endswith(name[1:]) if name.startswith("*.") else host == name
+            if egress == "list" and matches and port in ((int(rule_port),) if rule_port else (80, 443)):
                 return None
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -177,15 +177,15 @@ def blocked(host: str, port: int, addresses: list[str], egress: str, allow: str)
     return "" if egress != "open" and not addresses else None
 
 
-def weight(folder: str) -> int:
+def disk_usage(folder: str) -> int:
     """Return the disk usage of a folder in bytes; counts at most about `WEIGHED` entries."""
-    total, seen = 0, 0
+    total, count = 0, 0
     pending = [folder]
-    while pending and seen < WEIGHED:
+    while pending and count < WEIGHED:
         try:
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
-                    seen += 1
+                    count += 1
                     try:
                         info = entry.stat(follow_symlinks=False)
                     except OSError:
@@ -200,8 +200,8 @@ def weight(folder: str) -> int:
 
 def environment(base: dict[str, str]) -> dict[str, str]:
     """Return the environment of Git: without prompts and without settings of the home."""
-    kept = ("GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH")
-    env = {k: v for k, v in base.items() if not k.startswith("GIT_") or k in kept}
+    inherited = ("GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH")
+    env = {k: v for k, v in base.items() if not k.startswith("GIT_") or k in inherited}
     for name in ("SSH_ASKPASS", "DISPLAY", "BERTH_CHECKOUTS"):
         env.pop(name, None)
     env.update(GIT_TERMINAL_PROMPT="0", GIT_CONFIG_GLOBAL=os.devnull, LC_ALL="C", SSH_ASKPASS_REQUIRE="never")
@@ -210,7 +210,7 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return env
 
 
-class Run:
+class CheckoutRun:
     """Checkout of one repository."""
 
     def __init__(
@@ -220,15 +220,15 @@ class Run:
 
         self.clock = time.monotonic
         self.item = item
-        self.what = item["what"]
+        self.item_name = item["what"]
         self.home = home
         self.policy = policy
         self.env = env
-        name = DOTFILES_FOLDER if self.what == DOTFILES else item["folder"]
+        name = DOTFILES_FOLDER if self.item_name == DOTFILES else item["folder"]
         self.target = os.path.join(home, name)
         self.half = os.path.join(home, ".berth-clone-%s-%s" % (workspace, name.strip(".")))
         self.deadline = self.clock() + float(item["timeout_s"])
-        self.said_at = 0.0
+        self.reported_at = 0.0
         self.percent = -1
 
     def git(self, *arguments: str, cwd: str = "/") -> str:
@@ -256,17 +256,17 @@ class Run:
             except OSError as error:
                 raise Failed("no_git" if argv[0] == "git" else "failed", str(error)) from error
             trouble = self.wait(process, errors.fileno(), deadline, watch)
-            said = self.read(errors)
+            error_text = self.read(errors)
             if trouble:
-                raise Failed(trouble, tail(said))
+                raise Failed(trouble, tail(error_text))
             if process.returncode:
-                text = said if watch else said + "\n" + self.read(output)
-                raise self.failure(said, tail(text)) if watch else Failed("script_failed", tail(text))
+                text = error_text if watch else error_text + "\n" + self.read(output)
+                raise self.failure(error_text, tail(text)) if watch else Failed("script_failed", tail(text))
             return self.read(output)
 
-    def failure(self, said: str, detail: str) -> Failed:
+    def failure(self, error_text: str, detail: str) -> Failed:
         """Return the failure of a Git command, by its output and the workspace's network."""
-        code = code_of(said)
+        code = code_of(error_text)
         if code not in ("egress", "unreachable"):
             return Failed(code, detail)
         host, port = destination(self.item["url"])
@@ -296,11 +296,11 @@ class Run:
             now = self.clock()
             if now > deadline:
                 trouble = "timed_out" if watch else "script_timed_out"
-            elif watch and now - self.said_at > SAY_S:
+            elif watch and now - self.reported_at > SAY_S:
                 self.progress(errors, now)
             if watch and limit and now - weighed > WEIGH_S:
                 weighed = now
-                trouble = trouble or ("too_large" if weight(self.half) > limit else "")
+                trouble = trouble or ("too_large" if disk_usage(self.half) > limit else "")
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(process.pid, number)
@@ -316,15 +316,15 @@ class Run:
         """Report the progress that Git writes as `Receiving objects:  45% (9/20)`."""
         size = os.fstat(errors).st_size
         text = os.pread(errors, 4096, max(0, size - 4096)).decode("utf-8", "replace")
-        found = -1
+        percent = -1
         for line in text.replace("\r", "\n").splitlines():
             if line.startswith("Receiving objects:"):
                 digits = line.partition(":")[2].partition("%")[0].strip()
-                found = int(digits) if digits.isdigit() else found
-        if found > self.percent:
-            self.percent = min(found, 100)
-            self.said_at = now
-            say(self.what, "cloning", percent=self.percent)
+                percent = int(digits) if digits.isdigit() else percent
+        if percent > self.percent:
+            self.percent = min(percent, 100)
+            self.reported_at = now
+            report(self.item_name, "cloning", percent=self.percent)
 
     # -- the clone --------------------------------------------------------------------------
 
@@ -334,22 +334,22 @@ class Run:
         shutil.rmtree(self.half, ignore_errors=True)  # left by an interrupted start
         if os.path.lexists(self.target):
             commit = self.head(self.target)
-            if self.what == DOTFILES and os.path.exists(self.pending()):
+            if self.item_name == DOTFILES and os.path.exists(self.pending()):
                 self.install(commit)
             else:
-                say(self.what, "kept", commit=commit)
+                report(self.item_name, "kept", commit=commit)
             return
-        say(self.what, "cloning")
+        report(self.item_name, "cloning")
         try:
             options = ["clone", "--progress", "--no-checkout", "--no-recurse-submodules", "--template="]
             self.git(*options, "--", self.item["url"], self.half)
             self.check_out(self.item["ref"])
             commit = self.head(self.half)
-            if self.what == DOTFILES:
+            if self.item_name == DOTFILES:
                 with open(os.path.join(self.half, ".git", PENDING), "w"):
                     pass
             if os.path.lexists(self.target):
-                say(self.what, "kept", commit=self.head(self.target))
+                report(self.item_name, "kept", commit=self.head(self.target))
                 return
             try:
                 os.rename(self.half, self.target)
@@ -357,10 +357,10 @@ class Run:
                 raise Failed("failed", str(error)) from error
         finally:
             shutil.rmtree(self.half, ignore_errors=True)
-        if self.what == DOTFILES:
+        if self.item_name == DOTFILES:
             self.install(commit)
         else:
-            say(self.what, "cloned", commit=commit)
+            report(self.item_name, "cloned", commit=commit)
 
     def exists(self, name: str) -> bool:
         try:
@@ -414,23 +414,26 @@ class Run:
         try:
             descriptor = os.open(self.pending(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            say(self.what, "kept", commit=commit)
+            report(self.item_name, "kept", commit=commit)
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say(self.what, "kept", commit=commit)  # another workspace of this home is installing them
+            report(self.item_name, "kept", commit=commit)  # another workspace of this home is installing them
             os.close(descriptor)
             return
         try:
-            say(self.what, "installing", commit=commit)
-            script = next((each for each in SCRIPTS if os.path.isfile(os.path.join(self.target, each))), "")
+            report(self.item_name, "installing", commit=commit)
+            script = next(
+                (candidate for candidate in SCRIPTS if os.path.isfile(os.path.join(self.target, candidate))),
+                "",
+            )
             if script:
                 self.run_script(script)
-                say(self.what, "installed", commit=commit, note=script)
+                report(self.item_name, "installed", commit=commit, note=script)
             else:
-                linked, left = self.link()
-                say(self.what, "installed", commit=commit, linked=linked, left=left)
+                linked, skipped = self.link()
+                report(self.item_name, "installed", commit=commit, linked=linked, left=skipped)
         finally:
             try:
                 os.unlink(self.pending())
@@ -450,7 +453,7 @@ class Run:
 
     def link(self) -> tuple[int, int]:
         """Link dotfiles into the home; return the number of new links and of kept files."""
-        linked = left = 0
+        linked = skipped = 0
         for name in sorted(os.listdir(self.target))[:MAX_LINKS]:
             if not name.startswith(".") or name in NEVER_LINKED:
                 continue
@@ -459,25 +462,25 @@ class Run:
                 os.symlink(source, place)
                 linked += 1
             except FileExistsError:
-                left += 0 if os.path.islink(place) and os.readlink(place) == source else 1
+                skipped += 0 if os.path.islink(place) and os.readlink(place) == source else 1
             except OSError as error:
                 raise Failed("failed", str(error)) from error
-        return linked, left
+        return linked, skipped
 
 
 def main() -> int:
-    given = json.loads(os.environ["BERTH_CHECKOUTS"])
+    config = json.loads(os.environ["BERTH_CHECKOUTS"])
     env = environment(dict(os.environ))
-    for item in given["items"]:
+    for item in config["items"]:
         try:
             if item.get("problem"):
                 raise Failed(item["problem"])
-            policy = (given["egress"], given["egress_allow"])
-            Run(item, given["home"], given["workspace"], policy, env).clone()
+            policy = (config["egress"], config["egress_allow"])
+            CheckoutRun(item, config["home"], config["workspace"], policy, env).clone()
         except Failed as error:
-            say(item["what"], "failed", code=error.code, detail=error.detail, address=error.address)
+            report(item["what"], "failed", code=error.code, detail=error.detail, address=error.address)
         except Exception as error:
-            say(item["what"], "failed", code="failed", detail=repr(error)[:DETAIL])
+            report(item["what"], "failed", code="failed", detail=repr(error)[:DETAIL])
     return 0
 
 

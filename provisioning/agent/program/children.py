@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from .app import App
     from .app_listener import AppListener
-    from .waking import Waking
+    from .waking import WakePipe
 
 
 class Children:
     """The app, its relay, and orphans adopted by this process."""
 
-    def __init__(self, app: App, app_listener: AppListener, waking: Waking) -> None:
+    def __init__(self, app: App, app_listener: AppListener, waking: WakePipe) -> None:
         self.app = app
         self.app_listener = app_listener
         self.waking = waking

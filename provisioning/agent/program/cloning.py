@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from .app import execute, filled_in
+from .app import command_and_environment, execute
 from .portal import REVOKED
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .portal import Portal
 
 
-class Cloning:
+class CloneRun:
     """The clones of one start. `ended` waits for the end of the run, `end` triggers it."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Cloning:
     def start(self, port: int) -> bool:
         """Start the process that clones; `output` is the read end of its output. Return whether it runs."""
         config = self.config
-        _, env = filled_in(config, port)
+        _, env = command_and_environment(config, port)
         env["BERTH_CHECKOUTS"] = json.dumps(
             {
                 "home": config["home"],
@@ -64,26 +64,26 @@ class Cloning:
         with open(self.output, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
-                    said = json.loads(line)
+                    report = json.loads(line)
                 except ValueError:
                     continue
-                if not isinstance(said, dict):
+                if not isinstance(report, dict):
                     continue
-                words = " ".join(
-                    str(said[name]) for name in ("what", "state", "code", "commit") if name in said
+                summary = " ".join(
+                    str(report[name]) for name in ("what", "state", "code", "commit") if name in report
                 )
-                if said.get("state") != "cloning" or "percent" not in said:
-                    self.log.aside(words)
-                if said.get("detail"):
-                    said["detail"] = self.log.without_hidden(str(said["detail"]))
-                    self.log.aside(said["detail"])
-                self.tell(said)
+                if report.get("state") != "cloning" or "percent" not in report:
+                    self.log.note_unheld(summary)
+                if report.get("detail"):
+                    report["detail"] = self.log.redact(str(report["detail"]))
+                    self.log.note_unheld(report["detail"])
+                self.tell(report)
 
-    def tell(self, said: Config) -> None:
+    def tell(self, report: Config) -> None:
         """Report a step. Final states are retried for a while, intermediate ones are sent once."""
         wait_s = 0.2
-        for _ in range(6 if said.get("state") not in ("cloning", "installing") else 1):
-            status, _answer = self.portal.post("checkout", said)
+        for _ in range(6 if report.get("state") not in ("cloning", "installing") else 1):
+            status, _answer = self.portal.post("checkout", report)
             if status in REVOKED:
                 self.end("revoked")
                 return

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 def prepare(config: Config) -> None:
     """Write them if the sandbox has memory for them. Problems are reported when the repository is cloned."""
-    given = {each.get("what", ""): each for each in config["git_credentials"]}
+    credentials = {credential.get("what", ""): credential for credential in config["git_credentials"]}
     try:
         if not config["git_dir"]:
             raise OSError("there is no memory of its own without a sandbox")
-        usable = [each for each in given.values() if not each.get("problem")]
+        usable = [credential for credential in credentials.values() if not credential.get("problem")]
         path = configure(config["git_dir"], usable, config["known_hosts"])
         config["secret_env"]["GIT_CONFIG_SYSTEM"] = path
         for item in config["checkouts"]:
-            item["problem"] = given.get(item["what"], {}).get("problem", "")
+            item["problem"] = credentials.get(item["what"], {}).get("problem", "")
     except (OSError, KeyError) as error:
         sys.stderr.write("no settings of Git: %s\n" % error)
         for item in config["checkouts"]:
             item["problem"] = "no_place" if item["credential"] else ""
 
 
-def configure(folder: str, given: list[Item], known_hosts: list[str]) -> str:
-    """Write Git's settings and a credential for each of `given` below `folder`; return the settings' path.
+def configure(folder: str, credentials: list[Item], known_hosts: list[str]) -> str:
+    """Write Git's settings and `credentials` below `folder`; return the settings' path.
 
-    An item of `given` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
+    An item of `credentials` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
     "known_hosts"}` for SSH. Git uses a credential only for exactly that host. Raises `OSError`.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
@@ -47,16 +47,20 @@ def configure(folder: str, given: list[Item], known_hosts: list[str]) -> str:
     settings = ["[include]", "\tpath = /etc/gitconfig"]
     ssh: list[str] = []
     hosts = list(known_hosts)
-    for number, each in enumerate(given):
+    for number, credential in enumerate(credentials):
         path = "%s/credential-%d" % (folder, number)
-        if each.get("key"):
-            _write(path, each["key"].strip() + "\n")
-            hosts += str(each.get("known_hosts") or "").splitlines()
-            ssh += ["Match host %s" % each["host"], '  IdentityFile "%s"' % path, "  IdentitiesOnly yes"]
+        if credential.get("key"):
+            _write(path, credential["key"].strip() + "\n")
+            hosts += str(credential.get("known_hosts") or "").splitlines()
+            ssh += [
+                "Match host %s" % credential["host"],
+                '  IdentityFile "%s"' % path,
+                "  IdentitiesOnly yes",
+            ]
         else:
-            _write(path, "username=%s\npassword=%s\n" % (each["username"], each["password"]))
+            _write(path, "username=%s\npassword=%s\n" % (credential["username"], credential["password"]))
             settings += [
-                '[credential "%s"]' % each["origin"],
+                '[credential "%s"]' % credential["origin"],
                 "\thelper =",
                 '\thelper = "!f() { test \\"$1\\" = get && cat %s; }; f"' % path,
             ]

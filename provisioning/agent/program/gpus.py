@@ -23,7 +23,7 @@ class Gpus:
         self.library: Any = None
         self.broken = not self.uuids
         self.thread: threading.Thread | None = None
-        self.asked: threading.Event
+        self.requested: threading.Event
         self.answered: threading.Event
         self.waits_since = 0.0  # start of a pending request; 0 if there is none
         self.answer: list[dict[str, Any]] | None = None
@@ -45,7 +45,7 @@ class Gpus:
         if self.thread is None:
             import threading
 
-            self.asked, self.answered = threading.Event(), threading.Event()
+            self.requested, self.answered = threading.Event(), threading.Event()
             self.thread = threading.Thread(target=self._serve_queries, daemon=True)
             self.thread.start()
         if self.waits_since and not self.answered.is_set():
@@ -53,7 +53,7 @@ class Gpus:
         if not self.waits_since:
             self.answered.clear()
             self.waits_since = time.monotonic()
-            self.asked.set()
+            self.requested.set()
             if not self.answered.wait(DEADLINE_S):
                 return None
         self.waits_since = 0.0
@@ -66,8 +66,8 @@ class Gpus:
     def _serve_queries(self) -> None:
         """Thread: query the driver on each request until it is unavailable."""
         while not self.broken:
-            self.asked.wait()
-            self.asked.clear()
+            self.requested.wait()
+            self.requested.clear()
             try:
                 if self.library is None:
                     self._load()

@@ -36,12 +36,12 @@ ALLOW, NOT_SUPPORTED = 0x7FFF0000, 0x00050000 + 95
 XATTR_OF_LINKS = {"x86_64": (192, 195), "aarch64": (9, 12)}
 
 
-def around(arguments: list[str]) -> int:
+def run_around(arguments: list[str]) -> int:
     """Run as described above until runsc has ended; return its exit code."""
     listener, port, argv = int(arguments[0]), int(arguments[1]), arguments[3:]
-    lifeline, held = os.pipe()
+    lifeline, write_end = os.pipe()
     passed = counter(arguments[2])
-    relay = start_relay(listener, port, lifeline, held, passed)
+    relay = start_relay(listener, port, lifeline, write_end, passed)
     runsc, ending = start(argv), 0
 
     def on_term(_number: int, _frame: FrameType | None) -> None:
@@ -53,12 +53,12 @@ def around(arguments: list[str]) -> int:
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == runsc:
-            os.close(held)  # ends the relay
+            os.close(write_end)  # ends the relay
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         if pid == ending:
             ending = 0  # too early a request has no effect; the requester repeats it
         if pid == relay:
-            relay = start_relay(listener, port, lifeline, held, passed)
+            relay = start_relay(listener, port, lifeline, write_end, passed)
 
 
 def counter(path: str) -> memoryview:
@@ -83,11 +83,11 @@ def termination(argv: list[str]) -> list[str]:
     return [*argv[: argv.index("run")], "kill", argv[-1], "TERM"]
 
 
-def start_relay(listener: int, port: int, lifeline: int, held: int, passed: memoryview) -> int:
-    """Fork the relay process; it ends when `held` has been closed."""
+def start_relay(listener: int, port: int, lifeline: int, write_end: int, passed: memoryview) -> int:
+    """Fork the relay process; it ends when `write_end` has been closed."""
     pid = os.fork()
     if pid == 0:
-        os.close(held)
+        os.close(write_end)
         become_relay(listener, port, lifeline, passed)
     return pid
 
@@ -106,7 +106,7 @@ def start(argv: list[str]) -> int:
     return pid
 
 
-def inside(arguments: list[str], program: str) -> None:
+def run_inside(arguments: list[str], program: str) -> None:
     """Map the user to UID, then execute the agent. Raises `OSError`; otherwise never returns."""
     uid, config = int(arguments[0]), arguments[1]
     libc = ctypes.CDLL(None, use_errno=True)
@@ -115,23 +115,23 @@ def inside(arguments: list[str], program: str) -> None:
         with open("/proc/self/%s" % name, "w", encoding="ascii") as handle:
             handle.write(text)  # gVisor does not require writing setgroups first
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
-    say_no_attributes_of_links(libc)
+    reject_link_xattrs(libc)
     # Executing as a user other than 0 drops the capabilities of the new namespace.
     os.execv(sys.executable, [sys.executable, "-I", "-S", program, config])
 
 
-def say_no_attributes_of_links(libc: ctypes.CDLL) -> None:
+def reject_link_xattrs(libc: ctypes.CDLL) -> None:
     """Make gVisor answer “not supported” instead of a wrong error. A convenience, not a protection."""
     numbers = XATTR_OF_LINKS.get(platform.machine(), ())
     code = [LOAD_NUMBER]
     code += [(EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
     code += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, NOT_SUPPORTED)]
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in code))
     header = struct.pack("HP", len(code), ctypes.addressof(program))
     check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0), "filter")
 
 
-def check(result: int, what: str) -> None:
+def check(result: int, action: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, "%s: %s" % (what, os.strerror(number)))
+        raise OSError(number, "%s: %s" % (action, os.strerror(number)))

@@ -44,51 +44,53 @@ def take(
             return "secrets_unavailable"
         pause(wait_s)
         wait_s = min(wait_s * 2, 2.0)
-    found = unpacked(answer)
-    if found is None:
+    secrets = parse_secrets(answer)
+    if secrets is None:
         return "secrets_refused"
     config["git_credentials"] = git_credentials(answer)
-    secret = [each.get(name, "") for each in config["git_credentials"] for name in ("password", "key")]
-    log.hide([*(value for _name, _kind, value in found), *filter(None, secret)], b"[secret]")
+    secret = [
+        credential.get(name, "") for credential in config["git_credentials"] for name in ("password", "key")
+    ]
+    log.hide([*(value for _name, _kind, value in secrets), *filter(None, secret)], b"[secret]")
     folder = config["secrets_dir"]
-    if not folder and any(kind == "file" for _name, kind, _value in found):
+    if not folder and any(kind == "file" for _name, kind, _value in secrets):
         return "secrets_need_sandbox"
     try:
-        config["secret_env"] = place_secrets(found, folder)
+        config["secret_env"] = place_secrets(secrets, folder)
     except OSError as error:
         log.note("the secrets that are files could not be written: %s" % error)  # noqa: UP031
         return "secrets_refused"
     return ""
 
 
-def unpacked(answer: Any) -> list[tuple[str, str, str]] | None:
+def parse_secrets(answer: Any) -> list[tuple[str, str, str]] | None:
     """Return name, kind and value of each secret in the portal's answer; None if the answer is invalid."""
-    found: list[tuple[str, str, str]] = []
+    secrets: list[tuple[str, str, str]] = []
     try:
-        for each in answer["secrets"]:
-            name, kind, value = str(each["name"]), str(each["kind"]), str(each["value"])
+        for entry in answer["secrets"]:
+            name, kind, value = str(entry["name"]), str(entry["kind"]), str(entry["value"])
             if not (name.isascii() and name.isidentifier()) or kind not in ("env", "file") or "\0" in value:
                 return None
-            found.append((name, kind, value))
+            secrets.append((name, kind, value))
     except (KeyError, TypeError):
         return None
-    return found
+    return secrets
 
 
 def git_credentials(answer: Any) -> list[Config]:
     """Return the repository credentials in the portal's answer, as `git_settings.configure` takes them."""
-    found: list[Config] = []
-    given = answer.get("git") if isinstance(answer, dict) else None
-    for each in given if isinstance(given, list) else ():
-        if isinstance(each, dict) and all(isinstance(value, str) for value in each.values()):
-            found.append(each)
-    return found
+    credentials: list[Config] = []
+    entries = answer.get("git") if isinstance(answer, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values()):
+            credentials.append(entry)
+    return credentials
 
 
-def place_secrets(found: list[tuple[str, str, str]], folder: str) -> dict[str, str]:
+def place_secrets(secrets: list[tuple[str, str, str]], folder: str) -> dict[str, str]:
     """Return the app's secret variables; write secret files below `folder`. Raises `OSError`."""
-    env = {name: value for name, kind, value in found if kind == "env"}
-    files = [(name, value) for name, kind, value in found if kind == "file"]
+    env = {name: value for name, kind, value in secrets if kind == "env"}
+    files = [(name, value) for name, kind, value in secrets if kind == "file"]
     if files:
         os.makedirs(folder, 0o700, exist_ok=True)
         os.chmod(folder, 0o700)

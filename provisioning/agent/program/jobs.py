@@ -24,25 +24,25 @@ def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
     are in the kernel's group.
     """
     own_session = table[agent][5] if agent in table else 0
-    found = set()
+    groups = set()
     for pid in pids:
         row = table[pid]
         group, session = row[4], row[5]
         orphaned = row[0] == agent and pid != app
-        left = session not in table or orphaned
-        if session == own_session or not (group != session or left):
+        detached = session not in table or orphaned
+        if session == own_session or not (group != session or detached):
             continue
-        if not (left and ADAPTER in command_line(pid)):
-            found.add((session, group))
+        if not (detached and ADAPTER in command_line(pid)):
+            groups.add((session, group))
     kernels = {pid: command for pid in pids if (command := kernel_command(pid, table, app))}
     started = 0
     for pid in pids:
         row = table[pid]
-        if row[0] in kernels and row[4:6] == table[row[0]][4:6] and (row[5], row[4]) not in found:
+        if row[0] in kernels and row[4:6] == table[row[0]][4:6] and (row[5], row[4]) not in groups:
             command = command_line(pid)
-            own = command == kernels[row[0]] or any(word in command for word in (*WORKERS, ADAPTER))
+            own = command == kernels[row[0]] or any(marker in command for marker in (*WORKERS, ADAPTER))
             started += bool(command) and not own
-    return len(found) + started
+    return len(groups) + started
 
 
 def kernel_command(pid: int, table: Table, app: int) -> bytes:

@@ -47,28 +47,30 @@ class Log:
         except OSError:
             pass  # a full disk: retried with the next write
 
-    def hide(self, values: list[str], shown: bytes) -> None:
-        """Replace each value by `shown` from now on, and each line of multi-line values."""
+    def hide(self, values: list[str], replacement: bytes) -> None:
+        """Replace each value by `replacement` from now on, and each line of multi-line values."""
         lines = [value.splitlines() for value in values]
         parts = {*values, *(value.strip() for value in values)}
-        parts.update(line for each in lines if len(each) <= MASKED_LINES for line in each)
-        known = {part for part, _shown in self.hidden}
-        encoded = {part.encode() for part in parts} - known
-        self.hidden += [(part, shown) for part in encoded if len(part) >= MASKED_MIN]
+        parts.update(
+            line for value_lines in lines if len(value_lines) <= MASKED_LINES for line in value_lines
+        )
+        hidden_parts = {part for part, _shown in self.hidden}
+        encoded = {part.encode() for part in parts} - hidden_parts
+        self.hidden += [(part, replacement) for part in encoded if len(part) >= MASKED_MIN]
         # Longest first: a shorter one may be a part of it.
         self.hidden.sort(key=lambda pair: -len(pair[0]))
 
     def feed(self, data: bytes, last: bool = False) -> None:
         """Write `data` with redactions, holding back a possible beginning of a redacted text."""
         data = self.pending + data
-        for part, shown in self.hidden:
-            data = data.replace(part, shown)
-        held = 0
+        for part, replacement in self.hidden:
+            data = data.replace(part, replacement)
+        held_back = 0
         if not last:
             for part, _shown in self.hidden:
-                held = max(held, overlap(data, part))
-        self.pending = data[len(data) - held :]
-        self._write(data[: len(data) - held])
+                held_back = max(held_back, overlap(data, part))
+        self.pending = data[len(data) - held_back :]
+        self._write(data[: len(data) - held_back])
 
     def _write(self, data: bytes) -> None:
         try:
@@ -89,22 +91,20 @@ class Log:
         except OSError:
             pass
 
-    def without_hidden(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return `text` with redactions."""
         data = text.encode()
-        for part, shown in self.hidden:
-            data = data.replace(part, shown)
+        for part, replacement in self.hidden:
+            data = data.replace(part, replacement)
         return data.decode("utf-8", "replace")
 
     def note(self, text: str) -> None:
         """Write a line of the agent itself."""
         self.feed(("[berth] %s\n" % text).encode())
 
-    def aside(self, text: str) -> None:
+    def note_unheld(self, text: str) -> None:
         """Write lines of the agent from another thread, without touching data held back by `feed`."""
-        self._write(
-            "".join("[berth] %s\n" % line for line in self.without_hidden(text).splitlines()).encode()
-        )
+        self._write("".join("[berth] %s\n" % line for line in self.redact(text).splitlines()).encode())
 
     def tail(self) -> str:
         """Return the last lines of the log as text."""

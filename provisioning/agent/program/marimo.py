@@ -42,10 +42,10 @@ def wakeups_of(pids: list[int], table: Table, app: int) -> dict[int, int]:
 
     It changes with each cell that runs, however short, and only then.
     """
-    found = {}
+    switches = {}
     for pid in pids:
         if table[pid][0] == app and b"spawn_main" in command_line(pid):
             status = read_text("/proc/%d/status" % pid) or ""
             number = status.partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
-            found[pid] = int(number) if number else -1
-    return found
+            switches[pid] = int(number) if number else -1
+    return switches

@@ -10,7 +10,7 @@ from .jobs import jobs_of
 from .jupyter import jupyter_activity
 from .marimo import marimo_activity, wakeups_of
 from .processes import descendants, process_table
-from .progress import Progress
+from .progress import ProgressCounters
 from .sockets import sockets_on
 from .terminals import terminals_of
 
@@ -34,9 +34,9 @@ class Observer:
         self.app_listener = app_listener
         self.spare = spare
         self.gpus = Gpus(config["devices"])
-        self.progress = Progress(config["progress_dir"])
+        self.progress = ProgressCounters(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
-        self.woken: str | None = None  # time of the last heartbeat that observed a change
+        self.last_wakeup: str | None = None  # time of the last heartbeat that observed a change
 
     def sample(self) -> Config:
         """Return the current activity.
@@ -54,13 +54,15 @@ class Observer:
             "gpus": self.gpus.sample(),
             "gpus_stale_s": self.gpus.stale_s(),
         }
-        found = sockets_on(self.app.port)
-        if found is not None:
-            activity["connections"] = found[1]
+        sockets = sockets_on(self.app.port)
+        if sockets is not None:
+            activity["connections"] = sockets[1]
         traffic = self.app_listener.traffic_bytes()
         if self.app_listener.direct and self.spare:
-            own, traffic = self.spare.counted()
-            activity["connections"] = None if found is None or own is None else found[1] + own
+            own_connections, traffic = self.spare.connection_counts()
+            activity["connections"] = (
+                None if sockets is None or own_connections is None else sockets[1] + own_connections
+            )
         if self.app_listener.counts:
             # Omitted if connections reach the app without being counted.
             activity["traffic_bytes"] = traffic
@@ -86,11 +88,11 @@ class Observer:
         elif self.config["activity"] == "marimo":
             activity.update(marimo_activity(self.app.port, self.config["app_token"]))
             if activity["kernels"] is not None:
-                activity["kernels"]["last_activity"] = self.woken
+                activity["kernels"]["last_activity"] = self.last_wakeup
         return activity
 
-    def notice_wakeups(self, found: dict[int, int]) -> None:
+    def notice_wakeups(self, wakeups: dict[int, int]) -> None:
         """Record the time if a kernel has run something since the last heartbeat."""
-        if found != self.wakeups:
-            self.wakeups = found
-            self.woken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if wakeups != self.wakeups:
+            self.wakeups = wakeups
+            self.last_wakeup = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

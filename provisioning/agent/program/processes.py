@@ -47,13 +47,13 @@ def descendants(root: int, table: Table) -> list[int]:
     for pid, row in table.items():
         if row[1] not in "ZX":
             children.setdefault(row[0], []).append(pid)
-    found: list[int] = []
+    pids: list[int] = []
     queue = [root]
     while queue:
         for child in children.get(queue.pop(), ()):
-            found.append(child)
+            pids.append(child)
             queue.append(child)
-    return found
+    return pids
 
 
 def command_line(pid: int) -> bytes:

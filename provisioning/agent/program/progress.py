@@ -26,7 +26,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
 DONE = re.compile(rb"\s*([0-9]{1,16}(?:\.[0-9]{1,9})?)\s*\Z")
 
 
-class Progress:
+class ProgressCounters:
     """Counters of one start. Reading is bounded and raises nothing, whatever the folder contains."""
 
     def __init__(self, folder: str) -> None:
@@ -46,38 +46,38 @@ class Progress:
         if self.clock is not None and abs(clock - self.clock) > CLOCK_SET_S:
             self.totals.clear()  # times before and after a clock change are not comparable
         self.clock = clock
-        found = self.read()
-        if len(self.totals.keys() | found.keys()) > MAX_NAMES:
+        counters = self.read()
+        if len(self.totals.keys() | counters.keys()) > MAX_NAMES:
             # A file that is just being written is not found; its counter is kept while there is room.
-            self.totals = {name: rows for name, rows in self.totals.items() if name in found}
-        for name, (at, done) in found.items():
-            self.take(name, at, done, now)
+            self.totals = {name: rows for name, rows in self.totals.items() if name in counters}
+        for name, (at, total) in counters.items():
+            self.take(name, at, total, now)
         rates = {name: rate(rows, now) for name, rows in self.totals.items()}
         return {name: value for name, value in rates.items() if value}
 
-    def take(self, name: str, at: float, done: float, now: float) -> None:
+    def take(self, name: str, at: float, total: float, now: float) -> None:
         """Store a total written at `at`, if it is new and not in the future."""
         if at > now + CLOCK_SET_S:
             self.totals.pop(name, None)
             return
         rows = self.totals.setdefault(name, deque())
-        if rows and (done < rows[-1][1] or at < rows[-1][0]):
+        if rows and (total < rows[-1][1] or at < rows[-1][0]):
             rows.clear()  # the job has restarted
         if rows and at == rows[-1][0]:
             return
         if len(rows) > 1 and at - rows[-2][0] < SPACING_S:
             rows.pop()
-        rows.append((at, done))
+        rows.append((at, total))
         while rows[-1][0] - rows[0][0] > WINDOW_S:
             rows.popleft()
 
     def read(self) -> dict[str, tuple[float, float]]:
         """Return time of last write and total by name. Invalid files are ignored."""
-        found: dict[str, tuple[float, float]] = {}
+        counters: dict[str, tuple[float, float]] = {}
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            return found
+            return counters
         try:
             names = []
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -89,12 +89,12 @@ class Progress:
             for name in sorted(filter(NAME.match, names)):
                 counter = read_one(name, folder)
                 if counter is not None:
-                    found[name] = counter
-                if len(found) == MAX_NAMES:
+                    counters[name] = counter
+                if len(counters) == MAX_NAMES:
                     break
         finally:
             os.close(folder)
-        return found
+        return counters
 
 
 def read_one(name: str, folder: int) -> tuple[float, float] | None:
@@ -107,8 +107,8 @@ def read_one(name: str, folder: int) -> tuple[float, float] | None:
     except OSError:
         return None
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
             return None
         text = os.read(descriptor, MAX_BYTES + 1)
     except OSError:
@@ -118,8 +118,8 @@ def read_one(name: str, folder: int) -> tuple[float, float] | None:
     match = DONE.match(text)
     if match is None or len(text) > MAX_BYTES:
         return None
-    done = float(match.group(1))
-    return (about.st_mtime, done) if done <= MAX_DONE else None
+    total = float(match.group(1))
+    return (info.st_mtime, total) if total <= MAX_DONE else None
 
 
 def rate(rows: deque[tuple[float, float]], now: float) -> float | None:

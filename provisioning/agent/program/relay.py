@@ -60,11 +60,11 @@ class Flow:
                 return
             self.passed[0] += size
             try:
-                sent = self.target.send(room[:size])
+                count = self.target.send(room[:size])
             except (BlockingIOError, InterruptedError):
-                sent = 0
-            if sent < size:
-                self.pending = memoryview(bytes(room[sent:size]))
+                count = 0
+            if count < size:
+                self.pending = memoryview(bytes(room[count:size]))
                 return
             if size < len(room):
                 return
@@ -78,7 +78,7 @@ class Flow:
 class End:
     """One of the two sockets of a connection; `mask` is its registered epoll mask."""
 
-    other: End
+    peer: End
     out: Flow
     into: Flow
 
@@ -86,17 +86,17 @@ class End:
         self.sock = sock
         self.mask = 0
 
-    def join(self, other: End, passed: memoryview) -> None:
+    def join(self, peer: End, passed: memoryview) -> None:
         """Connect both as the ends of one connection."""
-        self.other, other.other = other, self
-        self.out = other.into = Flow(self.sock, other.sock, passed)
-        self.into = other.out = Flow(other.sock, self.sock, passed)
+        self.peer, peer.peer = peer, self
+        self.out = peer.into = Flow(self.sock, peer.sock, passed)
+        self.into = peer.out = Flow(peer.sock, self.sock, passed)
 
     def quiet(self) -> bool:
         """Return whether both ends only wait for data, as almost always between two requests."""
         out, into = self.out, self.into
         return (
-            self.mask == self.other.mask == select.EPOLLIN
+            self.mask == self.peer.mask == select.EPOLLIN
             and not (out.ended or into.ended)
             and not (out.pending or into.pending)
         )
@@ -129,7 +129,7 @@ class Relay:
         """Run until the other end of the lifeline has closed."""
         self.poll.register(self.lifeline, select.EPOLLIN)
         self.listener.setblocking(False)
-        self.accept(True)
+        self.set_accepting(True)
         while self.handle(self.poll.poll()):
             pass
 
@@ -149,23 +149,23 @@ class Relay:
             elif descriptor == self.listener.fileno():
                 waiting = True
         if waiting:
-            self.welcome()
+            self.connect_one()
         return True
 
-    def accept(self, wanted: bool) -> None:
-        if wanted and not self.accepting:
+    def set_accepting(self, enabled: bool) -> None:
+        if enabled and not self.accepting:
             self.poll.register(self.listener.fileno(), select.EPOLLIN)
-        elif self.accepting and not wanted:
+        elif self.accepting and not enabled:
             self.poll.unregister(self.listener.fileno())
-        self.accepting = wanted
+        self.accepting = enabled
 
-    def welcome(self) -> None:
+    def connect_one(self) -> None:
         """Accept one connection and connect it to the port; close it if there is no app."""
         try:
             near, _ = self.listener.accept()
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
-                self.accept(False)  # until a connection has ended
+                self.set_accepting(False)  # until a connection has ended
             return
         try:
             far = socket.socket()
@@ -205,17 +205,17 @@ class Relay:
             self.watch(end)
 
     def watch(self, end: End) -> None:
-        for each in (end, end.other):
-            mask = each.interest()
-            if each.mask != mask:
-                each.mask = mask
-                self.poll.modify(each.sock.fileno(), mask)
+        for side in (end, end.peer):
+            mask = side.interest()
+            if side.mask != mask:
+                side.mask = mask
+                self.poll.modify(side.sock.fileno(), mask)
 
     def drop(self, end: End) -> None:
-        for each in (end, end.other):
-            self.ends.pop(each.sock.fileno(), None)
-            each.sock.close()
-        self.accept(True)
+        for side in (end, end.peer):
+            self.ends.pop(side.sock.fileno(), None)
+            side.sock.close()
+        self.set_accepting(True)
 
 
 def serve(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:

@@ -17,8 +17,8 @@ from .app_listener import AppListener
 from .config import EXIT_CONFIG, EXIT_PORT_TAKEN, load_config
 from .log import Log
 from .portal import REVOKED, Portal
-from .state import State
-from .waking import Waking
+from .state import StateFile
+from .waking import WakePipe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class Agent:
         self.log = Log(
             config["log_path"], config["log_max_bytes"], [config["app_token"], config["agent_token"]]
         )
-        self.state = State(config["state_path"], config["generation"])
+        self.state = StateFile(config["state_path"], config["generation"])
         self.portal = Portal(config)
-        self.waking = Waking()
+        self.waking = WakePipe()
         self.stop_signal = False
         self.end_reason = ""  # set once, by the first caller of `end`
         self.ready = False
@@ -112,7 +112,7 @@ class Agent:
     def wait_ready(self) -> bool:
         """Return True once the app answers; end the workspace if it does not in time."""
         from .processes import descendants, process_table
-        from .sockets import answers, listens_itself
+        from .sockets import answers, is_own_listener
 
         deadline = time.monotonic() + self.config["start_timeout_s"]
         pause_s = PROBE_FIRST_S
@@ -120,12 +120,12 @@ class Agent:
         while not self.ended.is_set():
             if answers(self.app.port, self.config["ready_path"], 5.0):
                 pids = descendants(os.getpid(), process_table())
-                if listens_itself(self.app.port, pids) is False:
+                if is_own_listener(self.app.port, pids) is False:
                     self.end("port_taken")
                     return False
                 self.ready = True
                 self.state.write("ready", self.app.port)
-                self.waking.rouse()  # the main thread then checks for a direct listener
+                self.waking.wake()  # the main thread then checks for a direct listener
                 return True
             if time.monotonic() > deadline:
                 self.end("start_timeout")
@@ -145,7 +145,7 @@ class Agent:
         """Any thread: make the main thread end the workspace for `reason`."""
         if not self.end_reason:
             self.end_reason = reason
-        self.waking.rouse()
+        self.waking.wake()
 
     # -- the main thread --------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Agent:
         signal.set_wakeup_fd(self.waking.write_end, warn_on_full_buffer=False)
         trouble = self.take_secrets() if self.config["secrets"] else ""
         if trouble:
-            return self.ended_before(trouble, None)
+            return self.end_before_start(trouble, None)
         port = free_port(self.config["ports"])
         if port is None:
             self.state.write("exited", None, reason="port_taken", exit_code=None)
@@ -169,7 +169,7 @@ class Agent:
             self.start(port)
         except OSError as error:
             self.log.note("the app could not be started: %s" % error)
-            return self.ended_before("exec_failed", 127)
+            return self.end_before_start("exec_failed", 127)
         counted_at = str(self.config.get("traffic_path") or "")
         self.app_listener = AppListener(self.listener, self.app, self.spare, self.log, counted_at)
         self.app_listener.find(self.ready)
@@ -182,7 +182,7 @@ class Agent:
         self.state.write("starting", None)
         return take(self.config, self.portal, self.log, self.waking.pause, lambda: self.stop_signal)
 
-    def ended_before(self, reason: str, exit_code: int | None) -> int:
+    def end_before_start(self, reason: str, exit_code: int | None) -> int:
         """End a run before its app has started."""
         self.state.write("exited", None, reason=reason, exit_code=exit_code)
         self.portal.post("exited", {"exit_code": exit_code, "log_tail": self.log.tail()})
@@ -219,9 +219,9 @@ class Agent:
         self.state.write("starting", self.app.port)
         cloning = None
         if self.config["checkouts"]:
-            from .cloning import Cloning
+            from .cloning import CloneRun
 
-            cloning = Cloning(self.config, self.portal, self.log, self.ended.wait, self.end)
+            cloning = CloneRun(self.config, self.portal, self.log, self.ended.wait, self.end)
             cloning.start(self.app.port)
         pump = threading.Thread(target=self.pump, daemon=True)
         pump.start()
@@ -255,8 +255,8 @@ class Agent:
             if self.app.exit_code is not None or self.stop_signal or self.end_reason:
                 return
             self.app_listener.find(self.ready)
-            asked = self.app_listener.direct is None and self.spare
-            self.waking.pause(60.0, *([asked.control.fileno()] if asked else ()))
+            spare = self.app_listener.direct is None and self.spare
+            self.waking.pause(60.0, *([spare.control.fileno()] if spare else ()))
 
     def post_exited(self, code: int | None) -> None:
         """Report that the app has ended. Retries are limited: the portal also detects it."""

@@ -13,12 +13,12 @@ from .processes import read_text
 def sockets_on(port: int) -> tuple[set[str], int] | None:
     """Return (inodes that listen on `port`, number of established connections), or None if unknown."""
     inodes: set[str] = set()
-    established, seen = 0, False
+    established, readable = 0, False
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         text = read_text(path)
         if text is None:
             continue
-        seen = True
+        readable = True
         for line in text.splitlines()[1:]:
             fields = line.split()
             if int(fields[1].rpartition(":")[2], 16) != port:
@@ -27,15 +27,15 @@ def sockets_on(port: int) -> tuple[set[str], int] | None:
                 inodes.add(fields[9])
             elif fields[3] == "01":
                 established += 1
-    return (inodes, established) if seen else None
+    return (inodes, established) if readable else None
 
 
-def listens_itself(port: int, pids: list[int]) -> bool | None:
+def is_own_listener(port: int, pids: list[int]) -> bool | None:
     """Return False if a foreign process listens on `port`; None if that cannot be determined."""
-    found = sockets_on(port)
-    if found is None or not found[0]:
+    sockets = sockets_on(port)
+    if sockets is None or not sockets[0]:
         return None
-    targets = {"socket:[%s]" % inode for inode in found[0]}
+    targets = {"socket:[%s]" % inode for inode in sockets[0]}
     for pid in pids:
         try:
             for name in os.listdir("/proc/%d/fd" % pid):

@@ -9,7 +9,7 @@ import os
 import select
 import socket
 
-from .app import execute, filled_in
+from .app import command_and_environment, execute
 from .config import complete
 from .state import write_atomically
 
@@ -76,13 +76,13 @@ class Spare:
 
     def become(self, config: Config, port: int, listener: int) -> App:
         """Make the program the app of `config`, passing a copy of `listener`. Raises `OSError`."""
-        argv, env = filled_in(config, port)
+        argv, env = command_and_environment(config, port)
         claim = {"argv": argv, "env": env, "home": config["home"], "rlimits": config["rlimits"]}
         text = json.dumps(claim).encode() + b"\n"
         # The descriptor is sent with the first bytes; send the rest if the buffer was full.
-        sent = socket.send_fds(self.control, [text], [listener]) if listener >= 0 else 0
-        if sent < len(text):
-            self.control.sendall(text[sent:])
+        count = socket.send_fds(self.control, [text], [listener]) if listener >= 0 else 0
+        if count < len(text):
+            self.control.sendall(text[count:])
         self.app.port = port
         return self.app
 
@@ -96,7 +96,7 @@ class Spare:
         except OSError:
             return False
 
-    def counted(self) -> tuple[int | None, int | None]:
+    def connection_counts(self) -> tuple[int | None, int | None]:
         """Return the app's number of connections on the listener, and of bytes transferred there.
 
         None for both if the app does not answer.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class State:
+class StateFile:
     """The state file of one start; see `agent.py`."""
 
     def __init__(self, path: str, generation: int) -> None:

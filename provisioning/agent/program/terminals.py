@@ -28,7 +28,7 @@ def terminals_of(pids: list[int], table: Table) -> dict[str, Any] | None:
         if major in TTY_MAJORS:
             paths.append("/dev/pts/%d" % ((major - TTY_MAJORS[0]) * 256 + minor))
     try:
-        times = [max(found.st_atime, found.st_mtime) for found in map(os.stat, paths)]
+        times = [max(info.st_atime, info.st_mtime) for info in map(os.stat, paths)]
     except OSError:
         return None  # closed meanwhile, or not visible from here
     last = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(times))) if times else None

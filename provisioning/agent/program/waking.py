@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 
 
-class Waking:
-    """A pipe that the main thread waits on; `signal.set_wakeup_fd` and `rouse` write to it."""
+class WakePipe:
+    """A pipe that the main thread waits on; `signal.set_wakeup_fd` and `wake` write to it."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
         os.set_blocking(self.write_end, False)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Any thread: wake the main thread."""
         os.write(self.write_end, b"x")
 

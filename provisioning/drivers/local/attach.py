@@ -46,10 +46,10 @@ class MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
 
 
-def check(result: int, what: str) -> int:
+def check(result: int, action: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
     return result
 
 
@@ -58,10 +58,10 @@ def copy_of(mount: dict[str, Any]) -> int:
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if mount["folder"] else 0)
     source = mount["source"].encode()
     tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, source, flags), f"open_tree {mount['source']}")
-    wanted = ATTR_NOSUID
-    wanted |= 0 if mount["devices"] else ATTR_NODEV
-    wanted |= ATTR_RDONLY if mount["readonly"] else 0
-    attributes = MountAttributes(attr_set=wanted, propagation=MS_SLAVE)
+    attribute_flags = ATTR_NOSUID
+    attribute_flags |= 0 if mount["devices"] else ATTR_NODEV
+    attribute_flags |= ATTR_RDONLY if mount["readonly"] else 0
+    attributes = MountAttributes(attr_set=attribute_flags, propagation=MS_SLAVE)
     if mount.get("owners"):
         attributes.attr_set |= ATTR_IDMAP
         attributes.userns_fd = namespace_of(*mount["owners"])
@@ -74,25 +74,25 @@ def copy_of(mount: dict[str, Any]) -> int:
     return tree
 
 
-def namespace_of(stored: int, shown: int) -> int:
-    """Return a descriptor of a user namespace that maps user and group `stored` to `shown`. Root only."""
-    reading, writing = os.pipe()
+def namespace_of(stored: int, mapped: int) -> int:
+    """Return a descriptor of a user namespace that maps user and group `stored` to `mapped`. Root only."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         if libc.unshare(CLONE_NEWUSER) == 0:
-            os.write(writing, b"x")
+            os.write(write_end, b"x")
             signal.pause()
         os._exit(1)
-    os.close(writing)
+    os.close(write_end)
     try:
-        if os.read(reading, 1) != b"x":
+        if os.read(read_end, 1) != b"x":
             raise PermissionError(errno.EPERM, "no user namespace can be made")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w", encoding="ascii") as handle:
-                handle.write(f"{stored} {shown} 1")
+                handle.write(f"{stored} {mapped} 1")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(reading)
+        os.close(read_end)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 

@@ -18,10 +18,10 @@ def make(root: Path) -> None:
         return
     for folder in sorted({path.parent for path in root.glob("*/**/*.py")}):
         compileall.compile_dir(folder, maxlevels=0, quiet=2)
-        _show(folder)
+        _make_readable(folder)
 
 
-def _show(folder: Path) -> None:
+def _make_readable(folder: Path) -> None:
     """Give the bytecode the read permissions of its source, regardless of the umask."""
     cache = folder / "__pycache__"
     with contextlib.suppress(OSError):

@@ -57,24 +57,27 @@ def detect(instance: str, root: Path = ROOT) -> CgroupHost:
     Cached by this process if every limit holds; otherwise tested again after a minute.
     """
     with _trying:
-        kept = _known.get((instance, root))
-        if kept and (not kept[1].reason or time.monotonic() - kept[0] < RETRY_AFTER_S):
-            return kept[1]
-        found = _try(instance, root)
-        _known[instance, root] = (time.monotonic(), found)
-        return found
+        cached = _known.get((instance, root))
+        if cached and (not cached[1].reason or time.monotonic() - cached[0] < RETRY_AFTER_S):
+            return cached[1]
+        host = _try(instance, root)
+        _known[instance, root] = (time.monotonic(), host)
+        return host
 
 
 def _try(instance: str, root: Path) -> CgroupHost:
     best = CgroupHost(0, reason="no control group here can be written by this user")
-    for candidate, crowded in (*_candidates_v2(root), *((each, None) for each in _candidates_v1(root))):
+    for candidate, to_vacate in (
+        *_candidates_v2(root),
+        *((v1_host, None) for v1_host in _candidates_v1(root)),
+    ):
         host = replace(candidate, parents=tuple(parent / f"berth-{instance}" for parent in candidate.parents))
-        if crowded is not None:
+        if to_vacate is not None:
             try:
-                delegation.vacate(crowded)
+                delegation.vacate(to_vacate)
             except OSError:
                 continue
-        holds = _holds(host)
+        holds = _enforced_limits(host)
         if len(holds) > len(best.holds) and LimitedResource.MEMORY in holds:
             best = replace(host, holds=holds, reason="" if len(holds) == len(LIMIT_FILES) else PARTLY)
         if len(holds) == len(LIMIT_FILES):
@@ -92,7 +95,7 @@ def create(host: CgroupHost, name: str, *, cpu_milli: int, memory_mib: int) -> t
     groups = paths(host, name)
     try:
         for group in groups:
-            _make(host.version, group)
+            _make_group(host.version, group)
             _limit(host.version, group, cpu_milli, memory_mib)
     except OSError:
         remove(groups)
@@ -108,7 +111,7 @@ def limit(host: CgroupHost, groups: Sequence[Path], *, cpu_milli: int, memory_mi
 
 def remove(groups: Sequence[Path]) -> bool:
     """Remove groups; returns False while one still holds a process."""
-    gone = True
+    removed = True
     for group in groups:
         try:
             for child in sorted((p for p in group.rglob("*") if p.is_dir()), reverse=True):
@@ -117,11 +120,11 @@ def remove(groups: Sequence[Path]) -> bool:
         except FileNotFoundError:
             continue
         except OSError:
-            gone = False
+            removed = False
             continue
         with contextlib.suppress(OSError):  # the parent still has other groups
             group.parent.rmdir()
-    return gone
+    return removed
 
 
 def sweep(host: CgroupHost) -> None:
@@ -138,13 +141,15 @@ def sweep_left(instance: str, root: Path = ROOT) -> None:
 
 def empty_groups(instance: str, root: Path = ROOT) -> list[str]:
     """Return the names of this instance's groups that hold no process in any hierarchy."""
-    found: dict[str, bool] = {}
+    empty_by_name: dict[str, bool] = {}
     for parent in _parents(instance, root):
         with contextlib.suppress(OSError):
             for group in parent.iterdir():
                 if group.is_dir() and not group.name.startswith(PROBE):
-                    found[group.name] = found.get(group.name, True) and not _holds_any((group,))
-    return sorted(name for name, empty in found.items() if empty)
+                    empty_by_name[group.name] = empty_by_name.get(group.name, True) and not _has_processes(
+                        (group,)
+                    )
+    return sorted(name for name, empty in empty_by_name.items() if empty)
 
 
 def groups_named(instance: str, name: str, root: Path = ROOT) -> tuple[Path, ...]:
@@ -152,7 +157,7 @@ def groups_named(instance: str, name: str, root: Path = ROOT) -> tuple[Path, ...
     return tuple(parent / name for parent in _parents(instance, root))
 
 
-def _holds_any(groups: Sequence[Path]) -> bool:
+def _has_processes(groups: Sequence[Path]) -> bool:
     """Return whether any process is inside, including those of other PID namespaces."""
     for group in groups:
         for path in (group / "cgroup.procs", *group.glob("*/**/cgroup.procs")):
@@ -163,15 +168,15 @@ def _holds_any(groups: Sequence[Path]) -> bool:
 
 def _parents(instance: str, root: Path) -> list[Path]:
     """Return all parents where groups of this instance may have been created."""
-    candidates = [each for each, _ in _candidates_v2(root)] + _candidates_v1(root)
-    parents = dict.fromkeys(parent for each in candidates for parent in each.parents)
+    candidates = [host for host, _ in _candidates_v2(root)] + _candidates_v1(root)
+    parents = dict.fromkeys(parent for host in candidates for parent in host.parents)
     return [parent / f"berth-{instance}" for parent in parents]
 
 
 def _sweep(parent: Path) -> None:
     with contextlib.suppress(OSError):
         for probe in parent.glob(f"{PROBE}*"):
-            if not _tries(probe.name):
+            if not _probe_is_alive(probe.name):
                 with contextlib.suppress(OSError):
                     probe.rmdir()
         parent.rmdir()
@@ -187,10 +192,10 @@ def _namespace() -> str:
     return processes.pid_namespace("self").strip("pid:[]") or "0"
 
 
-def _tries(name: str) -> bool:
+def _probe_is_alive(name: str) -> bool:
     """Return whether the process of this probe lives or is invisible from here."""
-    namespace, _, rest = name.removeprefix(PROBE).partition("-")
-    pid, _, ticks = rest.partition("-")
+    namespace, _, process = name.removeprefix(PROBE).partition("-")
+    pid, _, ticks = process.partition("-")
     if namespace != _namespace():
         return True
     return pid.isdecimal() and str(processes.start_ticks(int(pid))) == ticks
@@ -198,13 +203,13 @@ def _tries(name: str) -> bool:
 
 def pids(groups: Sequence[Path]) -> frozenset[int]:
     """Return the processes inside that are visible from this PID namespace."""
-    found: set[int] = set()
+    members: set[int] = set()
     for group in groups:
         with contextlib.suppress(OSError):
             for path in (group / "cgroup.procs", *group.glob("*/**/cgroup.procs")):
-                found.update(int(line) for line in path.read_text().split())
-    found.discard(0)  # a process of another PID namespace
-    return frozenset(found)
+                members.update(int(line) for line in path.read_text().split())
+    members.discard(0)  # a process of another PID namespace
+    return frozenset(members)
 
 
 def oom_kills(groups: Sequence[Path]) -> int:
@@ -248,15 +253,15 @@ def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
         root / own.get("", "/").lstrip("/"),
         root / "memory" / own.get("memory", "/").lstrip("/"),
     )
-    found: list[int] = []
+    limits_mib: list[int] = []
     for group in groups:
         for above in (group, *group.parents):
             for name in LIMIT_FILES[LimitedResource.MEMORY]:
                 with contextlib.suppress(OSError, ValueError):  # "max" is no number
-                    found.append(int((above / name).read_text()) >> 20)
+                    limits_mib.append(int((above / name).read_text()) >> 20)
             if above == root:
                 break
-    return min(found, default=None)
+    return min(limits_mib, default=None)
 
 
 def memory_free_bytes(groups: Sequence[Path], root: Path = ROOT) -> int | None:
@@ -264,7 +269,7 @@ def memory_free_bytes(groups: Sequence[Path], root: Path = ROOT) -> int | None:
 
     Inactive page cache counts as free, since the kernel reclaims it first.
     """
-    found: list[int] = []
+    free_bytes: list[int] = []
     for group in groups:
         for above in (group, *group.parents):
             for limit, usage in (
@@ -273,10 +278,10 @@ def memory_free_bytes(groups: Sequence[Path], root: Path = ROOT) -> int | None:
             ):
                 with contextlib.suppress(OSError, ValueError):  # "max" is no number
                     room = int((above / limit).read_text()) - int((above / usage).read_text())
-                    found.append(max(0, room + _inactive_file_bytes(above)))
+                    free_bytes.append(max(0, room + _inactive_file_bytes(above)))
             if above == root:
                 break
-    return min(found, default=None)
+    return min(free_bytes, default=None)
 
 
 def _inactive_file_bytes(group: Path) -> int:
@@ -323,7 +328,7 @@ def _candidates_v1(root: Path) -> list[CgroupHost]:
     return [tops, ours]
 
 
-def _make(version: int, group: Path) -> None:
+def _make_group(version: int, group: Path) -> None:
     """Create the group. Retries if the parent is removed concurrently with its last group."""
     for attempt in range(3):
         try:
@@ -341,8 +346,8 @@ def _enable_children(version: int, parent: Path) -> None:
     if version == 2:
         for folder in (parent.parent, parent):
             control = folder / "cgroup.subtree_control"
-            there = set((folder / "cgroup.controllers").read_text().split())
-            missing = there.intersection(V2_CONTROLLERS) - set(control.read_text().split())
+            available = set((folder / "cgroup.controllers").read_text().split())
+            missing = available.intersection(V2_CONTROLLERS) - set(control.read_text().split())
             if missing:
                 control.write_text(" ".join(f"+{name}" for name in sorted(missing)))
 
@@ -360,7 +365,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
             (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
             _allow_burst(group / "cpu.max.burst", quota_us)
         if (group / "pids.max").exists():
-            (group / "pids.max").write_text(str(process_limits.of_size(cpu_milli)))
+            (group / "pids.max").write_text(str(process_limits.workspace_limit(cpu_milli)))
         return
     if (group / "memory.limit_in_bytes").exists():
         with contextlib.suppress(FileNotFoundError):
@@ -374,7 +379,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
         _allow_burst(group / "cpu.cfs_burst_us", quota_us)
     if (group / "pids.max").exists():
-        (group / "pids.max").write_text(str(process_limits.of_size(cpu_milli)))
+        (group / "pids.max").write_text(str(process_limits.workspace_limit(cpu_milli)))
 
 
 def _allow_burst(path: Path, burst_us: int) -> None:
@@ -383,24 +388,24 @@ def _allow_burst(path: Path, burst_us: int) -> None:
         path.write_text(str(burst_us))
 
 
-def _holds(host: CgroupHost) -> frozenset[LimitedResource]:
+def _enforced_limits(host: CgroupHost) -> frozenset[LimitedResource]:
     """Move a waiting process into a limited group; return the limits that really apply."""
     groups: tuple[Path, ...] = ()
     with contextlib.suppress(OSError):
         groups = create(host, _probe_name(), cpu_milli=1000, memory_mib=64)
     if not groups:
         return frozenset()
-    held: frozenset[LimitedResource] = frozenset()
+    applied: frozenset[LimitedResource] = frozenset()
     try:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             for group in groups:
                 (group / "cgroup.procs").write_text(str(process.pid))
             if all(process.pid in pids([group]) for group in groups):
-                held = frozenset(
+                applied = frozenset(
                     resource
                     for resource, names in LIMIT_FILES.items()
                     if any((group / name).exists() for group in groups for name in names)
                 )
     except OSError:
-        held = frozenset()
-    return held if remove(groups) else frozenset()
+        applied = frozenset()
+    return applied if remove(groups) else frozenset()

@@ -53,13 +53,13 @@ def write(folder: Path, cpu_milli: int) -> None:
     path.chmod(0o644)
 
 
-def shown_at(etc: Path, groups: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+def sandbox_mounts(etc: Path, groups: Sequence[Path]) -> tuple[tuple[str, str], ...]:
     """Return what a sandbox mounts read-only: paths of this machine, and paths inside."""
     online = ((str(etc / FILE), ONLINE),) if Path(ONLINE).exists() else ()
-    return (*online, *((str(group), _inside(group)) for group in groups))
+    return (*online, *((str(group), _path_inside(group)) for group in groups))
 
 
-def _inside(group: Path) -> str:
+def _path_inside(group: Path) -> str:
     """Return where programs look for the files of their control group."""
     controller = group.relative_to(delegation.ROOT).parts[0]
     return f"{CGROUPS}/{controller}" if controller in cgroups.V1_CONTROLLERS else CGROUPS

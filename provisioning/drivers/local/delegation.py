@@ -62,19 +62,19 @@ def parent_groups(root: Path) -> list[ParentGroup]:
         return []
     own = own_group(root)
     unit = own.parent if own.name == LEAF and own != root else own
-    found = [ParentGroup(unit, vacate=True)] if unit != root and delegated(unit) else []
+    parents = [ParentGroup(unit, vacate=True)] if unit != root and delegated(unit) else []
     group = unit
     while True:
         if os.access(group, os.W_OK):
-            found.append(ParentGroup(group))
+            parents.append(ParentGroup(group))
         if group in (root, group.parent):
             break
         group = group.parent
-    if not found or found[0].group != unit or not found[0].vacate:
+    if not parents or parents[0].group != unit or not parents[0].vacate:
         with contextlib.suppress(OSError):
             if unit != root and os.geteuid() != 0 and unit.stat().st_uid == os.geteuid():
-                found.append(ParentGroup(unit, vacate=True))
-    return found
+                parents.append(ParentGroup(unit, vacate=True))
+    return parents
 
 
 def vacate(group: Path) -> None:

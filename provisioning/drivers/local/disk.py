@@ -29,8 +29,8 @@ def home_limit_mib(config: Mapping[str, JsonScalar]) -> int:
 
     Without a command, it is this process's `BERTH_HOME_LIMIT_MIB`. Raises `InvalidSpec` if it is no number.
     """
-    said = config.get(HOME_LIMIT)
-    text = str(os.environ.get(HOME_LIMIT_VARIABLE) or 0 if said is None else said)
+    configured = config.get(HOME_LIMIT)
+    text = str(os.environ.get(HOME_LIMIT_VARIABLE) or 0 if configured is None else configured)
     if not (text.isascii() and text.isdecimal()):
         raise InvalidSpec(
             f"{HOME_LIMIT_VARIABLE} is “{text}”, which is no number. Give it in MiB, 0 for any amount."

@@ -32,8 +32,8 @@ def group_of(base: Path) -> int | None:
     """Return the door's group, from the local driver's folder; None if the worker's user is the door."""
     if os.geteuid() != 0:
         return None
-    found = base.stat()
-    return found.st_gid if found.st_gid and found.st_mode & stat.S_IXGRP else None
+    info = base.stat()
+    return info.st_gid if info.st_gid and info.st_mode & stat.S_IXGRP else None
 
 
 def open_to(base: Path, uid: int) -> None:

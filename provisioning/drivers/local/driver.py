@@ -56,9 +56,9 @@ from provisioning.drivers.local.log_files import read_log
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
 from provisioning.drivers.local.share_guard import Shares
-from provisioning.drivers.local.spares import Kind, Spares
+from provisioning.drivers.local.spares import SpareKind, Spares
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
-from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspending
+from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspender
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.egress_rules import EgressPolicy, policy_of, tightest
 from provisioning.endpoints import socket_endpoint
@@ -179,8 +179,8 @@ class LocalDriver(Driver):
         self._require_home_names(team=spec.team, owner=spec.owner)
         if not spec.app.argv or not spec.app.argv[0]:
             raise InvalidSpec("The template has no start command. Give it one.")
-        for each in spec.checkouts:
-            checkout_of(each)
+        for checkout in spec.checkouts:
+            checkout_of(checkout)
         if any("\0" in text for text in (*spec.app.argv, *spec.app.env, *spec.app.env.values())):
             raise InvalidSpec("The template's command holds a zero byte. Remove it.")
         if not spec.app.ready_path.startswith("/"):
@@ -219,14 +219,14 @@ class LocalDriver(Driver):
             swept = scratch.sweep(self.base)
             if swept.folders or swept.processes:
                 log.info("removed what killed processes left behind: %s", swept)
-                leftovers.note(self.base, leftovers.swept(swept))
+                leftovers.note(self.base, leftovers.from_sweep(swept))
             cgroups.sweep_left(self.instance)
         except OSError as error:
             log.warning("what killed processes left behind could not be removed: %s", error)
 
     def inventory(self) -> Inventory:
         """See `Driver.inventory`."""
-        found, warning = self._isolation()
+        sandbox, warning = self._isolation()
         with disk_errors(self.home):
             self.quotas.tell(self.home_limit_mib)
             scan = self._scan()
@@ -236,16 +236,16 @@ class LocalDriver(Driver):
                 readings=self.base,
                 environment=environment.resolve(self.environment_path),
                 environment_path=self.environment_path,
-                isolation=found.level,
+                isolation=sandbox.level,
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
                 scan=scan,
-                held=self.environments.held(),
-                programs=environment.named(os.environ.get(environment.VARIABLE) or ""),
+                environments=self.environments.held(),
+                programs=environment.parse_names(os.environ.get(environment.VARIABLE) or ""),
                 home_limit_mib=self.home_limit_mib,
                 home_hold=HomeHold.PROJECT_QUOTA if self.quotas.work() else HomeHold.MEASURED,
             )
-        offer = mounts.folder_offer(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
+        offer = mounts.folder_offer(self.mounts, own=self._own_folders(), sandboxed=bool(sandbox.bwrap))
         node = replace(
             node,
             provides=(*node.provides, *offer.provides),
@@ -253,13 +253,13 @@ class LocalDriver(Driver):
         )
         if self.sandbox_mode == GVISOR and node.devices:
             node = replace(node, devices=(), warnings=(*node.warnings, NO_GPUS))
-        if not share_guard.refused(scan):
+        if not share_guard.refusal(scan):
             node = replace(node, provides=(*node.provides, PROVIDES_SHARES))
         if node.devices and not self.suspending().granted(node.driver_version):
             # A property of this node, not of its pool, whose other nodes may differ.
             node = replace(node, provides=(*node.provides, PROVIDES_SUSPEND))
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
-        if found.gvisor:
+        if sandbox.gvisor:
             capabilities.add(Capability.GVISOR)
         if any(device.mig_mode or device.kind is DeviceKind.MIG for device in node.devices):
             capabilities |= {Capability.MIG, Capability.REPARTITION}
@@ -268,32 +268,34 @@ class LocalDriver(Driver):
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
         """See `Driver.ensure_started`."""
         self.validate(spec)
-        here = self._placed_here(placement)
+        node_placement = self._placed_here(placement)
         sandbox, _ = self._isolation()
         self._require_isolation(sandbox)
         self._require_gvisor(sandbox)
         limits.require(cgroups.detect(self.instance), self.home_limit_mib)
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
-            seen = generations.look_before_start(folder, spec, self.instance)
+            observation = generations.check_before_start(folder, spec, self.instance)
             uid = ownership.owner_of(self.base, self.instance, spec, sandbox)
-            policy = self._egress(spec)
-            if seen is not None:
-                if seen.state in generations.GOING and not network.complete(folder.path, policy):
+            policy = self._egress_policy(spec)
+            if observation is not None:
+                if observation.state in generations.GOING and not network.complete(folder.path, policy):
                     # its worker was killed before it set up the network
                     settings = self._settings(sandbox, self._own_environment())
                     start_network(folder, replace(settings, uid=uid, egress=policy))
-                return seen
+                return observation
             disk.require_room(self.homes)
             self.quotas.tell(self.home_limit_mib)
-            devices, shares = self._devices(here)
+            devices, shares = self._devices(node_placement)
             listed = self.mounts if sandbox.bwrap else ""
-            shown = mounts.mounts_for(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
+            shown_mounts = (
+                mounts.mounts_for(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
+            )
             if uid != state.NODE_USER:
                 ownership.require_open(devices)
-            with self._environment(spec.environment) as found:
+            with self._environment(spec.environment) as env:
                 settings = replace(
-                    self._settings(sandbox, found), uid=uid, egress=policy, mounts=shown, shares=shares
+                    self._settings(sandbox, env), uid=uid, egress=policy, mounts=shown_mounts, shares=shares
                 )
                 if not take_over_spare(spec, folder, settings, devices, self.spares):
                     launch(spec, folder, settings, devices, operation_lock=lock)
@@ -307,9 +309,9 @@ class LocalDriver(Driver):
             []
             if in_gvisor
             else [
-                Kind(recipe.loading(found.preload), found, sandbox)
-                for found in (self._own_environment(), *self._environments_in_use())
-                for recipe in recipes_among(found.programs())
+                SpareKind(recipe.loading(env.preload), env, sandbox)
+                for env in (self._own_environment(), *self._environments_in_use())
+                for recipe in recipes_among(env.programs())
             ]
         )
         with disk_errors(self.base):
@@ -368,9 +370,9 @@ class LocalDriver(Driver):
         with disk_errors(self.base):
             claimed = state.claimed(self.base)
             running = {process.workspace for process in processes.scan(self.instance, spares=claimed)}
-            found = {name for name in (*state.names(self.base), *running) if NAME.fullmatch(name)}
-            seen = [self.observe(WorkspaceRef(str(uuid.UUID(name[3:])), 0)) for name in sorted(found)]
-        return tuple(item for item in seen if item.state is not ObservedState.ABSENT)
+            names = {name for name in (*state.names(self.base), *running) if NAME.fullmatch(name)}
+            observations = [self.observe(WorkspaceRef(str(uuid.UUID(name[3:])), 0)) for name in sorted(names)]
+        return tuple(item for item in observations if item.state is not ObservedState.ABSENT)
 
     def list_leftovers(self) -> tuple[Leftover, ...]:
         """See `Driver.list_leftovers`. First removes and reports leftovers of killed processes."""
@@ -390,9 +392,9 @@ class LocalDriver(Driver):
             leftovers.require_unused_home(self.base, self.instance, name)
         return self.delete_home(team=team, owner=owner)
 
-    def suspending(self) -> Suspending:
+    def suspending(self) -> Suspender:
         """Return the operations that suspend and resume workspaces of this node."""
-        return Suspending(self.base, self.instance)
+        return Suspender(self.base, self.instance)
 
     def pids(self) -> list[int]:
         """Return the PIDs of all workspaces of this node. Raises `OSError`."""
@@ -425,7 +427,7 @@ class LocalDriver(Driver):
         if not digest:
             return packages.site_of(self._own_environment())
         stamp = self.environments.find(digest)
-        return packages.site_of(environment.of_stamp(stamp)) if stamp else None
+        return packages.site_of(environment.from_stamp(stamp)) if stamp else None
 
     def files(self, *, team: str, owner: str, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer of the home's file server (`provisioning/agent/files`).
@@ -488,14 +490,14 @@ class LocalDriver(Driver):
         return state.WorkspaceDir(self.base, name)
 
     def _require_home_names(self, **names: str) -> None:
-        for word, value in names.items():
+        for role, value in names.items():
             if not USER_NAME.fullmatch(value):
                 raise InvalidSpec(
                     f"“{value}” cannot name a home folder. "
-                    f"Give the {word} a name of letters, digits and . _ @ + -."
+                    f"Give the {role} a name of letters, digits and . _ @ + -."
                 )
 
-    def _egress(self, spec: WorkspaceSpec) -> EgressPolicy:
+    def _egress_policy(self, spec: WorkspaceSpec) -> EgressPolicy:
         """Return the workspace's egress policy, the strictest of all that apply. Raises `InvalidSpec`."""
         limits = (policy_of(limit.egress, limit.allow) for limit in spec.egress)
         return functools.reduce(tightest, limits, self.egress)
@@ -526,7 +528,7 @@ class LocalDriver(Driver):
                     "there. Try again in a few minutes.",
                     detail=f"no environment {digest} under {self.environments.folder}",
                 )
-            yield environment.of_stamp(stamp)
+            yield environment.from_stamp(stamp)
             self.environments.mark_used(digest)
 
     def _folders(self) -> list[str]:
@@ -537,7 +539,7 @@ class LocalDriver(Driver):
         """Return the environments of recent starts, the latest first."""
         recent = self.environments.used(since=time.time() - SPARES_FOR_S)[: self.spare_environments]
         stamps = (self.environments.find(digest) for digest in recent)
-        return [environment.of_stamp(stamp) for stamp in stamps if stamp]
+        return [environment.from_stamp(stamp) for stamp in stamps if stamp]
 
     def sandbox(self) -> SandboxProbe:
         """Return the sandbox of workspaces and builds on this node. Raises `InvalidSpec`."""
@@ -557,12 +559,12 @@ class LocalDriver(Driver):
             return self.environments.remove(digest)
         return True
 
-    def _settings(self, sandbox: SandboxProbe, found: environment.Environment) -> Settings:
+    def _settings(self, sandbox: SandboxProbe, env: environment.Environment) -> Settings:
         return Settings(
             homes=self.homes,
             quotas=self.quotas,
             instance=self.instance,
-            environment=found,
+            environment=env,
             sandbox=sandbox,
             egress=self.egress,
             cgroup_host=cgroups.detect(self.instance),
@@ -592,13 +594,15 @@ class LocalDriver(Driver):
                 f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap, gvisor or none."
             )
         if self.sandbox_mode == "none":
-            found = SandboxProbe("", reason="Workspaces are not kept apart: set sandbox=auto for this pool.")
+            sandbox = SandboxProbe(
+                "", reason="Workspaces are not kept apart: set sandbox=auto for this pool."
+            )
         else:
-            found = probe(self.base)
+            sandbox = probe(self.base)
         if self.sandbox_mode != GVISOR:
-            return found, found.warning
-        found = replace(found, runsc=found.gvisor)
-        return found, " ".join(filter(None, (found.no_gvisor, found.warning)))
+            return sandbox, sandbox.warning
+        sandbox = replace(sandbox, runsc=sandbox.gvisor)
+        return sandbox, " ".join(filter(None, (sandbox.no_gvisor, sandbox.warning)))
 
     def _require_isolation(self, sandbox: SandboxProbe) -> None:
         if limits.several_users() and sandbox.warning:
@@ -629,15 +633,17 @@ class LocalDriver(Driver):
             )
         return placement.nodes[0]
 
-    def _devices(self, here: NodePlacement) -> tuple[tuple[DeviceInfo, ...], tuple[state.GpuShare, ...]]:
+    def _devices(
+        self, node_placement: NodePlacement
+    ) -> tuple[tuple[DeviceInfo, ...], tuple[state.GpuShare, ...]]:
         """Return the granted devices in their current state, and the shares. Raises `NoCapacity`."""
-        if not here.devices:
+        if not node_placement.devices:
             return (), ()
         if self.sandbox_mode == GVISOR:
             raise NoCapacity(NO_GPUS)
         scan = gpus.scan()
-        granted = gpus.granted(scan, here.devices)
-        return granted, share_guard.parts(scan, here.devices, granted)
+        granted = gpus.granted(scan, node_placement.devices)
+        return granted, share_guard.parts(scan, node_placement.devices, granted)
 
 
 def _number(name: str, configured: JsonScalar, environ: str | None) -> int:

@@ -48,10 +48,10 @@ class Environment:
         return {name: self.which(name) for name in PROGRAMS}
 
 
-def named(words: str) -> tuple[str, ...]:
+def parse_names(text: str) -> tuple[str, ...]:
     """Return the space-separated names in `BERTH_NODE_PROGRAMS`, without invalid ones."""
-    found = dict.fromkeys(each for each in words.split() if _NAME.fullmatch(each))
-    return tuple(found)[:MAX_NAMED]
+    names = dict.fromkeys(name for name in text.split() if _NAME.fullmatch(name))
+    return tuple(names)[:MAX_NAMED]
 
 
 def uv_program() -> str:
@@ -61,8 +61,8 @@ def uv_program() -> str:
 
         return str(Path(find_uv_bin()).resolve())
     except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-        return str(Path(found).resolve()) if found else ""
+        path = shutil.which("uv")
+        return str(Path(path).resolve()) if path else ""
 
 
 def resolve(root: Path) -> Environment:
@@ -73,17 +73,17 @@ def resolve(root: Path) -> Environment:
     if python.exists():
         bases = _base_prefixes(root, python)
         dirs = (str(root / "bin"), *SYSTEM_PATH)
-        return Environment(str(python), dirs, (str(root), *visible(bases)), exists=True)
+        return Environment(str(python), dirs, (str(root), *visible_folders(bases)), exists=True)
     base = Path(sys.base_prefix)
     return Environment(
         python=str(Path(getattr(sys, "_base_executable", "") or sys.executable)),
         bin_dirs=(*SYSTEM_PATH, *([] if base == Path("/usr") else [str(base / "bin")])),
-        readonly=visible([base, Path(os.path.realpath(sys.executable)).parent.parent]),
+        readonly=visible_folders([base, Path(os.path.realpath(sys.executable)).parent.parent]),
         exists=False,
     )
 
 
-def of_stamp(stamp: EnvironmentStamp) -> Environment:
+def from_stamp(stamp: EnvironmentStamp) -> Environment:
     """Return a built environment. Reads nothing from its folder, in which code of packages has run.
 
     An existing one is trusted like the node's own: its operator decides who may write it.
@@ -126,13 +126,13 @@ def prefixes_of(python: Path) -> list[Path]:
     return prefixes
 
 
-def visible(prefixes: list[Path]) -> tuple[str, ...]:
+def visible_folders(prefixes: list[Path]) -> tuple[str, ...]:
     """Return the folders of `prefixes` that Python needs, without their siblings."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for prefix in prefixes:
         if prefix in (Path("/"), Path("/usr")) or prefix.is_relative_to("/usr"):
             continue
         for part in PREFIX_PARTS:
             if (prefix / part).is_dir():
-                found[str(prefix / part)] = None
-    return tuple(found)
+                paths[str(prefix / part)] = None
+    return tuple(paths)

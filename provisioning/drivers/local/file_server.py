@@ -119,11 +119,11 @@ class FileServers:
         store = self.homes / home.team / home.folder if home.archives else None
         path = self.homes / home.team / (home.owner if store else home.folder)
         folders = [path, store] if store else [path]
-        if any(not each.is_dir() or each.is_symlink() for each in folders):
+        if any(not candidate.is_dir() or candidate.is_symlink() for candidate in folders):
             raise HomeNowhere("There is no home folder on this node yet. Start a workspace first.")
         uid = ownership.owner_of(self.base, self.instance, home, self.sandbox)
-        for each in folders if os.geteuid() == 0 else ():
-            self._hand_over(each, 0 if uid == NODE_USER else uid)
+        for home_folder in folders if os.geteuid() == 0 else ():
+            self._hand_over(home_folder, 0 if uid == NODE_USER else uid)
         host = cgroups.detect(self.instance)
         groups = cgroups.paths(host, folder.name)
         cgroups.remove(groups)
@@ -153,7 +153,7 @@ class FileServers:
                 "pid": str(folder.pid_file),
                 "log": str(folder.launch_log),
                 "attempt": secrets.token_hex(8),
-                "sockets": {name: str(each) for name, each in sockets.items()},
+                "sockets": {name: str(socket_path) for name, socket_path in sockets.items()},
                 "door": door_group,
                 "files": filter_files(self.base, self.sandbox),
                 "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
@@ -164,12 +164,12 @@ class FileServers:
 
     def _hand_over(self, path: Path, owner: int) -> None:
         try:
-            done = hand_over(path, owner, limit_s=HAND_OVER_S)
+            finished = hand_over(path, owner, limit_s=HAND_OVER_S)
         except TooDeep as error:
             raise StartFailed(
                 f"The home cannot be given to its user: {error}. Move what is in there up."
             ) from error
-        if not done:
+        if not finished:
             raise HomeChangesHands("The home folder is being given to its user. This goes on by itself.")
 
     def _plan(
@@ -214,14 +214,14 @@ def _mode(home: Home, store: str) -> tuple[str, ...]:
 
 def end_all(base: Path) -> int:
     """End the servers of all homes below `base`; returns how many are left. Raises `OSError`."""
-    left = 0
+    remaining = 0
     instance = instance_of(base.parent)
     for path in sorted(base.glob(f"{FILES_PREFIX}*")):
         folder = WorkspaceDir(base, path.name)
         with contextlib.suppress(Busy):
             _end(folder, instance)
-        left += folder.alive()
-    return left
+        remaining += folder.alive()
+    return remaining
 
 
 def _end(folder: WorkspaceDir, instance: str) -> None:
@@ -232,7 +232,7 @@ def _end(folder: WorkspaceDir, instance: str) -> None:
         until = time.monotonic() + TIMEOUT_S
         while folder.alive() and launched is not None and time.monotonic() < until:
             if processes.start_ticks(launched.pid) == launched.start_ticks:
-                for pid in _with_children(launched.pid):
+                for pid in _process_tree(launched.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
@@ -241,13 +241,13 @@ def _end(folder: WorkspaceDir, instance: str) -> None:
             folder.remove()
 
 
-def _with_children(pid: int) -> list[int]:
+def _process_tree(pid: int) -> list[int]:
     """Return the descendants of a process, then itself: killing bubblewrap first would leave its sandbox."""
-    found: list[int] = []
+    descendants: list[int] = []
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            found += _with_children(int(child))
-    return [*found, pid]
+            descendants += _process_tree(int(child))
+    return [*descendants, pid]
 
 
 def _exchange(
@@ -264,16 +264,16 @@ def _exchange(
                 for data in stream:
                     connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
-            said = b""
+            received = b""
             while data := connection.recv(65_536):
-                said += data
-                if len(said) > MAX_ANSWER:
+                received += data
+                if len(received) > MAX_ANSWER:
                     raise ValueError("the answer is too long")
     finally:
         os.close(descriptor)
-    if not said:
+    if not received:
         raise ConnectionResetError("no answer")
-    answer = json.loads(said)
+    answer = json.loads(received)
     if not isinstance(answer, dict):
         raise ValueError("not an answer")
     return answer

@@ -25,7 +25,7 @@ REPEATABLE = frozenset({"port_taken", "launch_failed"})
 GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
-def look_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance: str) -> Observation | None:
+def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance: str) -> Observation | None:
     """Return an observation that answers the start, or None if it may proceed.
 
     Raises `Stale` (a later stop or start is known), `Conflict` (something else runs instead) and
@@ -39,16 +39,16 @@ def look_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance:
         if folder.alive() or processes.scan(instance, folder.name, spares=folder.claimed()):
             raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
         return None
-    seen = observe_workspace(folder, ref, instance, locked=True)
+    observation = observe_workspace(folder, ref, instance, locked=True)
     if record.generation == ref.generation:
         if record.spec_digest != spec.digest():
             raise Conflict("This workspace runs with other settings. Stop it, then start it again.")
-        if seen.state is ObservedState.ABSENT or seen.code in REPEATABLE:
+        if observation.state is ObservedState.ABSENT or observation.code in REPEATABLE:
             return None
-        return seen
-    if seen.state in GOING and not record.closed:
+        return observation
+    if observation.state in GOING and not record.closed:
         raise Conflict("An earlier start of this workspace still runs. Stop it, then start it again.")
-    if seen.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
+    if observation.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
         raise StillStopping("The workspace is still ending. It will be started as soon as it has ended.")
     return None
 
@@ -67,21 +67,21 @@ def close_and_end(
     if record is not None:
         record = folder.mark_closed(record)
     recorded = [Path(path) for path in record.cgroups] if record else []
-    here = cgroups.paths(cgroups.detect(instance), folder.name)
-    groups = list(dict.fromkeys((*recorded, *here)))
-    found = processes.scan(instance, folder.name, spares=folder.claimed())
+    current = cgroups.paths(cgroups.detect(instance), folder.name)
+    groups = list(dict.fromkeys((*recorded, *current)))
+    owned = processes.scan(instance, folder.name, spares=folder.claimed())
     inside = cgroups.pids(groups)
     alive = folder.alive()
     if not alive and not network.end(folder.path):
         return False
-    if not alive and not found and not inside:
+    if not alive and not owned and not inside:
         kills = cgroups.oom_kills(groups)
         if record is not None and kills:
             with suppressed_when_full():
                 within = cgroups.kept_within_memory(groups)
                 folder.write_record(replace(record, oom_kills=kills, kept_within_memory=within))
         return cgroups.remove(groups)
-    agents = [process for process in found if process.is_agent]
+    agents = [process for process in owned if process.is_agent]
     if grace_s is None and record is not None:
         grace_s = record.stop_timeout_s + STOP_GRACE_S
     overdue = record is None or grace_s is None or time.time() > record.stop_requested_at + grace_s
@@ -89,7 +89,7 @@ def close_and_end(
         _terminate(agents)
     else:
         # Overdue, and no agent can shut it down cleanly.
-        processes.kill(found, inside)
+        processes.kill(owned, inside)
         _kill_recorded(folder)
     return False
 
@@ -114,6 +114,6 @@ def _kill_recorded(folder: state.WorkspaceDir) -> None:
         processes.kill((), [launched.pid] if same else ())
 
 
-def _terminate(agents: Iterable[processes.Owned]) -> None:
+def _terminate(agents: Iterable[processes.OwnedProcess]) -> None:
     for agent in agents:
         processes.send(agent, signal.SIGTERM)

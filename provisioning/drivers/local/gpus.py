@@ -41,23 +41,23 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
     Raises `GpuBeingReset` if a reset prevents the scan.
     """
     try:
-        found = inventory.scan(root=root, patience_s=PATIENCE_S)
+        facts = inventory.scan(root=root, patience_s=PATIENCE_S)
     except release.StillAsked as error:
         raise GpuBeingReset("A GPU of this node is being reset. Wait two minutes at most.") from error
     devices: list[DeviceInfo] = []
-    for gpu in found.gpus:
+    for gpu in facts.gpus:
         nodes = _nodes(gpu, root)
-        devices.append(_whole(gpu, nodes))
+        devices.append(_gpu_info(gpu, nodes))
         devices += [_instance(gpu, item, nodes, root) for item in gpu.instances]
     return GpuScan(
         devices=tuple(devices),
-        state=found.state,
-        note=found.sentence,
-        warnings=tuple(item.sentence for item in found.broken),
-        driver_version=found.driver_version,
-        cuda_version=found.cuda_version,
-        missing=found.missing,
-        unreported=tuple(gpu.uuid for gpu in found.gpus if gpu.processes is None and not gpu.mig_mode),
+        state=facts.state,
+        note=facts.sentence,
+        warnings=tuple(item.sentence for item in facts.broken),
+        driver_version=facts.driver_version,
+        cuda_version=facts.cuda_version,
+        missing=facts.missing,
+        unreported=tuple(gpu.uuid for gpu in facts.gpus if gpu.processes is None and not gpu.mig_mode),
     )
 
 
@@ -70,28 +70,28 @@ def granted(scan: GpuScan, grants: Sequence[DeviceGrant]) -> tuple[DeviceInfo, .
             f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
             detail=f"missing: {missing}; {scan.state.value}: {scan.note}",
         )
-    found = tuple(present[grant.uuid] for grant in grants)
-    cut = [device.uuid for device in found if device.mig_mode]
-    if cut:
+    devices = tuple(present[grant.uuid] for grant in grants)
+    mig_gpus = [device.uuid for device in devices if device.mig_mode]
+    if mig_gpus:
         raise NoCapacity(
-            f"GPU {cut[0]} has been cut into MIG instances. Start the workspace again to get another.",
-            detail=f"in MIG mode: {cut}",
+            f"GPU {mig_gpus[0]} has been cut into MIG instances. Start the workspace again to get another.",
+            detail=f"in MIG mode: {mig_gpus}",
         )
-    return found
+    return devices
 
 
 def instances_of(scan: GpuScan, parent_uuid: str) -> tuple[DeviceInfo, ...]:
     """Return the MIG instances of one GPU."""
-    return tuple(each for each in scan.devices if each.parent_uuid == parent_uuid)
+    return tuple(device for device in scan.devices if device.parent_uuid == parent_uuid)
 
 
-def with_instances(scan: GpuScan, known: Mapping[str, tuple[DeviceInfo, ...]]) -> GpuScan:
-    """Return the scan with other instances for the GPUs in `known`."""
+def with_instances(scan: GpuScan, instances_by_gpu: Mapping[str, tuple[DeviceInfo, ...]]) -> GpuScan:
+    """Return the scan with other instances for the GPUs in `instances_by_gpu`."""
     devices: list[DeviceInfo] = []
-    for each in scan.devices:
-        if each.parent_uuid not in known:
-            devices.append(each)
-        devices += known.get(each.uuid, ())
+    for device in scan.devices:
+        if device.parent_uuid not in instances_by_gpu:
+            devices.append(device)
+        devices += instances_by_gpu.get(device.uuid, ())
     return replace(scan, devices=tuple(devices))
 
 
@@ -100,7 +100,7 @@ def _nodes(gpu: GpuFacts, root: Path) -> tuple[str, ...]:
     return tuple(path for path in (*own, *CONTROL_NODES) if (root / path[1:]).exists())
 
 
-def _whole(gpu: GpuFacts, nodes: tuple[str, ...]) -> DeviceInfo:
+def _gpu_info(gpu: GpuFacts, nodes: tuple[str, ...]) -> DeviceInfo:
     return DeviceInfo(
         uuid=gpu.uuid,
         index=gpu.index,

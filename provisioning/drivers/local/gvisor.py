@@ -53,22 +53,22 @@ SEEN = "Starting gVisor"
 
 def argv(plan: SandboxPlan) -> tuple[str, ...]:
     """Return the whole command: bubblewrap, the launcher of runsc, runsc, and the socket's descriptor."""
-    shown = _outer(plan.bwrap, plan.runsc, plan.bundle, plan.hostname, plan.system)
+    arguments = _bwrap_arguments(plan.bwrap, plan.runsc, plan.bundle, plan.hostname, plan.system)
     for path in ETC_SHARED:
-        shown += ["--ro-bind-try", path, f"{ROOT}{path}"]
+        arguments += ["--ro-bind-try", path, f"{ROOT}{path}"]
     for name in ETC_OWN:
-        shown += ["--ro-bind", f"{plan.etc}/{name}", f"{ROOT}/etc/{name}"]
+        arguments += ["--ro-bind", f"{plan.etc}/{name}", f"{ROOT}/etc/{name}"]
     for source, inside in _programs(plan):
-        shown += ["--ro-bind", source, inside]
+        arguments += ["--ro-bind", source, inside]
     for number, (source, inside, readonly) in enumerate(_folders(plan)):
-        at = f"{MOUNTED}/{number}" if _mounted(inside, readonly=readonly) else f"{ROOT}{inside}"
-        shown += ["--ro-bind" if readonly else "--bind", source, at]
-    shown += ["--chdir", "/", "--clearenv"]
+        at = f"{MOUNTED}/{number}" if _is_mounted(inside, readonly=readonly) else f"{ROOT}{inside}"
+        arguments += ["--ro-bind" if readonly else "--bind", source, at]
+    arguments += ["--chdir", "/", "--clearenv"]
     for key, value in sorted(plan.env.items()):
-        shown += ["--setenv", key, value]
+        arguments += ["--setenv", key, value]
     outside = (plan.python, "-I", "-S", AGENT_PROGRAM_PATH, "--around-gvisor", "{app}", str(plan.port))
     run = next(number for number, (_, inside, _) in enumerate(_folders(plan)) if inside == RUN_PATH)
-    return (*shown, "--", *outside, f"{MOUNTED}/{run}/{TRAFFIC}", *runsc_argv())
+    return (*arguments, "--", *outside, f"{MOUNTED}/{run}/{TRAFFIC}", *runsc_argv())
 
 
 def bundle(plan: SandboxPlan, rlimits: Mapping[str, int]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def bundle(plan: SandboxPlan, rlimits: Mapping[str, int]) -> dict[str, Any]:
     """
     mounts = [_tmpfs(path) for path in OWN_TMPFS]
     for number, (_, inside, readonly) in enumerate(_folders(plan)):
-        if _mounted(inside, readonly=readonly):
+        if _is_mounted(inside, readonly=readonly):
             mounts.append(_bind(f"{MOUNTED}/{number}", inside, readonly=readonly))
     inside_gvisor = (plan.python, "-I", "-S", AGENT_PROGRAM_PATH, "--inside-gvisor", str(UID))
     return _config(
@@ -113,8 +113,8 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
         with scratch.folder(base, "gvisor") as folder:
             config = _config(("/bin/sh", "-c", LOOK), [_tmpfs("/tmp")], env={"PATH": "/usr/bin:/bin"})  # noqa: S108 - its own
             (folder / CONFIG).write_text(json.dumps(config))
-            done = subprocess.run(
-                [*_outer(bwrap, path, str(folder), "probe", system), "--", *runsc_argv()],
+            process = subprocess.run(
+                [*_bwrap_arguments(bwrap, path, str(folder), "probe", system), "--", *runsc_argv()],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -123,12 +123,12 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
+        reason = str(error)
     else:
-        if done.returncode == 0 and SEEN in done.stdout:
+        if process.returncode == 0 and SEEN in process.stdout:
             return path, ""
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
-    return "", f"gVisor does not work here ({said[:300]}). {NEEDED}"
+        reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[0]
+    return "", f"gVisor does not work here ({reason[:300]}). {NEEDED}"
 
 
 def write(folder: Path, config: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ def write(folder: Path, config: Mapping[str, Any]) -> None:
     path.chmod(0o644)
 
 
-def _outer(
+def _bwrap_arguments(
     bwrap: str, runsc: str, bundle: str, hostname: str, system: tuple[tuple[str, str], ...]
 ) -> list[str]:
     """Return bubblewrap's command with the needs of runsc, and the system for it and below `ROOT`.
@@ -149,25 +149,25 @@ def _outer(
     runsc creates namespaces, so it has all capabilities in bubblewrap's user namespace, which owns the
     network. gVisor runs in a nested user namespace and cannot change the network's rules.
     """
-    words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    words += ["--unshare-cgroup-try", "--unshare-net", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
-    words += ["--cap-add", "ALL", "--new-session", "--hostname", hostname]
+    arguments = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    arguments += ["--unshare-cgroup-try", "--unshare-net", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
+    arguments += ["--cap-add", "ALL", "--new-session", "--hostname", hostname]
     for prefix in ("", ROOT):
-        words += ["--ro-bind", "/usr", f"{prefix}/usr"]
+        arguments += ["--ro-bind", "/usr", f"{prefix}/usr"]
         for path, target in system:
-            words += (
+            arguments += (
                 ["--symlink", target, f"{prefix}{path}"] if target else ["--ro-bind", path, f"{prefix}{path}"]
             )
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - its own
-    words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    return [*words, "--ro-bind", runsc, RUNSC_PATH, "--ro-bind", bundle, BUNDLE_PATH]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - its own
+    arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    return [*arguments, "--ro-bind", runsc, RUNSC_PATH, "--ro-bind", bundle, BUNDLE_PATH]
 
 
 def _folders(plan: SandboxPlan) -> Sequence[tuple[str, str, bool]]:
     """Return the folders beside the system: host path, path inside, whether read-only."""
-    found = [(plan.home, plan.home_inside, False), (plan.run, RUN_PATH, False)]
-    found += [(plan.gateway, NODE_PATH, True), *((path, inside, True) for path, inside in _programs(plan))]
-    return [*found, *((path, inside, False) for path, inside in plan.writable_at)]
+    folders = [(plan.home, plan.home_inside, False), (plan.run, RUN_PATH, False)]
+    folders += [(plan.gateway, NODE_PATH, True), *((path, inside, True) for path, inside in _programs(plan))]
+    return [*folders, *((path, inside, False) for path, inside in plan.writable_at)]
 
 
 def _programs(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
@@ -175,7 +175,7 @@ def _programs(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
     return [*((path, path) for path in plan.readonly), *plan.readonly_at, (plan.agent, AGENT_PATH)]
 
 
-def _mounted(inside: str, *, readonly: bool) -> bool:
+def _is_mounted(inside: str, *, readonly: bool) -> bool:
     """Return whether runsc must mount it: writable folders, and paths below its own tmpfs."""
     return not readonly or any(inside.startswith(f"{path}/") for path in OWN_TMPFS)
 

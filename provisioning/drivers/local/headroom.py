@@ -31,7 +31,7 @@ _SOME = re.compile(_AVERAGE.format("some"), re.MULTILINE)
 _FULL = re.compile(_AVERAGE.format("full"), re.MULTILINE)
 
 
-class Reading(msgspec.Struct, frozen=True, array_like=True):
+class LoadReading(msgspec.Struct, frozen=True, array_like=True):
     """A reading: seconds since boot, CPU ticks (total, idle) since boot, number of runnable processes, and
     available memory in percent."""
 
@@ -42,7 +42,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     left: Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
-_decode = msgspec.json.Decoder(list[Reading]).decode
+_decode = msgspec.json.Decoder(list[LoadReading]).decode
 
 
 def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
@@ -56,20 +56,20 @@ def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
     return summarize(rows, proc, os.cpu_count() or 1)
 
 
-def read(proc: Path, at_s: float) -> Reading:
+def read(proc: Path, at_s: float) -> LoadReading:
     """Read the current values. Raises `OSError`, `ValueError` or `LookupError` if they are unavailable."""
     stat = {
-        words[0]: words[1:] for line in (proc / "stat").read_text().splitlines() if (words := line.split())
+        fields[0]: fields[1:] for line in (proc / "stat").read_text().splitlines() if (fields := line.split())
     }
     memory = {
-        name: int(rest.split()[0])
+        name: int(value.split()[0])
         for line in (proc / "meminfo").read_text().splitlines()
         if (name := line.partition(":")[0]) in ("MemTotal", "MemAvailable")
-        and (rest := line.partition(":")[2])
+        and (value := line.partition(":")[2])
     }
     # Waiting for disks counts as idle; guest time is already in the first columns.
-    ticks = [int(each) for each in stat["cpu"][:8]]
-    return Reading(
+    ticks = [int(column) for column in stat["cpu"][:8]]
+    return LoadReading(
         at_s,
         sum(ticks),
         ticks[3] + ticks[4],
@@ -78,7 +78,7 @@ def read(proc: Path, at_s: float) -> Reading:
     )
 
 
-def summarize(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
+def summarize(rows: Sequence[LoadReading], proc: Path, cores: int) -> dict[str, Any]:
     """Return the figures of these readings, as stored in a node's `facts`."""
     first, last = rows[0], rows[-1]
     seconds, ticks = last.at_s - first.at_s, last.ticks - first.ticks
@@ -97,13 +97,13 @@ def summarize(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]
 
 def _average(file: Path, pattern: re.Pattern[str]) -> float | None:
     try:
-        found = pattern.search(file.read_text(errors="replace"))
+        match = pattern.search(file.read_text(errors="replace"))
     except OSError:
         return None
-    return min(100.0, float(found[1])) if found else None
+    return min(100.0, float(match[1])) if match else None
 
 
-def _load(file: Path, now: Reading) -> list[Reading]:
+def _load(file: Path, now: LoadReading) -> list[LoadReading]:
     """Return recent readings, oldest first; empty if the machine was rebooted since."""
     try:
         rows = _decode(file.read_bytes()[:MAX_BYTES])
@@ -112,13 +112,13 @@ def _load(file: Path, now: Reading) -> list[Reading]:
     good = [row for row in rows if 0 < now.at_s - row.at_s <= WINDOW_S]
     rows = [*good[-MAX_KEPT:], now]
     in_order = all(
-        one.at_s < two.at_s and one.ticks <= two.ticks and one.idle <= two.idle
-        for one, two in itertools.pairwise(rows)
+        earlier.at_s < later.at_s and earlier.ticks <= later.ticks and earlier.idle <= later.idle
+        for earlier, later in itertools.pairwise(rows)
     )
     return rows[:-1] if in_order else []
 
 
-def _save(file: Path, rows: Sequence[Reading]) -> None:
+def _save(file: Path, rows: Sequence[LoadReading]) -> None:
     """Write atomically; if that fails, the next look starts over."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:

@@ -66,14 +66,14 @@ class HomeArchives:
             return
         self.end(home)
         self.servers.end(home)
-        new, old = self._new(home), self._path(home)
+        new, old = self._new_path(home), self._path(home)
         new.chmod(old.stat().st_mode & 0o777)
-        found = new.lstat()
-        self._note(home, job, PLACING, found.st_ino)
-        _exchange(new, old)
+        info = new.lstat()
+        self._save_record(home, job, PLACING, info.st_ino)
+        _exchange_folders(new, old)
         sync(old.parent)
         sync(new.parent)
-        self._note(home, job, PLACED, found.st_ino)
+        self._save_record(home, job, PLACED, info.st_ino)
 
     def placed(self, home: Home, *, job: str) -> bool:
         """Return whether this job's home is in place. Completes an exchange that was interrupted."""
@@ -82,20 +82,20 @@ class HomeArchives:
             return False
         if record.get("state") == PLACED:
             return True
-        old, new, aside = self._path(home), self._new(home), self._aside(home)
+        old, new, aside = self._path(home), self._new_path(home), self._aside_path(home)
         if not old.exists() and new.exists() and aside.exists():
             new.rename(old)  # after two renames, on file systems without exchange
             sync(old.parent)
         with contextlib.suppress(FileNotFoundError):
             if old.lstat().st_ino == record.get("inode"):
-                self._note(home, job, PLACED, int(record["inode"]))
+                self._save_record(home, job, PLACED, int(record["inode"]))
                 return True
         return False
 
     def hold(self, home: Home, *, archive: str) -> None:
         """Record the start of this archive before any of it is written, and end the file server."""
         self._prepare(home)
-        since = self._since(home, archive)
+        since = self._since_path(home, archive)
         if not since.exists():
             # An empty request starts the server, which gives the home to its user first.
             self.servers.ask(_store(home), {"do": "", "job": "", "archive": ""})
@@ -115,8 +115,8 @@ class HomeArchives:
         store = self._store_path(home)
         (store / f"{archive}.home").lstat()
         # Use its mtime: its ctime is later if the store changed its owner.
-        _require_older(self._path(home), self._since(home, archive).lstat().st_mtime_ns)
-        new, old = self._new(home), self._path(home).lstat()
+        _require_older(self._path(home), self._since_path(home, archive).lstat().st_mtime_ns)
+        new, old = self._new_path(home), self._path(home).lstat()
         new.parent.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             new.rmdir()  # left by an interrupted request
@@ -184,24 +184,24 @@ class HomeArchives:
     def _store_path(self, home: Home) -> Path:
         return self.servers.homes / home.team / _store(home).folder
 
-    def _since(self, home: Home, archive: str) -> Path:
+    def _since_path(self, home: Home, archive: str) -> Path:
         return self._store_path(home) / f"{archive}{SINCE}"
 
-    def _new(self, home: Home) -> Path:
+    def _new_path(self, home: Home) -> Path:
         return self._store_path(home) / RESTORING / "home"
 
-    def _aside(self, home: Home) -> Path:
+    def _aside_path(self, home: Home) -> Path:
         """Return where the old home is between two renames."""
         return self._store_path(home) / RESTORING / "old"
 
     def _record(self, home: Home) -> dict[str, Any]:
         try:
-            found = json.loads((self.servers.base / RECORDS / digest_of(home)).read_text())
+            record = json.loads((self.servers.base / RECORDS / digest_of(home)).read_text())
         except (FileNotFoundError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
-    def _note(self, home: Home, job: str, state: str, inode: int) -> None:
+    def _save_record(self, home: Home, job: str, state: str, inode: int) -> None:
         folder = self.servers.base / RECORDS
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"job": job, "state": state, "inode": inode, "home": home.home_key})
@@ -219,13 +219,13 @@ def _require_older(folder: Path, since_ns: int) -> None:
     """
     for place, folders, files, descriptor in os.fwalk(folder, onerror=_raise):
         if os.fstat(descriptor).st_ctime_ns >= since_ns:
-            raise HomeChanged(_plain(os.path.relpath(place, folder)))
+            raise HomeChanged(_printable_name(os.path.relpath(place, folder)))
         for name in (*folders, *files):
             if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ctime_ns >= since_ns:
-                raise HomeChanged(_plain(name))
+                raise HomeChanged(_printable_name(name))
 
 
-def _plain(name: str) -> str:
+def _printable_name(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -233,10 +233,10 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _exchange(new: Path, old: Path) -> None:
+def _exchange_folders(new: Path, old: Path) -> None:
     """Exchange two folders; with two renames if the file system has no exchange. Raises `OSError`."""
-    here = attach.AT_FDCWD
-    if attach.libc.renameat2(here, os.fsencode(new), here, os.fsencode(old), RENAME_EXCHANGE) == 0:
+    cwd = attach.AT_FDCWD
+    if attach.libc.renameat2(cwd, os.fsencode(new), cwd, os.fsencode(old), RENAME_EXCHANGE) == 0:
         return
     number = ctypes.get_errno()
     if number not in (errno.ENOSYS, errno.EINVAL):

@@ -25,20 +25,20 @@ def homes_dir(config: Mapping[str, object], home: Path) -> Path:
 
     It is the pool's setting `homes`; or inside `home` if the pool sets that; else `BERTH_HOMES_DIR`.
     """
-    named = config.get("homes")
-    if not named and not config.get("home"):
-        named = os.environ.get("BERTH_HOMES_DIR")
-    return Path(os.path.realpath(str(named))) if named else home / "homes"
+    configured = config.get("homes")
+    if not configured and not config.get("home"):
+        configured = os.environ.get("BERTH_HOMES_DIR")
+    return Path(os.path.realpath(str(configured))) if configured else home / "homes"
 
 
-def closed(homes: Path) -> bool:
+def is_closed(homes: Path) -> bool:
     """Return whether the folder is mounted with nosuid and nodev. Raises `OSError`."""
     return os.statvfs(homes).f_flag & CLOSED == CLOSED
 
 
 def complaint(homes: Path) -> str:
     """Return a problem for an operator with its fix; empty if there is none. Raises `OSError`."""
-    if os.geteuid() != 0 or closed(homes):
+    if os.geteuid() != 0 or is_closed(homes):
         return ""
     return (
         f"Workspaces can leave root's set-user-ID programs in their homes: {homes} could not be mounted with "
@@ -50,8 +50,8 @@ def secure(homes: Path, lock: Path) -> None:
     """Mount the folder over itself if this is root and it is not secured. Raises `OSError` on failure."""
     if os.geteuid() != 0:
         return
-    with _alone(lock):
-        if closed(homes):
+    with _exclusive_lock(lock):
+        if is_closed(homes):
             return
         tree = attach.copy_of({"source": str(homes), "folder": True, "readonly": False, "devices": False})
         try:
@@ -70,14 +70,14 @@ def release(homes: Path, lock: Path) -> None:
     """
     if os.geteuid() != 0 or not lock.parent.is_dir():
         return
-    with _alone(lock):
+    with _exclusive_lock(lock):
         # A bind mount over itself is on the same device as its parent folder.
         if not os.path.ismount(homes) and homes.resolve() in mount_table.points():
             attach.libc.umount2(os.fsencode(homes), 0)
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _exclusive_lock(lock: Path) -> Iterator[None]:
     """Exclude other processes. The lock is outside the folder, since a descriptor inside keeps it mounted."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -66,9 +66,9 @@ class HomeMoves:
             record
             and record["state"] != COMING
             and self._path(home).is_dir()
-            and not self._made(home).exists()
+            and not self._received_home(home).exists()
         ):
-            self._note(home, move, PLACED)
+            self._save_record(home, move, PLACED)
             return True
         if not record:
             with contextlib.suppress(FileNotFoundError):
@@ -82,8 +82,8 @@ class HomeMoves:
                         "Look what is in it, and take it away there first.",
                         detail=str(self._path(home)),
                     ) from error
-            self._note(home, move, COMING)
-        for path in (self.servers.homes, self._path(home).parent, self._moving(home)):
+            self._save_record(home, move, COMING)
+        for path in (self.servers.homes, self._path(home).parent, self._incoming_path(home)):
             path.mkdir(mode=0o700, exist_ok=True)
         return False
 
@@ -96,22 +96,22 @@ class HomeMoves:
     def place(self, home: Home, move: str) -> None:
         """Rename the complete home to its place. Raises `OSError`."""
         self.servers.end(Home(home.team, home.owner, incoming=True))
-        self._note(home, move, PLACING)
+        self._save_record(home, move, PLACING)
         target = self._path(home)
-        self._made(home).rename(target)
+        self._received_home(home).rename(target)
         sync(target.parent)
-        self._note(home, move, PLACED)
-        shutil.rmtree(self._moving(home), ignore_errors=True)
+        self._save_record(home, move, PLACED)
+        shutil.rmtree(self._incoming_path(home), ignore_errors=True)
 
     def discard(self, home: Home, move: str, *, limit_s: float) -> bool:
         """Delete what was received in this transfer, even if it was placed; returns True once all is gone."""
         record = self._record(home)
         if not record or record["move"] != move:
             return True
-        if record["state"] != COMING and self._path(home).is_dir() and not self._made(home).exists():
+        if record["state"] != COMING and self._path(home).is_dir() and not self._received_home(home).exists():
             self.servers.end(home)
-            self._moving(home).mkdir(mode=0o700, exist_ok=True)
-            self._path(home).rename(self._made(home))
+            self._incoming_path(home).mkdir(mode=0o700, exist_ok=True)
+            self._path(home).rename(self._received_home(home))
         if not self._drop(home, limit_s=limit_s):
             return False
         self._forget(home)
@@ -120,10 +120,10 @@ class HomeMoves:
     def remove(self, home: Home, *, limit_s: float) -> bool:
         """Delete the home, which was moved elsewhere; returns True once all is gone."""
         self.servers.end(home)
-        done = home_folders.delete(self.servers.homes, home.team, home.owner, limit_s=limit_s)
-        if done:
+        deleted = home_folders.delete(self.servers.homes, home.team, home.owner, limit_s=limit_s)
+        if deleted:
             self._forget(home)
-        return done
+        return deleted
 
     @contextlib.contextmanager
     def alone(self, home: Home) -> Iterator[None]:
@@ -149,20 +149,20 @@ class HomeMoves:
     def _path(self, home: Home) -> Path:
         return self.servers.homes / home.team / home.owner
 
-    def _moving(self, home: Home) -> Path:
+    def _incoming_path(self, home: Home) -> Path:
         return self.servers.homes / home.team / Home(home.team, home.owner, incoming=True).folder
 
-    def _made(self, home: Home) -> Path:
-        return self._moving(home) / "home"
+    def _received_home(self, home: Home) -> Path:
+        return self._incoming_path(home) / "home"
 
     def _record(self, home: Home) -> dict[str, str]:
         try:
-            found = json.loads((self.servers.base / RECORDS / digest_of(home)).read_text())
+            record = json.loads((self.servers.base / RECORDS / digest_of(home)).read_text())
         except (FileNotFoundError, ValueError):
             return {}
-        return {"move": str(found["move"]), "state": str(found["state"])}
+        return {"move": str(record["move"]), "state": str(record["state"])}
 
-    def _note(self, home: Home, move: str, state: str) -> None:
+    def _save_record(self, home: Home, move: str, state: str) -> None:
         text = json.dumps({"move": move, "state": state, "home": home_key(home.team, home.owner)})
         write_atomically(self.servers.base / RECORDS / digest_of(home), text.encode())
 

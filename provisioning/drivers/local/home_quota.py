@@ -35,7 +35,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class QuotaRecord:
     """Project id of a home, and the inode of the folder whose files all belong to it (0: none yet)."""
 
     project: int
@@ -54,8 +54,8 @@ class HomeQuotas:
         if os.geteuid() != 0:
             return False
         try:
-            with _opened(self.homes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as homes:
-                return project_quota.enforced(homes)
+            with _open_descriptor(self.homes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as homes:
+                return project_quota.is_enforced(homes)
         except OSError:
             return False
 
@@ -78,7 +78,7 @@ class HomeQuotas:
             return 0
         return files_of(limit_mib, disk.f_blocks * disk.f_frsize, disk.f_files)
 
-    def hold(self, home: str) -> Record | None:
+    def hold(self, home: str) -> QuotaRecord | None:
         """Enforce the limit on the existing home `<team>/<owner>`; returns None if that is not possible.
 
         Raises `OSError`.
@@ -86,15 +86,15 @@ class HomeQuotas:
         limit_mib, record = self.limit_mib(), self._read(home)
         if (not limit_mib and record is None) or not self.work():
             return None
-        with _opened(self.homes / home, _FOLDER) as folder:
+        with _open_descriptor(self.homes / home, _FOLDER) as folder:
             if record is None:
-                record = self._number(home, folder)
+                record = self._assign_project(home, folder)
             self._limit(folder, record.project, limit_mib)
             if record.given and project_quota.project_of(folder) != record.project:
                 # Another folder took its place, for example after a restore.
                 record = replace(record, given=0)
                 self._write(home, record)
-            project_quota.give(folder, record.project, folder=True)
+            project_quota.assign(folder, record.project, folder=True)
         return record
 
     def enforce(self, homes: Sequence[str]) -> Generator[None, None, None]:
@@ -109,7 +109,7 @@ class HomeQuotas:
                 record = self.hold(home)
                 inode = (self.homes / home).lstat().st_ino
                 if record is not None and record.given != inode:
-                    yield from _give_all(self.homes / home, record.project)
+                    yield from _assign_all(self.homes / home, record.project)
                     self._write(home, replace(record, given=inode))
             yield
         self._forget(homes)
@@ -123,28 +123,33 @@ class HomeQuotas:
         if (use.limit_bytes, use.limit_files) != (units * project_quota.UNIT, files):
             project_quota.limit(folder, project, limit_bytes=units * project_quota.UNIT, limit_files=files)
 
-    def _number(self, home: str, folder: int) -> Record:
-        with self._alone():
+    def _assign_project(self, home: str, folder: int) -> QuotaRecord:
+        with self._exclusive_lock():
             record = self._read(home)
             if record is not None:
                 return record
-            taken = {*self._known().values(), *_administrators()}
-            unused = project_quota.Use(0, 0, 0, 0)
-            free = (each for each in NUMBERS if each not in taken)
-            found = next((each for each in free if project_quota.use_of(folder, each) == unused), None)
-            if found is None:
+            used = {*self._projects().values(), *_administrator_ids()}
+            unused = project_quota.ProjectUse(0, 0, 0, 0)
+            free = (number for number in NUMBERS if number not in used)
+            project = next(
+                (number for number in free if project_quota.use_of(folder, number) == unused), None
+            )
+            if project is None:
                 raise OSError(errno.ENOSPC, "no number of a project is free")
-            record = Record(found)
+            record = QuotaRecord(project)
             self._write(home, record)
             return record
 
     def _forget(self, homes: Sequence[str]) -> None:
         """Release project ids of homes with no files left, including those being deleted."""
-        gone = set(self._known()) - set(homes)
-        if not gone:
+        obsolete = set(self._projects()) - set(homes)
+        if not obsolete:
             return
-        with self._alone(), _opened(self.homes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as folder:
-            for home in sorted(gone):
+        with (
+            self._exclusive_lock(),
+            _open_descriptor(self.homes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as folder,
+        ):
+            for home in sorted(obsolete):
                 record = self._read(home)
                 if record is None or os.path.lexists(self.homes / home):
                     continue
@@ -152,32 +157,32 @@ class HomeQuotas:
                     project_quota.limit(folder, record.project, limit_bytes=0, limit_files=0)
                     self._path(home).unlink()
 
-    def _known(self) -> dict[str, int]:
+    def _projects(self) -> dict[str, int]:
         try:
             names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
         except FileNotFoundError:
             return {}
-        found = ((name.replace(":", "/"), self._read(name.replace(":", "/"))) for name in names)
-        return {home: record.project for home, record in found if record is not None}
+        records = ((name.replace(":", "/"), self._read(name.replace(":", "/"))) for name in names)
+        return {home: record.project for home, record in records if record is not None}
 
     def _path(self, home: str) -> Path:
         return self.folder / home.replace("/", ":")
 
-    def _read(self, home: str) -> Record | None:
+    def _read(self, home: str) -> QuotaRecord | None:
         try:
-            found = json.loads(self._path(home).read_text())
-            return Record(int(found["project"]), int(found["given"]))
+            fields = json.loads(self._path(home).read_text())
+            return QuotaRecord(int(fields["project"]), int(fields["given"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None  # a damaged record is created again, and the files move to another project
 
-    def _write(self, home: str, record: Record) -> None:
+    def _write(self, home: str, record: QuotaRecord) -> None:
         text = json.dumps({"project": record.project, "given": record.given})
         write_atomically(self._path(home), text.encode())
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _opened(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) as descriptor:
+        with _open_descriptor(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
 
@@ -188,17 +193,17 @@ def files_of(limit_mib: int, total_bytes: int, total_files: int) -> int:
     return max(LEAST_FILES, min(share, total_files))
 
 
-def _administrators() -> set[int]:
+def _administrator_ids() -> set[int]:
     """Return the ids in `name:id` of projid(5) and `id:path` of projects(5)."""
-    found = set()
+    ids = set()
     for path in ADMINISTRATORS:
         with contextlib.suppress(OSError):
             for line in path.read_text(errors="replace").splitlines():
-                found |= {int(part) for part in line.split(":") if part.strip().isdecimal()}
-    return found
+                ids |= {int(part) for part in line.split(":") if part.strip().isdecimal()}
+    return ids
 
 
-def _give_all(home: Path, project: int) -> Generator[None, None, None]:
+def _assign_all(home: Path, project: int) -> Generator[None, None, None]:
     """Assign the content of a home to its project, each folder before its content. Yields between steps.
 
     Follows no links and enters no other file system. Files created or moved in meanwhile join the project
@@ -209,7 +214,7 @@ def _give_all(home: Path, project: int) -> Generator[None, None, None]:
         descriptor = os.open(home, _FOLDER)
         folders.append((descriptor, _names(descriptor)))
         device = os.fstat(descriptor).st_dev
-        seen = 0
+        count = 0
         while folders:
             place, names = folders[-1]
             name = next(names, None)
@@ -218,11 +223,11 @@ def _give_all(home: Path, project: int) -> Generator[None, None, None]:
                 os.close(place)
                 continue
             with contextlib.suppress(OSError):  # it is gone, or cannot be assigned
-                inner = _given(place, name, project, device)
+                inner = _assign_entry(place, name, project, device)
                 if inner is not None:
                     folders.append((inner, _names(inner) if len(folders) < MAX_DEPTH else iter(())))
-            seen += 1
-            if seen % STEP == 0:
+            count += 1
+            if count % STEP == 0:
                 yield
     finally:
         for place, _rest in folders:
@@ -236,17 +241,17 @@ def _names(folder: int) -> Iterator[str]:
     return iter(())
 
 
-def _given(place: int, name: str, project: int, device: int) -> int | None:
+def _assign_entry(place: int, name: str, project: int, device: int) -> int | None:
     """Assign one entry; returns the open descriptor of a folder. Raises `OSError`."""
-    found = os.stat(name, dir_fd=place, follow_symlinks=False)
-    is_folder = stat.S_ISDIR(found.st_mode)
-    if found.st_dev != device or not (is_folder or stat.S_ISREG(found.st_mode)):
+    info = os.stat(name, dir_fd=place, follow_symlinks=False)
+    is_folder = stat.S_ISDIR(info.st_mode)
+    if info.st_dev != device or not (is_folder or stat.S_ISREG(info.st_mode)):
         return None
     descriptor = os.open(name, _FOLDER if is_folder else _FILE, dir_fd=place)
     try:
-        now = os.fstat(descriptor)
-        if now.st_dev == device and stat.S_IFMT(now.st_mode) == stat.S_IFMT(found.st_mode):
-            project_quota.give(descriptor, project, folder=is_folder)
+        opened_info = os.fstat(descriptor)
+        if opened_info.st_dev == device and stat.S_IFMT(opened_info.st_mode) == stat.S_IFMT(info.st_mode):
+            project_quota.assign(descriptor, project, folder=is_folder)
             if is_folder:
                 return os.dup(descriptor)
         return None
@@ -255,7 +260,7 @@ def _given(place: int, name: str, project: int, device: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
+def _open_descriptor(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags, 0o600)
     try:
         yield descriptor

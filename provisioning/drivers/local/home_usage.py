@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.drivers.local.homes import let_in
+from provisioning.drivers.local.homes import restore_access
 from provisioning.types import HomeUsage
 
 MAX_DEPTH = 200
@@ -29,10 +29,10 @@ Steps = Generator[None, None, HomeUsage]
 
 def names(homes: Path) -> list[str]:
     """Return `<team>/<owner>` of every home. Raises `OSError`."""
-    found = []
+    result = []
     for team in _folders(homes):
-        found += [f"{team.name}/{owner.name}" for owner in _folders(Path(team.path))]
-    return sorted(found)
+        result += [f"{team.name}/{owner.name}" for owner in _folders(Path(team.path))]
+    return sorted(result)
 
 
 def _folders(path: Path) -> list[os.DirEntry[str]]:
@@ -41,17 +41,17 @@ def _folders(path: Path) -> list[os.DirEntry[str]]:
 
 
 @dataclass(slots=True)
-class Unnamed:
+class UnlinkedFiles:
     """Unlinked files of a home that are still open."""
 
     bytes: int = 0
     files: int = 0
 
 
-def measure(homes: Path, name: str, unnamed: Unnamed | None = None, most_files: int = 0) -> Steps:
+def measure(homes: Path, name: str, unnamed: UnlinkedFiles | None = None, most_files: int = 0) -> Steps:
     """Yield between steps; returns the usage including `unnamed`. Raises `OSError` without a home."""
-    unnamed = unnamed or Unnamed()
-    walk = _Walk(os.open(homes / name, _FOLDER))
+    unnamed = unnamed or UnlinkedFiles()
+    walk = _UsageWalk(os.open(homes / name, _FOLDER))
     try:
         yield from walk.steps()
     finally:
@@ -60,7 +60,7 @@ def measure(homes: Path, name: str, unnamed: Unnamed | None = None, most_files: 
     return HomeUsage(name, (walk.used + unnamed.bytes) >> 20, walk.hidden, files, most_files)
 
 
-class _Walk:
+class _UsageWalk:
     """A walk through one home that keeps the folders on its current path open."""
 
     def __init__(self, home: int) -> None:
@@ -72,7 +72,7 @@ class _Walk:
         self._enter(home)
 
     def steps(self) -> Generator[None, None, None]:
-        seen = 0
+        count = 0
         while self.open:
             folder, entries = self.open[-1]
             entry = next(entries, None)
@@ -80,18 +80,18 @@ class _Walk:
                 self._leave()
                 continue
             with contextlib.suppress(OSError):  # deleted meanwhile
-                self._take(folder, entry.name)
-            seen += 1
-            if seen % STEP == 0:
+                self._count_entry(folder, entry.name)
+            count += 1
+            if count % STEP == 0:
                 yield
 
-    def _take(self, folder: int, name: str) -> None:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if found.st_dev != self.device:
+    def _count_entry(self, folder: int, name: str) -> None:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if info.st_dev != self.device:
             return
-        if not stat.S_ISDIR(found.st_mode):
-            self.used += found.st_blocks * _BLOCK // max(1, found.st_nlink)
-            self.files += 1 / max(1, found.st_nlink)
+        if not stat.S_ISDIR(info.st_mode):
+            self.used += info.st_blocks * _BLOCK // max(1, info.st_nlink)
+            self.files += 1 / max(1, info.st_nlink)
             return
         if len(self.open) >= MAX_DEPTH:
             self.hidden = True
@@ -100,7 +100,7 @@ class _Walk:
             self._enter(os.open(name, _FOLDER, dir_fd=folder))
         except PermissionError:
             # The user removed the permission, which can be restored.
-            let_in(folder, name)
+            restore_access(folder, name)
             self._enter(os.open(name, _FOLDER, dir_fd=folder))
 
     def _enter(self, folder: int) -> None:
@@ -122,17 +122,19 @@ class _Walk:
             self._leave()
 
 
-def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, None, dict[str, Unnamed]]:
+def unnamed(
+    homes: Path, home_names: list[str], pids: list[int]
+) -> Generator[None, None, dict[str, UnlinkedFiles]]:
     """Find unlinked files that sandboxes hold open, by home. Yields between steps.
 
     A process's home is determined from its root folder, not from anything it can set.
     """
     homes_by_place: dict[tuple[int, int], str] = {}
-    for name in found:
+    for name in home_names:
         with contextlib.suppress(OSError):
             place = (homes / name).lstat()
             homes_by_place[place.st_dev, place.st_ino] = name
-    held: dict[str, Unnamed] = {}
+    by_home: dict[str, UnlinkedFiles] = {}
     counted: set[tuple[int, int]] = set()
     for pid in pids:
         yield
@@ -150,10 +152,10 @@ def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, N
                         key = file.st_dev, file.st_ino
                         if file.st_dev == device and file.st_nlink == 0 and key not in counted:
                             counted.add(key)
-                            seen = held.setdefault(home, Unnamed())
-                            seen.bytes += file.st_blocks * _BLOCK
-                            seen.files += 1
-    return held
+                            usage = by_home.setdefault(home, UnlinkedFiles())
+                            usage.bytes += file.st_blocks * _BLOCK
+                            usage.files += 1
+    return by_home
 
 
 def _home_of(pid: int, homes_by_place: dict[tuple[int, int], str]) -> str | None:

@@ -53,8 +53,8 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        raise _protected(homes / team, "is a link or no folder") from error
-    with _closing(place):
+        raise _protected_error(homes / team, "is a link or no folder") from error
+    with _closing_descriptor(place):
         path = Path(os.path.realpath(homes / team))
         _require_nothing_mounted(path / owner, path / aside)
         if rest_only:
@@ -62,57 +62,57 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
                 return True
         elif not _set_aside(place, owner, aside, path):
             return True
-        with _folder(aside, place) as rest:
+        with _folder(aside, place) as trash:
             while True:
-                names = _next_names(rest)
+                names = _next_names(trash)
                 if not names:
                     break
                 for name in names:
-                    if not _take_apart(rest, name, until) or time.monotonic() >= until:
-                        return _gone(place, aside)
-        return _gone(place, aside)
+                    if not _take_apart(trash, name, until) or time.monotonic() >= until:
+                        return _remove_if_empty(place, aside)
+        return _remove_if_empty(place, aside)
 
 
 def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
     """Move the home away; returns False if neither it nor an earlier remainder exists."""
     try:
-        found = os.stat(owner, dir_fd=place, follow_symlinks=False)
+        info = os.stat(owner, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
         return _exists(place, aside)
-    if not stat.S_ISDIR(found.st_mode):
-        raise _protected(path / owner, "is a link or no folder")
+    if not stat.S_ISDIR(info.st_mode):
+        raise _protected_error(path / owner, "is a link or no folder")
     with contextlib.suppress(FileExistsError):
         os.mkdir(aside, 0o700, dir_fd=place)
-    let_in(place, owner)
-    with _folder(aside, place) as rest, contextlib.suppress(FileNotFoundError):
-        os.rename(owner, secrets.token_hex(8), src_dir_fd=place, dst_dir_fd=rest)
+    restore_access(place, owner)
+    with _folder(aside, place) as trash, contextlib.suppress(FileNotFoundError):
+        os.rename(owner, secrets.token_hex(8), src_dir_fd=place, dst_dir_fd=trash)
     os.fsync(place)
     return True
 
 
-def _take_apart(rest: int, name: str, until: float) -> bool:
-    """Delete one entry of the folder `rest`, moving its subfolders up; returns False on timeout."""
-    if not _is_folder(rest, name):
+def _take_apart(trash: int, name: str, until: float) -> bool:
+    """Delete one entry of the folder `trash`, moving its subfolders up; returns False on timeout."""
+    if not _is_folder(trash, name):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=rest)
+            os.unlink(name, dir_fd=trash)
         return True
-    let_in(rest, name)
+    restore_access(trash, name)
     with contextlib.suppress(FileNotFoundError):
-        with _folder(name, rest) as folder:
+        with _folder(name, trash) as folder:
             while True:
-                found = _next_names(folder)
-                if not found:
+                entries = _next_names(folder)
+                if not entries:
                     break
-                for entry in found:
+                for entry in entries:
                     with contextlib.suppress(FileNotFoundError):
                         if _is_folder(folder, entry):
-                            let_in(folder, entry)
-                            os.rename(entry, secrets.token_hex(8), src_dir_fd=folder, dst_dir_fd=rest)
+                            restore_access(folder, entry)
+                            os.rename(entry, secrets.token_hex(8), src_dir_fd=folder, dst_dir_fd=trash)
                         else:
                             os.unlink(entry, dir_fd=folder)
                     if time.monotonic() >= until:
                         return False
-        os.rmdir(name, dir_fd=rest)
+        os.rmdir(name, dir_fd=trash)
     return True
 
 
@@ -129,21 +129,21 @@ def _is_folder(place: int, name: str) -> bool:
         return False
 
 
-def let_in(place: int, name: str) -> None:
+def restore_access(place: int, name: str) -> None:
     """Restore the owner's permissions on a folder. Never follows links."""
     try:
-        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     except FileNotFoundError:
         return
-    with _closing(found):
-        mode = os.fstat(found).st_mode
+    with _closing_descriptor(descriptor):
+        mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
             # Descriptors from `O_PATH` cannot be changed; their name in /proc leads to exactly this folder.
             with contextlib.suppress(PermissionError):
-                Path(f"/proc/self/fd/{found}").chmod(0o700)
+                Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
 
 
-def _gone(place: int, aside: str) -> bool:
+def _remove_if_empty(place: int, aside: str) -> bool:
     """Remove the folder of moved homes if it is empty; returns whether it is gone."""
     try:
         os.rmdir(aside, dir_fd=place)
@@ -168,10 +168,10 @@ def _require_nothing_mounted(*paths: Path) -> None:
     """Raise `HomeProtected` if a file system or a foreign folder is mounted at or in a path."""
     for point in mount_table.points():
         if any(point.is_relative_to(path) for path in paths):
-            raise _protected(point, "is mounted from elsewhere")
+            raise _protected_error(point, "is mounted from elsewhere")
 
 
-def _protected(path: Path, why: str) -> HomeProtected:
+def _protected_error(path: Path, why: str) -> HomeProtected:
     return HomeProtected(
         f"{path} {why}, so nothing there is deleted. Delete on the node what shall go, then take it away."
     )
@@ -181,12 +181,12 @@ def _protected(path: Path, why: str) -> HomeProtected:
 def _folder(name: str, place: int) -> Iterator[int]:
     """Open a folder below an open one and close it afterwards. Raises `OSError`, also for links."""
     descriptor = os.open(name, _OPEN_FOLDER, dir_fd=place)
-    with _closing(descriptor):
+    with _closing_descriptor(descriptor):
         yield descriptor
 
 
 @contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[None]:
+def _closing_descriptor(descriptor: int) -> Iterator[None]:
     try:
         yield
     finally:

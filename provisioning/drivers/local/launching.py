@@ -47,7 +47,7 @@ def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
                 "The workspace could not be launched. Look at the node worker's log.",
                 detail=complaint.decode("utf-8", "replace")[-2000:],
             )
-        said = _read_all(status_read)
+        report = _read_all(status_read)
     except subprocess.TimeoutExpired as error:
         raise StartFailed(
             "The workspace could not be launched in time. Try again.", detail=str(error)
@@ -56,11 +56,13 @@ def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
         os.close(status_read)
         if status_write >= 0:
             os.close(status_write)
-    if said:
-        answer = json.loads(said)
+    if report:
+        answer = json.loads(report)
         if answer.get("errno"):
             raise OSError(answer["errno"], answer["error"])
-        raise StartFailed(f"The workspace could not be launched: {answer['error']}. Try again.", detail=said)
+        raise StartFailed(
+            f"The workspace could not be launched: {answer['error']}. Try again.", detail=report
+        )
 
 
 def _read_all(descriptor: int) -> str:

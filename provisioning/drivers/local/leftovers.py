@@ -37,13 +37,13 @@ MIB = 1 << 20
 
 def find(base: Path, homes_dir: Path, instance: str) -> tuple[Leftover, ...]:
     """Return everything without an owner, and recent removals. Raises `OSError`."""
-    here = (
+    present = (
         *_processes(base),
         *_groups(base, instance),
         *_folders(base, instance),
-        *_rests(homes_dir),
+        *_unfinished_deletions(homes_dir),
     )
-    return (*here[:MAX_LISTED], *removed(base))
+    return (*present[:MAX_LISTED], *removed(base))
 
 
 def remove(
@@ -58,19 +58,21 @@ def remove(
         case LeftoverKind.FOLDER if WORKSPACE.fullmatch(name):
             return _remove_folder(base, instance, name)
         case LeftoverKind.FOLDER:
-            return _remove_rest(homes_dir, name, limit_s)
+            return _remove_unfinished(homes_dir, name, limit_s)
     raise InvalidSpec(f"“{name}” is nothing that is removed like this.")
 
 
-def note(base: Path, gone: Iterable[Leftover]) -> None:
+def note(base: Path, removals: Iterable[Leftover]) -> None:
     """Record removals for later listings; skipped on a full disk."""
     now = time.time()
-    added = [_at(each, now) for each in gone]
+    added = [_removed_at(leftover, now) for leftover in removals]
     if not added:
         return
-    kept = [*removed(base), *added][-KEPT:]
+    entries = [*removed(base), *added][-KEPT:]
     with contextlib.suppress(OSError):
-        state.write_atomically(base / JOURNAL, json.dumps([_plain(each) for each in kept]).encode())
+        state.write_atomically(
+            base / JOURNAL, json.dumps([_to_json(leftover) for leftover in entries]).encode()
+        )
 
 
 def removed(base: Path) -> tuple[Leftover, ...]:
@@ -81,10 +83,10 @@ def removed(base: Path) -> tuple[Leftover, ...]:
         return ()
 
 
-def swept(found: scratch.Swept) -> list[Leftover]:
+def from_sweep(sweep: scratch.SweepResult) -> list[Leftover]:
     """Return a sweep's removals as leftovers."""
-    folders = [Leftover(LeftoverKind.FOLDER, f"{scratch.PROBES}/{path.name}") for path in found.folders]
-    ended = [Leftover(LeftoverKind.PROCESS, f"{pid}-{ticks}") for pid, ticks in found.processes]
+    folders = [Leftover(LeftoverKind.FOLDER, f"{scratch.PROBES}/{path.name}") for path in sweep.folders]
+    ended = [Leftover(LeftoverKind.PROCESS, f"{pid}-{ticks}") for pid, ticks in sweep.processes]
     return [*folders, *ended]
 
 
@@ -93,20 +95,27 @@ def swept(found: scratch.Swept) -> list[Leftover]:
 
 def _processes(base: Path) -> list[Leftover]:
     return [
-        Leftover(LeftoverKind.PROCESS, f"{each.pid}-{each.start_ticks}", f"the way out of {each.folder.name}")
-        for each in scratch.unowned_ways_out(base)
+        Leftover(
+            LeftoverKind.PROCESS,
+            f"{process.pid}-{process.start_ticks}",
+            f"the way out of {process.folder.name}",
+        )
+        for process in scratch.unowned_egress_processes(base)
     ]
 
 
 def _end_process(base: Path, name: str) -> bool:
-    found = PROCESS.fullmatch(name)
-    if found is None:
+    match = PROCESS.fullmatch(name)
+    if match is None:
         raise InvalidSpec(f"“{name}” names no process.")
-    pid, ticks = int(found[1]), int(found[2])
+    pid, ticks = int(match[1]), int(match[2])
     if processes.start_ticks(pid) != ticks:
         return True
-    if not any((each.pid, each.start_ticks) == (pid, ticks) for each in scratch.unowned_ways_out(base)):
-        raise _owned(name)
+    if not any(
+        (process.pid, process.start_ticks) == (pid, ticks)
+        for process in scratch.unowned_egress_processes(base)
+    ):
+        raise _in_use_error(name)
     return not processes.send((pid, ticks), signal.SIGKILL)
 
 
@@ -114,8 +123,10 @@ def _end_process(base: Path, name: str) -> bool:
 
 
 def _groups(base: Path, instance: str) -> list[Leftover]:
-    found = [name for name in cgroups.empty_groups(instance) if WORKSPACE.fullmatch(name)]
-    return [Leftover(LeftoverKind.CONTROL_GROUP, name) for name in found if not _in_use(base, instance, name)]
+    names = [name for name in cgroups.empty_groups(instance) if WORKSPACE.fullmatch(name)]
+    return [
+        Leftover(LeftoverKind.CONTROL_GROUP, name) for name in names if not _is_in_use(base, instance, name)
+    ]
 
 
 def _remove_group(base: Path, instance: str, name: str) -> bool:
@@ -123,8 +134,8 @@ def _remove_group(base: Path, instance: str, name: str) -> bool:
         raise InvalidSpec(f"“{name}” names no control group of a workspace.")
     workspace = state.WorkspaceDir(base, name)
     with workspace.operation():
-        if _in_use(base, instance, name, locked=True):
-            raise _owned(name)
+        if _is_in_use(base, instance, name, locked=True):
+            raise _in_use_error(name)
         return cgroups.remove(cgroups.groups_named(instance, name))
 
 
@@ -136,20 +147,20 @@ def _folders(base: Path, instance: str) -> list[Leftover]:
     return [
         Leftover(LeftoverKind.FOLDER, name, "a workspace's own folder without a record", _size(base / name))
         for name in names
-        if not _in_use(base, instance, name)
+        if not _is_in_use(base, instance, name)
     ]
 
 
 def _remove_folder(base: Path, instance: str, name: str) -> bool:
     workspace = state.WorkspaceDir(base, name)
     with workspace.operation():
-        if _in_use(base, instance, name, locked=True):
-            raise _owned(name)
+        if _is_in_use(base, instance, name, locked=True):
+            raise _in_use_error(name)
         workspace.remove()
     return True
 
 
-def _in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bool:
+def _is_in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bool:
     """Return whether the workspace has a record, a process, or an operation in progress."""
     workspace = state.WorkspaceDir(base, name)
     if not locked and workspace.operation_held():
@@ -159,20 +170,20 @@ def _in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bo
     return bool(processes.scan(instance, name, spares=workspace.claimed()))
 
 
-def _rests(homes_dir: Path) -> list[Leftover]:
+def _unfinished_deletions(homes_dir: Path) -> list[Leftover]:
     """Return unfinished deletions of homes."""
-    found = []
+    leftovers = []
     for path in sorted(homes_dir.glob(f"*/{DELETING}*")):
         if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink():
             name = f"{path.parent.name}/{path.name}"
-            found.append(Leftover(LeftoverKind.FOLDER, name, "the rest of a deleted home", _size(path)))
-    return found
+            leftovers.append(Leftover(LeftoverKind.FOLDER, name, "the rest of a deleted home", _size(path)))
+    return leftovers
 
 
-def _remove_rest(homes_dir: Path, name: str, limit_s: float) -> bool:
-    team, _, rest = name.partition("/")
-    owner = rest.removeprefix(DELETING)
-    if owner == rest or not USER_NAME.fullmatch(team) or not USER_NAME.fullmatch(owner):
+def _remove_unfinished(homes_dir: Path, name: str, limit_s: float) -> bool:
+    team, _, folder_name = name.partition("/")
+    owner = folder_name.removeprefix(DELETING)
+    if owner == folder_name or not USER_NAME.fullmatch(team) or not USER_NAME.fullmatch(owner):
         raise InvalidSpec(f"“{name}” names no folder that may be removed.")
     return homes.delete_rest(homes_dir, team, owner, limit_s=limit_s)
 
@@ -189,10 +200,10 @@ def require_unused_home(base: Path, instance: str, home: str) -> None:
             or workspace.alive()
             or processes.scan(instance, name, spares=workspace.claimed())
         ):
-            raise _owned(home)
+            raise _in_use_error(home)
 
 
-def _owned(name: str) -> Conflict:
+def _in_use_error(name: str) -> Conflict:
     return Conflict(f"{name} is in use now, so it stays.")
 
 
@@ -214,9 +225,9 @@ def _sizes(path: Path) -> Iterator[int]:
                 yield Path(folder, file).lstat().st_blocks * 512
 
 
-def _at(found: Leftover, now: float) -> Leftover:
-    return Leftover(found.kind, found.name, found.detail, found.size_mib, now)
+def _removed_at(leftover: Leftover, now: float) -> Leftover:
+    return Leftover(leftover.kind, leftover.name, leftover.detail, leftover.size_mib, now)
 
 
-def _plain(found: Leftover) -> dict[str, object]:
-    return dict(msgspec.to_builtins(found))
+def _to_json(leftover: Leftover) -> dict[str, object]:
+    return dict(msgspec.to_builtins(leftover))

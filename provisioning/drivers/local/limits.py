@@ -30,21 +30,21 @@ def several_users() -> bool:
     return os.environ.get("BERTH_MULTIUSER", "").strip().lower() in _TRUE
 
 
-def held(host: CgroupHost, home_limit_mib: int) -> tuple[LimitedResource, ...]:
+def enforced_resources(host: CgroupHost, home_limit_mib: int) -> tuple[LimitedResource, ...]:
     """Return the resources that are limited per workspace; a home limit of 0 means no limit."""
     disk = (LimitedResource.DISK,) if home_limit_mib else ()
-    return (*(each for each in REQUIRED if each in host.holds), *disk)
+    return (*(resource for resource in REQUIRED if resource in host.holds), *disk)
 
 
 def warning(host: CgroupHost) -> str:
     """Return which limits are missing, with a fix; empty if none is."""
-    missing = [_WORDS[each] for each in REQUIRED if each not in host.holds]
+    missing = [_WORDS[resource] for resource in REQUIRED if resource not in host.holds]
     if not missing:
         return ""
-    said = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
+    names = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
     also = " Of memory, each process alone is limited." if not host.version else ""
     return (
-        f"One workspace can take all of this machine: {said} cannot be limited ({host.reason}).{also} {FIX}"
+        f"One workspace can take all of this machine: {names} cannot be limited ({host.reason}).{also} {FIX}"
     )
 
 

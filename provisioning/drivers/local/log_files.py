@@ -31,10 +31,10 @@ class _File:
 def read_log(folder: WorkspaceDir, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
     """See `Driver.read_log`. Reads the log of the start that is on disk."""
     for _ in range(TRIES):
-        with contextlib.ExitStack() as held:
-            older = _opened(held, folder.run / "app.log.1")
-            newer = _opened(held, folder.app_log)
-            begins = _begins(folder.run / "app.log.start", newer, older)
+        with contextlib.ExitStack() as stack:
+            older = _open_regular(stack, folder.run / "app.log.1")
+            newer = _open_regular(stack, folder.app_log)
+            begins = _newer_file_start(folder.run / "app.log.start", newer, older)
             if newer is None and after is None and folder.launch_log.exists():
                 # The app never wrote a log; the sandbox's output is returned once, at position 0.
                 return LogPiece(folder.tail(tail_lines), 0)
@@ -66,38 +66,38 @@ def _read(
     return lines_from(data, start, whole=whole, cut_off=start > after)
 
 
-def _begins(path: Path, newer: _File | None, older: _File | None) -> int | None:
+def _newer_file_start(path: Path, newer: _File | None, older: _File | None) -> int | None:
     """Return the position at which the newer file begins; None while the agent has not written it."""
     if newer is None:
         return None
-    with contextlib.ExitStack() as held:
-        mark = _opened(held, path)
+    with contextlib.ExitStack() as stack:
+        mark = _open_regular(stack, path)
         if mark is None:
             # Written after the first rotation: until then, the newer file begins where the older one ends.
             return older.size if older else 0
-        words = mark.read(0, MARK_MAX_BYTES).decode("ascii", "replace").split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[0]) != newer.inode:
+        fields = mark.read(0, MARK_MAX_BYTES).decode("ascii", "replace").split()
+    if len(fields) != 2 or not all(field.isdecimal() for field in fields) or int(fields[0]) != newer.inode:
         return None
-    return min(int(words[1]), MAX_POSITION)
+    return min(int(fields[1]), MAX_POSITION)
 
 
-def _opened(held: contextlib.ExitStack, path: Path) -> _File | None:
-    """Open a regular file, closed with `held`; None if it is anything else."""
+def _open_regular(stack: contextlib.ExitStack, path: Path) -> _File | None:
+    """Open a regular file, closed with `stack`; None if it is anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    held.callback(os.close, descriptor)
-    seen = os.fstat(descriptor)
-    return _File(descriptor, seen.st_ino, seen.st_size) if stat.S_ISREG(seen.st_mode) else None
+    stack.callback(os.close, descriptor)
+    info = os.fstat(descriptor)
+    return _File(descriptor, info.st_ino, info.st_size) if stat.S_ISREG(info.st_mode) else None
 
 
 def _inode(path: Path) -> int:
     try:
-        seen = path.lstat()
+        info = path.lstat()
     except OSError:
         return 0
-    return seen.st_ino if stat.S_ISREG(seen.st_mode) else 0
+    return info.st_ino if stat.S_ISREG(info.st_mode) else 0
 
 
 def _inode_of(file: _File | None) -> int:

@@ -13,7 +13,7 @@ GROUP, PROGRAM, PID = ",task_memcg=", ",task=", ",pid="
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class KillCounter:
     """A living workspace, and the number of its programs ended since the start `attempt`."""
 
     name: str
@@ -25,9 +25,9 @@ class Counter:
     groups: tuple[Path, ...]
 
 
-def counters(base: Path) -> list[Counter]:
+def counters(base: Path) -> list[KillCounter]:
     """Return the counters of all living workspaces, without those that lost no program."""
-    found = []
+    result = []
     for name in state.names(base):
         folder = state.WorkspaceDir(base, name)
         record = folder.record()
@@ -37,13 +37,13 @@ def counters(base: Path) -> list[Counter]:
         kills = cgroups.oom_kills(groups)
         agent = folder.agent_state() if kills else None
         if agent is not None and agent.phase != "exited" and folder.alive():
-            found.append(
-                Counter(
+            result.append(
+                KillCounter(
                     *(name, record.workspace_id, record.generation, record.attempt),
                     *(kills, record.memory_mib, groups),
                 )
             )
-    return found
+    return result
 
 
 def victims(lines: Iterable[str]) -> dict[str, str]:
@@ -52,11 +52,11 @@ def victims(lines: Iterable[str]) -> dict[str, str]:
     A line is `oom-kill:constraint=…,task_memcg=/berth-…/ws-…,task=python3,pid=27555,uid=200000`. A program
     chooses its name, which comes after its group and may contain commas.
     """
-    found = {}
+    programs = {}
     for line in lines:
         if line.startswith(KILL):
-            group, _, rest = line.partition(GROUP)[2].partition(PROGRAM)
-            program, pid, _ = rest.rpartition(PID)
+            group, _, suffix = line.partition(GROUP)[2].partition(PROGRAM)
+            program, pid, _ = suffix.rpartition(PID)
             if pid:
-                found[Path(group).name] = program
-    return found
+                programs[Path(group).name] = program
+    return programs

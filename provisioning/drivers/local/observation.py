@@ -26,8 +26,8 @@ def observe_workspace(
     """
     record = folder.record()
     if record is None:
-        return _unrecorded(folder, ref, instance)
-    seen = WorkspaceRef(record.workspace_id, record.generation)
+        return _observe_unrecorded(folder, ref, instance)
+    recorded = WorkspaceRef(record.workspace_id, record.generation)
     alive = folder.alive()
     # Read after the lock, since an agent writes its last state before releasing it.
     agent = _own_state(folder, record)
@@ -36,12 +36,12 @@ def observe_workspace(
         for process in processes.scan(instance, folder.name, spares=folder.claimed()):
             if process.is_agent:
                 processes.send(process, signal.SIGTERM)
-        alive = not _settles(lambda: not folder.alive())
+        alive = not _wait_until(lambda: not folder.alive())
         if alive:
-            return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
+            return Observation(recorded, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if alive:
-        return _living(seen, record, agent)
-    return _dead(folder, seen, record, agent, instance, locked)
+        return _observe_living(recorded, record, agent)
+    return _observe_dead(folder, recorded, record, agent, instance, locked)
 
 
 def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
@@ -54,23 +54,23 @@ def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
     return agent
 
 
-def _living(seen: WorkspaceRef, record: Record, agent: AgentState | None) -> Observation:
+def _observe_living(recorded: WorkspaceRef, record: Record, agent: AgentState | None) -> Observation:
     if record.closed:
-        return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
+        return Observation(recorded, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if agent is not None and agent.phase == "ready" and agent.port is not None:
         return Observation(
-            seen,
+            recorded,
             ObservedState.RUNNING,
             ready=True,
-            endpoint=socket_endpoint(seen),
+            endpoint=socket_endpoint(recorded),
             spec_digest=record.spec_digest,
         )
-    return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
+    return Observation(recorded, ObservedState.STARTING, spec_digest=record.spec_digest)
 
 
-def _dead(
+def _observe_dead(
     folder: WorkspaceDir,
-    seen: WorkspaceRef,
+    recorded: WorkspaceRef,
     record: Record,
     agent: AgentState | None,
     instance: str,
@@ -83,35 +83,35 @@ def _dead(
         network.end(folder.path)
     if not record.closed and (launched is None or launched.attempt != record.attempt):
         if not locked and folder.operation_held():
-            return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
+            return Observation(recorded, ObservedState.STARTING, spec_digest=record.spec_digest)
         # Recorded but never launched: its worker died in between.
-        return Observation(seen, ObservedState.ABSENT)
-    left = processes.scan(instance, folder.name, spares=folder.claimed())
-    if left or cgroups.pids(groups):
+        return Observation(recorded, ObservedState.ABSENT)
+    leftovers = processes.scan(instance, folder.name, spares=folder.claimed())
+    if leftovers or cgroups.pids(groups):
         if record.closed:
-            return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
+            return Observation(recorded, ObservedState.STOPPING, spec_digest=record.spec_digest)
 
-        def gone() -> bool:
-            found, inside = (
+        def end_remaining() -> bool:
+            owned, inside = (
                 processes.scan(instance, folder.name, spares=folder.claimed()),
                 cgroups.pids(groups),
             )
-            processes.kill(found, inside)
-            return not found and not inside
+            processes.kill(owned, inside)
+            return not owned and not inside
 
-        if not _settles(gone):
+        if not _wait_until(end_remaining):
             return Observation(
-                seen,
+                recorded,
                 ObservedState.UNKNOWN,
                 spec_digest=record.spec_digest,
                 code="agent_lost",
                 message="The workspace's agent has died and its processes are still ending. Wait a moment.",
             )
     if record.closed:
-        return Observation(seen, ObservedState.STOPPED, spec_digest=record.spec_digest)
+        return Observation(recorded, ObservedState.STOPPED, spec_digest=record.spec_digest)
     code, message = _explain(folder, record, agent)
     return Observation(
-        seen,
+        recorded,
         ObservedState.FAILED,
         spec_digest=record.spec_digest,
         exit_code=agent.exit_code if agent is not None and agent.phase == "exited" else None,
@@ -183,10 +183,10 @@ def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> 
     return "app_exited", f"The app ended with exit code {code}. See its log, then start the workspace again."
 
 
-def _unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
-    found = processes.scan(instance, folder.name, spares=folder.claimed())
-    if found or folder.alive():
-        generation = max((process.generation for process in found), default=ref.generation)
+def _observe_unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
+    owned = processes.scan(instance, folder.name, spares=folder.claimed())
+    if owned or folder.alive():
+        generation = max((process.generation for process in owned), default=ref.generation)
         return Observation(
             WorkspaceRef(ref.workspace_id, generation),
             ObservedState.UNKNOWN,
@@ -196,7 +196,7 @@ def _unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Obser
     return Observation(ref, ObservedState.ABSENT)
 
 
-def _settles(condition: Callable[[], bool]) -> bool:
+def _wait_until(condition: Callable[[], bool]) -> bool:
     """Return whether `condition` holds within 0.25 s."""
     deadline = time.monotonic() + SETTLE_S
     while True:

@@ -16,7 +16,7 @@ from provisioning.types import DeviceInfo
 from provisioning.workspace_uids import VARIABLE
 
 
-class OfHome(Protocol):
+class HomeIdentity(Protocol):
     """Something with a home: a workspace or a file server."""
 
     @property
@@ -26,16 +26,16 @@ class OfHome(Protocol):
     def home_key(self) -> str: ...
 
 
-def owner_of(base: Path, instance: str, spec: OfHome, sandbox: SandboxProbe) -> int:
+def owner_of(base: Path, instance: str, spec: HomeIdentity, sandbox: SandboxProbe) -> int:
     """Return the user id for the home. Raises `ProvisioningError` or `OSError`.
 
     A home keeps its owner while in use, so concurrent starts run as the same user.
     """
-    wanted = state.NODE_USER if sandbox.uids is None else Uids(base, sandbox.uids).of(spec.owner)
+    uid = state.NODE_USER if sandbox.uids is None else Uids(base, sandbox.uids).of(spec.owner)
     for name in state.names(base):
         folder = state.WorkspaceDir(base, name)
         record = folder.record()
-        if record is None or record.uid == wanted or record.home != spec.home_key:
+        if record is None or record.uid == uid or record.home != spec.home_key:
             continue
         if not folder.alive() and not processes.scan(instance, name, spares=folder.claimed()):
             continue
@@ -45,7 +45,7 @@ def owner_of(base: Path, instance: str, spec: OfHome, sandbox: SandboxProbe) -> 
             "Another workspace of this user still runs as a user of its own, which this node can no longer "
             f"make. Stop it first. {sandbox.uids_reason}".strip()
         )
-    return wanted
+    return uid
 
 
 def require_open(devices: Iterable[DeviceInfo]) -> None:

@@ -55,20 +55,20 @@ def certificates() -> dict[str, str]:
 
     uv and pip before 24.2 bundle their own, so they would reject a company's index.
     """
-    found = {"UV_SYSTEM_CERTS": "1"}
+    env = {"UV_SYSTEM_CERTS": "1"}
     if bundle := next((path for path in CERTIFICATES if Path(path).is_file()), None):
-        found["PIP_CERT"] = bundle
-    return found
+        env["PIP_CERT"] = bundle
+    return env
 
 
-def variables(made: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dict[str, str]:
+def variables(overlay: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dict[str, str]:
     """Return the app's variables that direct installations into the overlay.
 
     `path` and `jupyter` are PATH and JUPYTER_PATH without it.
     """
-    if made is None:
+    if overlay is None:
         return {"PATH": path, "JUPYTER_PATH": jupyter}
-    folder = made["folder"]
+    folder = overlay["folder"]
     return {
         "PATH": f"{folder}/bin{os.pathsep}{path}",
         "VIRTUAL_ENV": folder,
@@ -77,15 +77,15 @@ def variables(made: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dic
     }
 
 
-def argv_of(argv: tuple[str, ...], made: Mapping[str, Any] | None, environment: Environment) -> list[str]:
+def argv_of(argv: tuple[str, ...], overlay: Mapping[str, Any] | None, environment: Environment) -> list[str]:
     """Return the app's command. Servers run from the environment itself, not from user packages."""
-    if made is None or "/" in argv[0]:
+    if overlay is None or "/" in argv[0]:
         return list(argv)
     program = Path(environment.bin_dirs[0]) / argv[0]
     if not os.access(program, os.X_OK):
         return list(argv)
     if argv[0] in IN_OVERLAY:
-        return [f"{made['folder']}/bin/python", str(program), *argv[1:]]
+        return [f"{overlay['folder']}/bin/python", str(program), *argv[1:]]
     return [str(program), *argv[1:]]
 
 
@@ -95,7 +95,7 @@ def installed(home: Path, name: str) -> list[str]:
     Reads only folder names.
     """
     descriptor = -1
-    found: list[str] = []
+    packages: list[str] = []
     try:
         descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for part in (*FOLDER, name, "lib", name.rpartition("-")[2], "site-packages"):
@@ -106,8 +106,8 @@ def installed(home: Path, name: str) -> list[str]:
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 if match := _INFO.fullmatch(entry.name):
-                    found.append(f"{match[1]}=={match[2]}"[:300])
-                if len(found) >= MAX_PACKAGES:
+                    packages.append(f"{match[1]}=={match[2]}"[:300])
+                if len(packages) >= MAX_PACKAGES:
                     break
     except OSError:
         pass  # no overlay
@@ -115,4 +115,4 @@ def installed(home: Path, name: str) -> list[str]:
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-    return sorted(found, key=str.lower)
+    return sorted(packages, key=str.lower)

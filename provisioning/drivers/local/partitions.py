@@ -62,39 +62,41 @@ def repartition(
     layout; the old layout remains. Raises `Unclean` if memory could not be proven clean before or after the
     change. Raises `BackendUnavailable` if the driver does not answer or another process works on the layout.
     """
-    with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as mine:
-        if not mine:
+    with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as acquired:
+        if not acquired:
             raise BackendUnavailable("Another worker changes this GPU's layout. It will be tried again.")
         try:
             with session() as driver:
                 _finish(base, driver, change.parent_uuid)
                 _write_before(base, change.parent_uuid, before())
                 gpu = driver.by_uuid(change.parent_uuid)
-                if not _stands(gpu, change):
-                    doomed = _doomed(gpu, change)
-                    for uuid, _ in doomed:
+                if not _is_applied(gpu, change):
+                    to_destroy = _instances_to_destroy(gpu, change)
+                    for uuid, _ in to_destroy:
                         if not scrub(uuid):
                             raise Unclean(
                                 "An idle MIG instance could not be proven clean. Check its GPU.",
                                 devices=(uuid,),
                             )
                     # Scrubbing takes a while, so check again that no instance is in use.
-                    doomed = _doomed(gpu, change)
-                    journal = Journal(change.parent_uuid, tuple(piece for _, piece in doomed), change.create)
+                    to_destroy = _instances_to_destroy(gpu, change)
+                    journal = Journal(
+                        change.parent_uuid, tuple(piece for _, piece in to_destroy), change.create
+                    )
                     _write(base, journal)
                     _finish(base, driver, change.parent_uuid)
-                    if not _stands(gpu, change):
+                    if not _is_applied(gpu, change):
                         raise NoCapacity(
                             "The GPU refuses this MIG layout, the old one stands. Place the workspace again.",
                             detail=f"{change}",
                         )
-                found = tuple(_uuid_at(gpu, piece) for piece in change.create)
+                uuids = tuple(_uuid_at(gpu, piece) for piece in change.create)
         except NvmlProblem as problem:
             raise BackendUnavailable(problem.sentence) from problem
-        unclean = tuple(uuid for uuid in found if not scrub(uuid))
+        unclean = tuple(uuid for uuid in uuids if not scrub(uuid))
         if unclean:
             raise Unclean("A new MIG instance could not be proven clean. Check its GPU.", devices=unclean)
-        return found
+        return uuids
 
 
 def recover(base: Path) -> bool:
@@ -103,18 +105,18 @@ def recover(base: Path) -> bool:
     Call it before an inventory. Returns False while a process works on a layout or a change cannot be
     finished: those GPUs have neither layout.
     """
-    done = True
+    complete = True
     for path in sorted((base / FOLDER).glob("*.json")) if (base / FOLDER).is_dir() else ():
-        with _lock(base, path.stem) as mine:
-            if not mine:
-                done = False
+        with _lock(base, path.stem) as acquired:
+            if not acquired:
+                complete = False
                 continue
             try:
                 with session() as driver:
                     _finish(base, driver, path.stem)
             except NvmlProblem:
-                done = False
-    return done
+                complete = False
+    return complete
 
 
 @contextlib.contextmanager
@@ -127,11 +129,11 @@ def layouts_locked(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]
     busy: dict[str, tuple[DeviceInfo, ...]] = {}
     with contextlib.ExitStack() as stack:
         for parent_uuid in repartitioned_gpus(base):
-            mine = stack.enter_context(_lock(base, parent_uuid, shared=True))
-            if not mine or _path(base, parent_uuid).exists():
-                kept = _read_before(base, parent_uuid)
-                if kept is not None:
-                    busy[parent_uuid] = kept
+            acquired = stack.enter_context(_lock(base, parent_uuid, shared=True))
+            if not acquired or _path(base, parent_uuid).exists():
+                instances = _read_before(base, parent_uuid)
+                if instances is not None:
+                    busy[parent_uuid] = instances
         yield busy
 
 
@@ -150,56 +152,56 @@ def _finish(base: Path, driver: Nvml, parent_uuid: str) -> None:
         return
     gpu = driver.by_uuid(parent_uuid)
     try:
-        _make(gpu, gone=journal.destroy, there=journal.create)
+        _apply_layout(gpu, destroy=journal.destroy, create=journal.create)
     except NvmlProblem:
-        _make(gpu, gone=journal.create, there=journal.destroy)
+        _apply_layout(gpu, destroy=journal.create, create=journal.destroy)
     _path(base, parent_uuid).unlink(missing_ok=True)
 
 
-def _make(gpu: Device, *, gone: Sequence[MigSlice], there: Sequence[MigSlice]) -> None:
-    """Destroy `gone` and create `there`. Idempotent."""
-    for piece in gone:
-        instance = None if piece in there else _at(gpu, piece)
+def _apply_layout(gpu: Device, *, destroy: Sequence[MigSlice], create: Sequence[MigSlice]) -> None:
+    """Destroy the instances in `destroy` and create those in `create`. Idempotent."""
+    for piece in destroy:
+        instance = None if piece in create else _instance_at(gpu, piece)
         if instance is not None:
             for compute in instance.compute_instances():
                 destroy_compute_instance(compute)
             instance.destroy()
-    for piece in there:
-        instance = _at(gpu, piece) or gpu.create_gpu_instance(piece.profile, piece.start)
+    for piece in create:
+        instance = _instance_at(gpu, piece) or gpu.create_gpu_instance(piece.profile, piece.start)
         if not instance.compute_instances():
             instance.create_compute_instance()
 
 
-def _at(gpu: Device, piece: MigSlice) -> GpuInstance | None:
+def _instance_at(gpu: Device, piece: MigSlice) -> GpuInstance | None:
     """Return the GPU instance with this profile and start, if it exists."""
-    return next((each for each in gpu.gpu_instances() if _piece(gpu, each) == piece), None)
+    return next((instance for instance in gpu.gpu_instances() if _piece(gpu, instance) == piece), None)
 
 
-def _stands(gpu: Device, change: MigRepartition) -> bool:
+def _is_applied(gpu: Device, change: MigRepartition) -> bool:
     """Return whether the complete new layout exists already."""
     layout = _layout(gpu)
     pieces, uuids = {piece for _, piece, _ in layout}, {uuid for uuid, _, _ in layout}
     return set(change.create) <= pieces and not uuids & set(change.destroy)
 
 
-def _doomed(gpu: Device, change: MigRepartition) -> list[tuple[str, MigSlice]]:
+def _instances_to_destroy(gpu: Device, change: MigRepartition) -> list[tuple[str, MigSlice]]:
     """Return the instances to destroy. Raises `NoCapacity` if one is in use or missing."""
-    standing = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
+    present = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
     for uuid in change.destroy:
-        if uuid not in standing:
+        if uuid not in present:
             raise NoCapacity(f"MIG instance {uuid} is no longer there. The workspace is placed again.")
-        if standing[uuid][1]:
+        if present[uuid][1]:
             raise NoCapacity(f"MIG instance {uuid} is in use. The workspace is placed again.")
-    return [(uuid, standing[uuid][0]) for uuid in change.destroy]
+    return [(uuid, present[uuid][0]) for uuid in change.destroy]
 
 
 def _uuid_at(gpu: Device, piece: MigSlice) -> str:
-    return next(uuid for uuid, there, _ in _layout(gpu) if there == piece)
+    return next(uuid for uuid, placed, _ in _layout(gpu) if placed == piece)
 
 
 def _layout(gpu: Device) -> list[tuple[str, MigSlice, bool]]:
     """Return the instances available to tenants: UUID, profile and placement, and whether in use."""
-    found = []
+    layout = []
     for instance in gpu.mig_devices():
         number = instance.gpu_instance_id()
         placed = None if number is None else gpu.gpu_instance_placement(number)
@@ -207,8 +209,8 @@ def _layout(gpu: Device) -> list[tuple[str, MigSlice, bool]]:
             # Unknown counts as in use.
             processes = instance.processes()
             piece = MigSlice(gpu.profile_name(placed[0]), placed[1])
-            found.append((instance.uuid(), piece, processes is None or bool(processes)))
-    return found
+            layout.append((instance.uuid(), piece, processes is None or bool(processes)))
+    return layout
 
 
 def _piece(gpu: Device, instance: GpuInstance) -> MigSlice:
@@ -257,13 +259,13 @@ def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float =
     folder = base / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / f"{parent_uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    mine = False
+    acquired = False
     try:
-        while not (mine := _try_lock(descriptor, kind)) and time.monotonic() < until:
+        while not (acquired := _try_lock(descriptor, kind)) and time.monotonic() < until:
             time.sleep(LOCK_LOOK_S)
-        yield mine
+        yield acquired
     finally:
-        if not shared and mine and not _path(base, parent_uuid).exists():
+        if not shared and acquired and not _path(base, parent_uuid).exists():
             # The layout itself is readable again.
             _before_path(base, parent_uuid).unlink(missing_ok=True)
         os.close(descriptor)

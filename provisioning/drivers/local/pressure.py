@@ -14,13 +14,13 @@ _SOME = re.compile(r"^some .*\bavg60=(\d{1,3}(?:\.\d+)?)\b", re.MULTILINE)
 
 def look(folder: Path = Path("/proc/pressure")) -> dict[str, float | None]:
     """Return the share in percent by resource. Never raises."""
-    return {name: _some(folder / name) for name in RESOURCES}
+    return {name: _some_average(folder / name) for name in RESOURCES}
 
 
-def _some(file: Path) -> float | None:
+def _some_average(file: Path) -> float | None:
     try:
-        found = _SOME.search(file.read_text(errors="replace"))
+        match = _SOME.search(file.read_text(errors="replace"))
     except OSError:
         # The file is missing before Linux 4.20, and unreadable if disabled (`psi=0`).
         return None
-    return min(100.0, round(float(found[1]), 1)) if found else None
+    return min(100.0, round(float(match[1]), 1)) if match else None

@@ -19,13 +19,13 @@ KERNEL = Path("/proc/sys/kernel")
 _KERNEL_LIMITS = ("pid_max", "threads-max")
 
 
-def of_size(cpu_milli: int) -> int:
+def workspace_limit(cpu_milli: int) -> int:
     """Return the limit of one workspace."""
     cores = -(-cpu_milli // 1000)
     return PER_WORKSPACE + PER_CORE * cores
 
 
-def of_all(parent: Path, kernel: Path = KERNEL) -> int | None:
+def total_limit(parent: Path, kernel: Path = KERNEL) -> int | None:
     """Return the limit of all groups in `parent`; None if nothing on this machine limits processes."""
     available = min(_limits_around(parent, kernel), default=None)
     return None if available is None else max(1, available - available // SERVICES_PART)
@@ -33,7 +33,10 @@ def of_all(parent: Path, kernel: Path = KERNEL) -> int | None:
 
 def _limits_around(parent: Path, kernel: Path) -> Iterator[int]:
     """Yield the limits of the kernel, and of the groups around `parent` such as a container or a unit."""
-    for path in (*(kernel / name for name in _KERNEL_LIMITS), *(each / LIMIT for each in parent.parents)):
+    for path in (
+        *(kernel / name for name in _KERNEL_LIMITS),
+        *(ancestor / LIMIT for ancestor in parent.parents),
+    ):
         with contextlib.suppress(OSError, ValueError):  # "max" is no number
             yield int(path.read_text())
 
@@ -42,6 +45,6 @@ def limit_all(parent: Path) -> None:
     """Limit all groups in `parent` together, where the kernel can. Raises `OSError`."""
     file = parent / LIMIT
     with contextlib.suppress(FileNotFoundError):  # another controller's hierarchy of version 1
-        limit = of_all(parent)
+        limit = total_limit(parent)
         if limit is not None and file.read_text().strip() != str(limit):
             file.write_text(str(limit))

@@ -26,7 +26,7 @@ NO_SPARES: Mapping[str, tuple[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedProcess:
     """A live process of a workspace. `start_ticks` is field 22 of its stat file."""
 
     pid: int
@@ -51,19 +51,19 @@ def start_ticks(pid: int) -> int | None:
 
 def user_of(pid: int) -> int | None:
     """Return the user id of a process; None if it is gone."""
-    found = _status(pid, "Uid")
-    return int(found[1]) if found else None
+    uids = _status(pid, "Uid")
+    return int(uids[1]) if uids else None
 
 
 def users() -> set[int]:
     """Return the user ids of all visible processes."""
-    found = {user_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit()}  # noqa: PTH208 - only names
-    return {uid for uid in found if uid is not None}
+    uids = {user_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit()}  # noqa: PTH208 - only names
+    return {uid for uid in uids if uid is not None}
 
 
 def scan(
     instance: str, workspace: str = "", *, spares: Mapping[str, tuple[str, int]] = NO_SPARES
-) -> tuple[Owned, ...]:
+) -> tuple[OwnedProcess, ...]:
     """Return all live processes with `instance`'s marker, of `workspace` or of all workspaces.
 
     `spares` maps the id of an adopted spare to its workspace and generation; processes of other spares belong
@@ -76,7 +76,7 @@ def scan(
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     insiders: dict[int, bytes] = {}
-    here = pid_namespace("self")
+    own_namespace = pid_namespace("self")
     for entry in os.listdir(PROC):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
             continue
@@ -92,13 +92,17 @@ def scan(
             continue
         if marker not in environ:
             continue
-        if pid_namespace(entry) == here or is_namespace_init(pid, depth=2):
-            found = _claim(environ, marker, spares)
-            if found is not None:
-                marked[pid] = found
+        if pid_namespace(entry) == own_namespace or is_namespace_init(pid, depth=2):
+            claim = _claim(environ, marker, spares)
+            if claim is not None:
+                marked[pid] = claim
         else:
             insiders[pid] = environ
-    agents = {pid for pid, (_, _, is_agent) in marked.items() if is_agent and pid_namespace(str(pid)) == here}
+    agents = {
+        pid
+        for pid, (_, _, is_agent) in marked.items()
+        if is_agent and pid_namespace(str(pid)) == own_namespace
+    }
     for pid in agents:
         if parents[pid] in agents:
             marked[pid] = (*marked[pid][:2], False)
@@ -114,11 +118,11 @@ def scan(
                 marked[child] = (name, number_, False)
     for pid, environ in insiders.items():
         # The agent of a sandbox is the child of its first process and names the same workspace.
-        known = marked.get(pid, ("", 0))[:2]
-        if _claim(environ, marker, spares) == (*known, True) and is_namespace_init(parents[pid], depth=2):
-            marked[pid] = (*known, True)
+        owner = marked.get(pid, ("", 0))[:2]
+        if _claim(environ, marker, spares) == (*owner, True) and is_namespace_init(parents[pid], depth=2):
+            marked[pid] = (*owner, True)
     return tuple(
-        Owned(pid, ticks[pid], name, generation, is_agent, is_namespace_init(pid))
+        OwnedProcess(pid, ticks[pid], name, generation, is_agent, is_namespace_init(pid))
         for pid, (name, generation, is_agent) in sorted(marked.items())
         if not workspace or name == workspace
     )
@@ -149,9 +153,9 @@ def pid_namespace(entry: str) -> str:
         return ""
 
 
-def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
+def send(process: OwnedProcess | tuple[int, int], number: signal.Signals) -> bool:
     """Signal exactly this process; returns False if it is gone, even if its PID is in use again."""
-    pid, ticks = (process.pid, process.start_ticks) if isinstance(process, Owned) else process
+    pid, ticks = (process.pid, process.start_ticks) if isinstance(process, OwnedProcess) else process
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -167,15 +171,15 @@ def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
     return True
 
 
-def kill(found: Iterable[Owned], extra_pids: Iterable[int] = ()) -> None:
+def kill(owned: Iterable[OwnedProcess], extra_pids: Iterable[int] = ()) -> None:
     """Send SIGKILL to all, first to inits of PID namespaces, which end everything inside."""
-    ordered = sorted(found, key=lambda process: not process.is_namespace_init)
+    ordered = sorted(owned, key=lambda process: not process.is_namespace_init)
     for process in ordered:
         send(process, signal.SIGKILL)
-    known = {process.pid for process in ordered}
+    killed = {process.pid for process in ordered}
     for pid in extra_pids:
         ticks = start_ticks(pid)
-        if pid not in known and ticks is not None:
+        if pid not in killed and ticks is not None:
             send((pid, ticks), signal.SIGKILL)
 
 
@@ -242,8 +246,8 @@ def numbers_of(pid: int) -> tuple[int, ...]:
 
 def parent_of(pid: int) -> int | None:
     """Return the PID of its parent; None if it is gone."""
-    found = _status(pid, "PPid")
-    return int(found[0]) if found else None
+    fields = _status(pid, "PPid")
+    return int(fields[0]) if fields else None
 
 
 def name_of(pid: int) -> str:

@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ProjectUse:
     """Use and limits of a project; a limit of 0 means none."""
 
     limit_bytes: int
@@ -45,7 +45,7 @@ class Use:
     used_files: int
 
 
-def enforced(folder: int) -> bool:
+def is_enforced(folder: int) -> bool:
     """Return whether the file system enforces projects, and this process can set their limits."""
     state = ctypes.create_string_buffer(bytes([_STATE_VERSION]), _STATE_SIZE)
     try:
@@ -57,7 +57,7 @@ def enforced(folder: int) -> bool:
     return bool(flags & _ENFORCED)
 
 
-def use_of(folder: int, project: int) -> Use:
+def use_of(folder: int, project: int) -> ProjectUse:
     """Return the use of a project on the folder's file system. Raises `OSError`."""
     buffer = ctypes.create_string_buffer(_USE.size)
     try:
@@ -65,15 +65,15 @@ def use_of(folder: int, project: int) -> Use:
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
-        return Use(0, 0, 0, 0)  # XFS has no entry for an unused project
+        return ProjectUse(0, 0, 0, 0)  # XFS has no entry for an unused project
     hard, _, used, files, _, used_files, *_ = _USE.unpack(buffer)
-    return Use(hard * UNIT, used, files, used_files)
+    return ProjectUse(hard * UNIT, used, files, used_files)
 
 
 def limit(folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:
     """Set the limits of a project; 0 means none. Raises `OSError`."""
-    given = _USE.pack(limit_bytes // UNIT, 0, 0, limit_files, 0, 0, 0, 0, _LIMITS)
-    _quotactl(folder, _SET, project, ctypes.create_string_buffer(given, _USE.size))
+    packed = _USE.pack(limit_bytes // UNIT, 0, 0, limit_files, 0, 0, 0, 0, _LIMITS)
+    _quotactl(folder, _SET, project, ctypes.create_string_buffer(packed, _USE.size))
 
 
 def project_of(file: int) -> int:
@@ -82,13 +82,13 @@ def project_of(file: int) -> int:
     return project
 
 
-def give(file: int, project: int, *, folder: bool) -> bool:
+def assign(file: int, project: int, *, folder: bool) -> bool:
     """Assign an open file or folder to a project; returns whether that changed it. Raises `OSError`."""
     flags, extent, extents, before, copied = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))
-    wanted = flags | _INHERIT if folder else flags
-    if (before, flags) == (project, wanted):
+    new_flags = flags | _INHERIT if folder else flags
+    if (before, flags) == (project, new_flags):
         return False
-    fcntl.ioctl(file, _SET_FLAGS, _FLAGS.pack(wanted, extent, extents, project, copied))
+    fcntl.ioctl(file, _SET_FLAGS, _FLAGS.pack(new_flags, extent, extents, project, copied))
     return True
 
 

@@ -27,7 +27,7 @@ WORKSPACE = "ws-"
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What was removed: folders without an owner, and egress processes as (PID, start ticks)."""
 
     folders: tuple[Path, ...] = ()
@@ -45,12 +45,12 @@ def default_base() -> Path:
     path = Path(tempfile.gettempdir(), f"berth-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    return path if _private(path) else Path(tempfile.mkdtemp(prefix="berth-"))
+    return path if _is_private(path) else Path(tempfile.mkdtemp(prefix="berth-"))
 
 
-def _private(path: Path) -> bool:
-    found = path.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+def _is_private(path: Path) -> bool:
+    info = path.lstat()
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o077
 
 
 @contextlib.contextmanager
@@ -60,46 +60,48 @@ def folder(base: Path, kind: str) -> Iterator[Path]:
     Raises `OSError`.
     """
     probes = base / PROBES
-    with _alone(probes):
+    with _exclusive_lock(probes):
         path = Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-", dir=probes))
-        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:
-            os.close(held)
+            os.close(descriptor)
             raise
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        os.close(held)
+        os.close(descriptor)
 
 
-def sweep(base: Path) -> Swept:
+def sweep(base: Path) -> SweepResult:
     """Kill egress processes of ended workspaces and probes of this driver, and remove ended probes.
 
     Never touches anything owned by a living process. Raises `OSError`.
     """
     ended = tuple(
-        (each.pid, each.start_ticks)
-        for each in unowned_ways_out(base)
-        if processes.send((each.pid, each.start_ticks), signal.SIGKILL)
+        (process.pid, process.start_ticks)
+        for process in unowned_egress_processes(base)
+        if processes.send((process.pid, process.start_ticks), signal.SIGKILL)
     )
     removed = []
     probes = base / PROBES
     if probes.is_dir() and not probes.is_symlink():
-        with _alone(probes):
+        with _exclusive_lock(probes):
             for path in sorted(probes.iterdir()):
                 if path.name != LOCK and _is_left(path):
                     shutil.rmtree(path, ignore_errors=True)
                     removed.append(path)
-    return Swept(tuple(removed), ended)
+    return SweepResult(tuple(removed), ended)
 
 
-def unowned_ways_out(base: Path) -> list[network.WayOut]:
+def unowned_egress_processes(base: Path) -> list[network.EgressProcess]:
     """Return the egress processes of ended workspaces and probes of this driver."""
     # List processes before owners: then any without an owner has really lost it.
-    return [each for each in network.ways_out_below(base) if not _is_owned(base, each.folder)]
+    return [
+        process for process in network.egress_processes_below(base) if not _is_owned(base, process.folder)
+    ]
 
 
 def _is_owned(base: Path, path: Path) -> bool:
@@ -109,7 +111,7 @@ def _is_owned(base: Path, path: Path) -> bool:
         # An operation in progress may create or end it, and handles its egress.
         return workspace.operation_held() or workspace.alive()
     if path.parent == base / PROBES:
-        with _alone(base / PROBES):
+        with _exclusive_lock(base / PROBES):
             return path.exists() and not _is_left(path)
     return True
 
@@ -135,7 +137,7 @@ def _is_left(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(probes: Path) -> Iterator[None]:
+def _exclusive_lock(probes: Path) -> Iterator[None]:
     """Block other processes from creating or removing folders meanwhile."""
     probes.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     probes.mkdir(mode=0o700, exist_ok=True)

@@ -42,10 +42,10 @@ def is_on() -> bool:
     return os.environ.get(VARIABLE, "on").strip().lower() not in ("off", "0", "false", "no")
 
 
-def refused(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
+def refusal(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
     """Return why this node cannot share GPUs; empty if it can."""
-    whole = [each for each in scan.devices if each.kind is DeviceKind.GPU and not each.mig_mode]
-    if not whole:
+    whole_gpus = [device for device in scan.devices if device.kind is DeviceKind.GPU and not device.mig_mode]
+    if not whole_gpus:
         return "This node has no GPU that can be shared."
     if not is_on():
         return f"This node gives whole GPUs only ({VARIABLE})."
@@ -64,16 +64,16 @@ def parts(
     scan: GpuScan, grants: Sequence[DeviceGrant], granted: Sequence[DeviceInfo]
 ) -> tuple[state.GpuShare, ...]:
     """Return the granted shares, without whole devices. Raises `NoCapacity` if they cannot be enforced."""
-    found = tuple(
+    shares = tuple(
         state.GpuShare(
             grant.uuid, part_mib(device.memory_mib, grant.milli, grant.memory_mib), device.memory_mib
         )
         for grant, device in zip(grants, granted, strict=True)
         if grant.milli < WHOLE_DEVICE_MILLI
     )
-    if found and (why := refused(scan)):
-        raise NoCapacity(f"{why} Choose a flavor with a whole GPU.")
-    return found
+    if shares and (reason := refusal(scan)):
+        raise NoCapacity(f"{reason} Choose a flavor with a whole GPU.")
+    return shares
 
 
 class Shares:
@@ -88,32 +88,37 @@ class Shares:
 
     def holders(self) -> list[Holder]:
         """Return the current holders, without ending workspaces. Only changed records are read again."""
-        kept, self._records = self._records, {}
+        previous, self._records = self._records, {}
         for name in state.names(self._base):
             folder = state.WorkspaceDir(self._base, name)
             stamp = folder.changed_at()
-            before = kept.get(name)
+            before = previous.get(name)
             if before is None or before[0] != stamp:
                 before = (stamp, _holders(name, folder.record()))
             self._records[name] = before
-        return [holder for _, found in self._records.values() for holder in found]
+        return [holder for _, record_holders in self._records.values() for holder in record_holders]
 
     def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, ShareUse]:
         """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}
-        theirs = self._attributed(uuid, sample.processes)
-        its = [each for each in holders if each.share.uuid == uuid]
-        found = {each.name: ShareUse(each.share.part_mib, tuple(theirs.get(each.name, ()))) for each in its}
-        if not its or not is_full(its[0].share.device_mib, sample.memory_used_mib):
-            return found
-        short = {name for name, each in found.items() if each.is_short}
+        theirs = self._processes_by_holder(uuid, sample.processes)
+        device_holders = [holder for holder in holders if holder.share.uuid == uuid]
+        use_by_name = {
+            holder.name: ShareUse(holder.share.part_mib, tuple(theirs.get(holder.name, ())))
+            for holder in device_holders
+        }
+        if not device_holders or not is_full(device_holders[0].share.device_mib, sample.memory_used_mib):
+            return use_by_name
+        short = {name for name, use in use_by_name.items() if use.is_short}
         return {
-            name: ShareUse(each.part_mib, each.processes, urgent=bool(short - {name}))
-            for name, each in found.items()
+            name: ShareUse(use.part_mib, use.processes, urgent=bool(short - {name}))
+            for name, use in use_by_name.items()
         }
 
-    def _attributed(self, uuid: str, present: Iterable[ProcessUse]) -> dict[str, list[DeviceProcess]]:
+    def _processes_by_holder(
+        self, uuid: str, present: Iterable[ProcessUse]
+    ) -> dict[str, list[DeviceProcess]]:
         by_name: dict[str, list[DeviceProcess]] = defaultdict(list)
         uses = {
             (use.pid, ticks): use.memory_mib
@@ -125,7 +130,7 @@ class Shares:
         unowned = self._unowned.get(uuid, {})
         unowned = {key: until for key, until in unowned.items() if key in uses and until > now}
         if unknown := uses.keys() - owners.keys() - unowned.keys():
-            owners.update(self._look_up(unknown))
+            owners.update(self._rank_processes(unknown))
             unowned.update(dict.fromkeys(unknown - owners.keys(), now + UNOWNED_FOR_S))
         self._owners[uuid], self._unowned[uuid] = owners, unowned
         for (pid, ticks), memory_mib in uses.items():
@@ -134,22 +139,27 @@ class Shares:
                 by_name[name].append(DeviceProcess(pid, ticks, memory_mib, rank))
         return by_name
 
-    def _look_up(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[str, Rank]]:
-        owned = {each.pid: each for each in processes.scan(self._instance, spares=state.claimed(self._base))}
-        agents = {each.pid for each in owned.values() if each.is_agent}
-        found: dict[tuple[int, int], tuple[str, Rank]] = {}
-        for pid, ticks in wanted:
-            its = owned.get(pid)
-            if its is not None and its.start_ticks == ticks:
+    def _rank_processes(
+        self, identities: Iterable[tuple[int, int]]
+    ) -> dict[tuple[int, int], tuple[str, Rank]]:
+        owned = {
+            process.pid: process
+            for process in processes.scan(self._instance, spares=state.claimed(self._base))
+        }
+        agents = {process.pid for process in owned.values() if process.is_agent}
+        ranks: dict[tuple[int, int], tuple[str, Rank]] = {}
+        for pid, ticks in identities:
+            owner = owned.get(pid)
+            if owner is not None and owner.start_ticks == ticks:
                 is_app = processes.parent_of(pid) in agents
-                outer = its.is_agent or its.is_namespace_init
+                outer = owner.is_agent or owner.is_namespace_init
                 rank = Rank.AGENT if outer else Rank.APP if is_app else Rank.WORK
-                found[pid, ticks] = (its.workspace, rank)
-            elif name := self._by_group(pid):
-                found[pid, ticks] = (name, Rank.WORK)
-        return found
+                ranks[pid, ticks] = (owner.workspace, rank)
+            elif name := self._holder_by_group(pid):
+                ranks[pid, ticks] = (name, Rank.WORK)
+        return ranks
 
-    def _by_group(self, pid: int) -> str:
+    def _holder_by_group(self, pid: int) -> str:
         """Return the share holder whose control groups contain the process, or an empty string."""
         for name, (_, holders) in self._records.items():
             record = state.WorkspaceDir(self._base, name).record() if holders else None

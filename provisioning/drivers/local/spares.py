@@ -72,7 +72,7 @@ SPARE_NAME = "berth"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SpareKind:
     """What a spare is created from. A workspace can adopt only a spare of its own kind."""
 
     recipe: Recipe
@@ -101,11 +101,11 @@ class Kind:
             "environment": asdict(self.environment),
             "sandbox": asdict(self.sandbox),
             "files": [(str(path), path.stat().st_mtime_ns) for path in files],
-            "configuration": [(path.st_ino, path.st_mtime_ns) for path in self._installed()],
+            "configuration": [(path.st_ino, path.st_mtime_ns) for path in self._site_packages_stats()],
         }
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
-    def _installed(self) -> Iterator[os.stat_result]:
+    def _site_packages_stats(self) -> Iterator[os.stat_result]:
         """Yield the stat results of folders that change when a package is installed."""
         root = Path(self.environment.python).parent.parent
         for path in sorted(root.glob("lib/python3.*/site-packages")):
@@ -113,7 +113,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenSpare:
     """A spare claimed by this process. Until it is handed over, closing `connection` ends it."""
 
     folder: WorkspaceDir
@@ -130,42 +130,42 @@ class Spares:
 
     # -- claiming -----------------------------------------------------------------------------
 
-    def take(self, kind: Kind) -> Taken | None:
+    def take(self, kind: SpareKind) -> TakenSpare | None:
         """Claim and return a ready spare of `kind`, or None."""
-        wanted = ""
-        for folder, mark in self._all():
+        digest = ""
+        for folder, mark in self._list_spares():
             state = folder.agent_state()
             if state is None or state.phase != "unclaimed":
                 continue
-            wanted = wanted or kind.digest()
-            if mark.kind != wanted:
+            digest = digest or kind.digest()
+            if mark.kind != digest:
                 continue
             connection = _connect(folder.path / "claims")
             if connection is not None:
-                return Taken(folder, mark, connection)
+                return TakenSpare(folder, mark, connection)
         return None
 
     # -- maintaining --------------------------------------------------------------------------
 
     def maintain(
-        self, kinds: Sequence[Kind], number: int, *, owner: int, cgroup_host: cgroups.CgroupHost
+        self, kinds: Sequence[SpareKind], number: int, *, owner: int, cgroup_host: cgroups.CgroupHost
     ) -> None:
         """End surplus and outdated spares, and start new ones until there are `number` of each kind."""
-        with self._alone() as lock:
+        with self._exclusive_lock() as lock:
             if lock is None:
                 return
-            wanted = {kind.digest(): kind for kind in kinds if kind.possible} if number > 0 else {}
-            have = dict.fromkeys(wanted, 0)
-            for folder, mark in self._all():
+            by_digest = {kind.digest(): kind for kind in kinds if kind.possible} if number > 0 else {}
+            counts = dict.fromkeys(by_digest, 0)
+            for folder, mark in self._list_spares():
                 overdue = time.time() > mark.created_at + MAX_READY_S
                 state = folder.agent_state()
-                good = folder.alive() and mark.owner == owner and (state is not None or not overdue)
-                if good and have.get(mark.kind, number) < number:
-                    have[mark.kind] += 1
+                usable = folder.alive() and mark.owner == owner and (state is not None or not overdue)
+                if usable and counts.get(mark.kind, number) < number:
+                    counts[mark.kind] += 1
                 else:
                     self._end_soon(folder, mark)
-            for digest, kind in wanted.items():
-                for _ in range(number - have[digest]):
+            for digest, kind in by_digest.items():
+                for _ in range(number - counts[digest]):
                     if _available_mib() < MIN_AVAILABLE_MIB:
                         return
                     self._start(kind, digest, owner, cgroup_host, lock)
@@ -176,20 +176,20 @@ class Spares:
         processes.kill(self.processes(mark.id), cgroups.pids(groups))
         if self.processes(mark.id) or cgroups.pids(groups) or folder.alive():
             return False
-        gone = cgroups.remove(groups)
+        removed = cgroups.remove(groups)
         folder.remove()
-        return gone
+        return removed
 
     def end_those_of(self, place: str) -> None:
         """End the spares created from the environment in this folder."""
-        with self._alone() as lock:
+        with self._exclusive_lock() as lock:
             if lock is None:
                 return
-            for folder, mark in self._all():
+            for folder, mark in self._list_spares():
                 if mark.place == place:
                     self._end_soon(folder, mark)
 
-    def processes(self, spare: str) -> tuple[processes.Owned, ...]:
+    def processes(self, spare: str) -> tuple[processes.OwnedProcess, ...]:
         """Return the live processes of the spare with this id, even if it was claimed."""
         return processes.scan(self.instance, spare, spares={spare: (spare, 0)})
 
@@ -199,7 +199,7 @@ class Spares:
         while not self.end(folder, mark) and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def _start(self, kind: Kind, digest: str, owner: int, host: cgroups.CgroupHost, lock: int) -> None:
+    def _start(self, kind: SpareKind, digest: str, owner: int, host: cgroups.CgroupHost, lock: int) -> None:
         folder = WorkspaceDir(self.base, secrets.token_hex(8))
         groups = cgroups.paths(host, f"spare-{folder.name}")
         uid = self._uid(kind)
@@ -246,24 +246,24 @@ class Spares:
             with contextlib.suppress(OSError):
                 folder.remove()
 
-    def _uid(self, kind: Kind) -> int:
+    def _uid(self, kind: SpareKind) -> int:
         """Return an unused user id for a spare. Raises `StartFailed` or `OSError`."""
         if kind.sandbox.uids is None:
             return NODE_USER
         # A process that escaped its sandbox must not share a user with later spares.
-        used = [*processes.users(), *(mark.uid for _, mark in self._all())]
+        used = [*processes.users(), *(mark.uid for _, mark in self._list_spares())]
         for name in names(self.base.parent):
             claimed = WorkspaceDir(self.base.parent, name).spare()
             used += [claimed.uid] if claimed else []
-        found = Uids(self.base.parent, kind.sandbox.uids).for_spare(used)
-        if found is None:
+        uid = Uids(self.base.parent, kind.sandbox.uids).for_spare(used)
+        if uid is None:
             raise StartFailed(f"Every user id of {VARIABLE} that is for spares is in use.")
-        return found
+        return uid
 
     def _markers(self, folder: WorkspaceDir) -> dict[str, str]:
         return {"BERTH_INSTANCE": self.instance, "BERTH_SPARE": folder.name}
 
-    def _plan(self, kind: Kind, folder: WorkspaceDir, groups: Sequence[Path]) -> SandboxPlan:
+    def _plan(self, kind: SpareKind, folder: WorkspaceDir, groups: Sequence[Path]) -> SandboxPlan:
         python = kind.environment.python
         agent = (python, "-I", "-S", AGENT_PROGRAM_PATH)
         spare = (*agent, "--unclaimed", "{claims}", "{owner}", "{app}", RUN_PATH)
@@ -288,28 +288,32 @@ class Spares:
                 "PATH": os.pathsep.join(kind.environment.bin_dirs),
             },
             command=(*spare, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
-            readonly_at=((str(APPS), APPS_PATH), *programs_at(), *cpu_count.shown_at(folder.etc, groups)),
+            readonly_at=(
+                (str(APPS), APPS_PATH),
+                *programs_at(),
+                *cpu_count.sandbox_mounts(folder.etc, groups),
+            ),
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
             own_network=kind.sandbox.network is not None,
             filtered=bool(kind.sandbox.seccomp),
         )
 
-    def _all(self) -> list[tuple[WorkspaceDir, SpareMark]]:
+    def _list_spares(self) -> list[tuple[WorkspaceDir, SpareMark]]:
         """Return all spares, oldest first. Removes old folders without a mark."""
-        found = []
+        spares = []
         with contextlib.suppress(FileNotFoundError):
             for path in self.base.iterdir():
                 folder = WorkspaceDir(self.base, path.name)
                 mark = folder.spare()
                 if mark is not None:
-                    found.append((folder, mark))
+                    spares.append((folder, mark))
                 elif path.is_dir() and time.time() > path.stat().st_mtime + MAX_READY_S:
                     shutil.rmtree(path, ignore_errors=True)
-        return sorted(found, key=lambda item: item[1].created_at)
+        return sorted(spares, key=lambda item: item[1].created_at)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[int | None]:
+    def _exclusive_lock(self) -> Iterator[int | None]:
         """Lock creating and ending of spares; yields the descriptor, or None if the lock is held."""
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -325,8 +329,8 @@ class Spares:
 def programs_at() -> tuple[tuple[str, str], ...]:
     """Return what every sandbox has beside environment and agent: JupyterLab's extension, and uv."""
     uv = uv_program()
-    found = ((str(JUPYTER), JUPYTER_PATH),)
-    return (*found, (uv, f"{PROGRAMS_PATH}/uv")) if uv else found
+    programs = ((str(JUPYTER), JUPYTER_PATH),)
+    return (*programs, (uv, f"{PROGRAMS_PATH}/uv")) if uv else programs
 
 
 def write_etc(folder: WorkspaceDir, user: str, host: str, sandbox: SandboxProbe) -> None:

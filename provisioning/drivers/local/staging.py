@@ -40,11 +40,11 @@ def can_show_owners(folder: Path) -> bool:
     """Return whether files in the folder support id-mapped mounts, as spares need. Root only."""
     device = folder.stat().st_dev
     if device not in _owners_shown:
-        shown = {**mount(str(folder), "0"), "owners": [0, SOMEBODY]}
-        plan = {"user": user(SOMEBODY, [shown]), "argv": ["/bin/true"]}
+        mapped_mount = {**mount(str(folder), "0"), "owners": [0, SOMEBODY]}
+        plan = {"user": user(SOMEBODY, [mapped_mount]), "argv": ["/bin/true"]}
         argv = [sys.executable, "-I", "-S", str(AS_USER)]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 argv,
                 input=json.dumps(plan).encode(),
                 capture_output=True,
@@ -53,7 +53,7 @@ def can_show_owners(folder: Path) -> bool:
             )
         except (OSError, subprocess.TimeoutExpired):
             return False
-        _owners_shown[device] = done.returncode == 0
+        _owners_shown[device] = process.returncode == 0
     return _owners_shown[device]
 
 
@@ -74,7 +74,7 @@ def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
         plan,
         bwrap=bwrap,
         readonly=(),
-        readonly_at=tuple((put(source), inside) for source, inside in shown_at(plan)),
+        readonly_at=tuple((put(source), inside) for source, inside in readonly_mounts(plan)),
         writable_at=tuple((put(source, readonly=False), inside) for source, inside in plan.writable_at),
         agent=put(plan.agent) if plan.agent else "",
         run=put(plan.run, readonly=False),
@@ -87,7 +87,7 @@ def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
     return moved, mounts
 
 
-def shown_at(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
+def readonly_mounts(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
     """Return what is mounted read-only: host path and path inside."""
     return (*((path, path) for path in plan.readonly), *plan.readonly_at)
 

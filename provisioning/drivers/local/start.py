@@ -243,7 +243,7 @@ def agent_config(
         "secrets": spec.secrets,
         "secrets_dir": SECRETS_PATH if settings.sandbox.bwrap else "",
         "progress_dir": PROGRESS_PATH if settings.sandbox.bwrap else f"{run}/progress",
-        "checkouts": [checkout_of(each) for each in spec.checkouts],
+        "checkouts": [checkout_of(checkout) for checkout in spec.checkouts],
         "git_dir": GIT_PATH if settings.sandbox.bwrap else "",
         "known_hosts": list(git_urls.KNOWN_HOSTS),
         "egress": settings.egress.egress.value,
@@ -335,12 +335,12 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
     if os.geteuid() == 0:
         owner = 0 if settings.uid == NODE_USER else settings.uid
         try:
-            done = hand_over(home, owner, limit_s=HAND_OVER_S)
+            finished = hand_over(home, owner, limit_s=HAND_OVER_S)
         except TooDeep as error:
             raise StartFailed(
                 f"The home {spec.home_key} cannot be given to its user: {error}. Move what is in there up.",
             ) from error
-        if not done:
+        if not finished:
             raise HomeChangesHands("The home folder is being given to its user. This goes on by itself.")
     return home
 
@@ -370,14 +370,14 @@ def _end(folder: WorkspaceDir, settings: Settings) -> None:
     groups = [Path(path) for path in record.cgroups] if record else []
     deadline = time.monotonic() + END_TIMEOUT_S
     while True:
-        found = processes.scan(settings.instance, folder.name, spares=folder.claimed())
+        owned = processes.scan(settings.instance, folder.name, spares=folder.claimed())
         inside = cgroups.pids(groups)
-        gone = network.end(folder.path)
-        if gone and not found and not inside and not folder.alive():
+        network_ended = network.end(folder.path)
+        if network_ended and not owned and not inside and not folder.alive():
             break
         if time.monotonic() > deadline:
             return  # the next observation continues
-        processes.kill(found, inside)
+        processes.kill(owned, inside)
         time.sleep(0.01)
     cgroups.remove(groups)
     with contextlib.suppress(OSError):
@@ -402,7 +402,7 @@ def _ports(folder: WorkspaceDir, settings: Settings) -> tuple[int, ...]:
         return tuple(range(lowest, min(lowest + candidates, highest + 1)))
     span = highest - lowest + 1
     first = secrets.randbelow(span)
-    found: list[int] = []
+    ports: list[int] = []
     for step in range(span):
         port = lowest + (first + step) % span
         with socket.socket() as sock:
@@ -411,15 +411,15 @@ def _ports(folder: WorkspaceDir, settings: Settings) -> tuple[int, ...]:
                 sock.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == PORT_CANDIDATES:
+        ports.append(port)
+        if len(ports) == PORT_CANDIDATES:
             break
-    if not found:
+    if not ports:
         raise StartFailed(
             f"No port from {lowest} to {highest} is free. Widen port_min and port_max of the pool.",
             detail=f"workspace {folder.name}",
         )
-    return tuple(found)
+    return tuple(ports)
 
 
 def _sandbox(
@@ -435,7 +435,7 @@ def _sandbox(
     groups = [Path(path) for path in record.cgroups]
     cpu_count.write(folder.etc, spec.resources.cpu_milli)
     # gVisor has a /sys of its own.
-    seen = () if settings.sandbox.runsc else cpu_count.shown_at(folder.etc, groups)
+    cpu_mounts = () if settings.sandbox.runsc else cpu_count.sandbox_mounts(folder.etc, groups)
     write_etc(folder, spec.owner, host, settings.sandbox)
     return SandboxPlan(
         bwrap=settings.sandbox.bwrap,
@@ -455,8 +455,8 @@ def _sandbox(
             "LANG": "C.UTF-8",
             "PATH": os.pathsep.join(settings.environment.bin_dirs),
         },
-        readonly_at=(*programs_at(), *seen, *_shown(settings, writable=False)),
-        writable_at=_shown(settings, writable=True),
+        readonly_at=(*programs_at(), *cpu_mounts, *_template_mounts(settings, writable=False)),
+        writable_at=_template_mounts(settings, writable=True),
         masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,
@@ -468,6 +468,6 @@ def _sandbox(
     )
 
 
-def _shown(settings: Settings, *, writable: bool) -> tuple[tuple[str, str], ...]:
+def _template_mounts(settings: Settings, *, writable: bool) -> tuple[tuple[str, str], ...]:
     """Return the node's folders that the template mounts: host path and path inside."""
-    return tuple((str(each.source), each.inside) for each in settings.mounts if each.writable == writable)
+    return tuple((str(mount.source), mount.inside) for mount in settings.mounts if mount.writable == writable)

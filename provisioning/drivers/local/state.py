@@ -1,7 +1,7 @@
 """Files of the local driver, under `$BERTH_HOME/local/`.
 
     <name>/record.json    the driver's record of the workspace (`Record`)
-    <name>/pid.json       identity of the launched process, written by itself (`Launched`)
+    <name>/pid.json       identity of the launched process, written by itself (`LaunchRecord`)
     <name>/app.<n>.sock   app socket of generation n, for the node's gateway; held open by the agent
     <name>/alive.lock     locked by the agent as long as it lives
     <name>/launch.log     output of a sandbox that failed to start
@@ -91,7 +91,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchRecord:
     """Identity of the launched process, written by itself."""
 
     pid: int
@@ -171,11 +171,11 @@ class WorkspaceDir:
 
     def operation_held(self) -> bool:
         """Return whether a worker, or a launcher on its behalf, operates on this workspace."""
-        return _held(self.base / ".locks" / self.name)
+        return _is_locked(self.base / ".locks" / self.name)
 
     def alive(self) -> bool:
         """Return whether the launched process or its agent lives, which hold the life lock."""
-        return _held(self.lock)
+        return _is_locked(self.lock)
 
     def record(self) -> Record | None:
         """Return the record, or None if it is missing or damaged.
@@ -187,8 +187,8 @@ class WorkspaceDir:
             return record
         return replace(record, closed=True, stop_requested_at=self._closed.stat().st_mtime)
 
-    def launched(self) -> Launched | None:
-        return load(self.pid_file, Launched)
+    def launched(self) -> LaunchRecord | None:
+        return load(self.pid_file, LaunchRecord)
 
     def agent_state(self) -> AgentState | None:
         return load(self.state_file, AgentState)
@@ -255,21 +255,21 @@ class WorkspaceDir:
         self._closed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._closed, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as handle:
-            handle.write(_padded(0))
+            handle.write(_pad_generation(0))
 
     def close_generation(self, generation: int) -> None:
         """Close `generation` and all below, permanently."""
         if generation <= self.closed_generation():
             return
         try:
-            write_atomically(self._closed, _padded(generation))
+            write_atomically(self._closed, _pad_generation(generation))
         except OSError as error:
             if not is_full(error):
                 raise
             # Overwrite in place: these few bytes fit one sector, so no new block is needed.
             descriptor = os.open(self._closed, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                os.pwrite(descriptor, _padded(generation), 0)
+                os.pwrite(descriptor, _pad_generation(generation), 0)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -292,17 +292,17 @@ class WorkspaceDir:
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return 0, 0
-    return found.st_mtime_ns, found.st_ino
+    return info.st_mtime_ns, info.st_ino
 
 
-def _padded(generation: int) -> bytes:
+def _pad_generation(generation: int) -> bytes:
     return f"{generation:<20}".encode()
 
 
-def _held(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Return whether another process holds an exclusive lock on `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -347,10 +347,10 @@ def names(base: Path) -> list[str]:
 
 def claimed(base: Path) -> dict[str, tuple[str, int]]:
     """Return the spares adopted by workspaces in the format of `processes.scan`."""
-    found: dict[str, tuple[str, int]] = {}
+    claims: dict[str, tuple[str, int]] = {}
     for name in names(base):
-        found.update(WorkspaceDir(base, name).claimed())
-    return found
+        claims.update(WorkspaceDir(base, name).claimed())
+    return claims
 
 
 def prune_closed(base: Path, *, now: float) -> None:

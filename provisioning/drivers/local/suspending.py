@@ -31,7 +31,7 @@ WORKSPACE, NODE = "workspace", "node"
 HELD_UP = frozenset({ProcessState.LOCKED, ProcessState.CHECKPOINTED, ProcessState.UNKNOWN})
 
 
-class Problem(StrEnum):
+class SuspendProblem(StrEnum):
     """Why a workspace was not suspended or resumed."""
 
     NOT_RUNNING = "not_running"
@@ -49,7 +49,7 @@ class Problem(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspension:
     """A suspension in progress, on disk. `settled`: it is complete."""
 
     boot_id: str
@@ -60,11 +60,11 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SuspendReport:
     """Outcome: `end` is None if processes are in neither state; `problem` is empty on success."""
 
     end: Goal | None
-    problem: Problem | str = ""
+    problem: SuspendProblem | str = ""
     detail: str = ""
     held_bytes: int = 0
     gpus: tuple[str, ...] = ()
@@ -75,11 +75,11 @@ class Report:
 Tell = Callable[[str, int], object]
 
 
-def _silent(_call: str, _pid: int) -> None:
+def _ignore_progress(_call: str, _pid: int) -> None:
     pass
 
 
-class Suspending:
+class Suspender:
     """Suspends and resumes workspaces of one installation."""
 
     def __init__(self, base: Path, instance: str) -> None:
@@ -89,7 +89,7 @@ class Suspending:
         """Return why this machine must not suspend, from `grant.refusal`; empty if it may."""
         return grant.refusal(grant.load(self.base), driver=driver, instance=self.instance)
 
-    def suspend(self, name: str, *, tell: Tell = _silent) -> Report:
+    def suspend(self, name: str, *, tell: Tell = _ignore_progress) -> SuspendReport:
         """Move all its CUDA processes off its GPUs, or leave everything as it was.
 
         Idempotent. Raises `Busy` and `OSError`.
@@ -98,21 +98,23 @@ class Suspending:
         with folder.operation():
             record = folder.record()
             if record is None or record.closed or not folder.alive():
-                return Report(Goal.RUNNING, Problem.NOT_RUNNING)
-            found = self._cuda_processes(folder)
-            seen = look(found)
-            refused = self._refused(folder, record, seen)
+                return SuspendReport(Goal.RUNNING, SuspendProblem.NOT_RUNNING)
+            pids = self._cuda_processes(folder)
+            snapshot = look(pids)
+            refused = self._refusal(folder, record, snapshot)
             if refused is not None:
                 return refused
-            if end_of(seen.states) is Goal.SUSPENDED:
-                kept = load(folder)
-                return Report(Goal.SUSPENDED, gpus=kept.gpus if kept else (), states=seen.states)
-            held = room.held_bytes(seen.before, found)
-            gpus = tuple(seen.before.used_by(found))
-            self._note(folder, gpus, held, settled=False)
-            return self._suspend(folder, gpus, held, tell)
+            if end_of(snapshot.states) is Goal.SUSPENDED:
+                suspension = load(folder)
+                return SuspendReport(
+                    Goal.SUSPENDED, gpus=suspension.gpus if suspension else (), states=snapshot.states
+                )
+            memory_bytes = room.held_bytes(snapshot.before, pids)
+            gpus = tuple(snapshot.before.used_by(pids))
+            self._save_suspension(folder, gpus, memory_bytes, settled=False)
+            return self._suspend(folder, gpus, memory_bytes, tell)
 
-    def resume(self, name: str, *, tell: Tell = _silent) -> Report:
+    def resume(self, name: str, *, tell: Tell = _ignore_progress) -> SuspendReport:
         """Move all its CUDA processes back to their GPUs, or leave all suspended.
 
         Idempotent. Raises `Busy` and `OSError`.
@@ -120,131 +122,158 @@ class Suspending:
         folder = WorkspaceDir(self.base, name)
         with folder.operation():
             if not folder.alive():
-                return Report(Goal.RUNNING, Problem.NOT_RUNNING)
+                return SuspendReport(Goal.RUNNING, SuspendProblem.NOT_RUNNING)
             return self._resume(folder, tell)
 
-    def recover(self) -> tuple[Report, ...]:
+    def recover(self) -> tuple[SuspendReport, ...]:
         """Resume workspaces whose suspension or resumption was interrupted by a kill.
 
         Skips workspaces with an operation in progress.
         """
-        done = []
+        reports = []
         for name in state.names(self.base):
             folder = WorkspaceDir(self.base, name)
-            kept = load(folder)
-            if kept is None or kept.settled or folder.operation_held():
+            suspension = load(folder)
+            if suspension is None or suspension.settled or folder.operation_held():
                 continue
             with contextlib.suppress(Busy), folder.operation():
-                kept = load(folder)
-                if kept is not None and not kept.settled:
-                    done.append(self._resume(folder, _silent))
-        return tuple(done)
+                suspension = load(folder)
+                if suspension is not None and not suspension.settled:
+                    reports.append(self._resume(folder, _ignore_progress))
+        return tuple(reports)
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _refused(self, folder: WorkspaceDir, record: state.Record, seen: ChildAnswer) -> Report | None:
+    def _refusal(
+        self, folder: WorkspaceDir, record: state.Record, snapshot: ChildAnswer
+    ) -> SuspendReport | None:
         """Return why the suspension is refused, or None. A suspended workspace is not refused."""
 
-        def no(problem: Problem, detail: str = "") -> Report:
-            return Report(end_of(seen.states), problem, detail, states=seen.states)
+        def no(problem: SuspendProblem, detail: str = "") -> SuspendReport:
+            return SuspendReport(end_of(snapshot.states), problem, detail, states=snapshot.states)
 
-        if seen.trouble or seen.before.problem:
-            return no(Problem.NOT_TOLD, seen.trouble or seen.before.problem)
-        refusal = self.granted(seen.before.driver)
+        if snapshot.trouble or snapshot.before.problem:
+            return no(SuspendProblem.NOT_TOLD, snapshot.trouble or snapshot.before.problem)
+        refusal = self.granted(snapshot.before.driver)
         if refusal:
-            return no(Problem.NOT_GRANTED, refusal)
-        there = {pid: each for pid, each in seen.states.items() if each is not ProcessState.NONE}
-        if not there:
-            return no(Problem.NO_CUDA)
-        odd = [pid for pid, each in there.items() if each in (ProcessState.FAILED, ProcessState.UNKNOWN)]
-        if odd:
-            return no(Problem.LOST, ", ".join(map(str, odd)))
-        if not seen.before.tells_all:
-            return no(Problem.NOT_TOLD)
-        if end_of(there) is Goal.SUSPENDED:
+            return no(SuspendProblem.NOT_GRANTED, refusal)
+        cuda_states = {
+            pid: process_state
+            for pid, process_state in snapshot.states.items()
+            if process_state is not ProcessState.NONE
+        }
+        if not cuda_states:
+            return no(SuspendProblem.NO_CUDA)
+        broken_pids = [
+            pid
+            for pid, process_state in cuda_states.items()
+            if process_state in (ProcessState.FAILED, ProcessState.UNKNOWN)
+        ]
+        if broken_pids:
+            return no(SuspendProblem.LOST, ", ".join(map(str, broken_pids)))
+        if not snapshot.before.tells_all:
+            return no(SuspendProblem.NOT_TOLD)
+        if end_of(cuda_states) is Goal.SUSPENDED:
             return None
         if record.shares:
             # Other workspaces use that GPU, so freed memory may be taken on resume.
-            return no(Problem.SHARED, ", ".join(share.uuid for share in record.shares))
-        used = seen.before.used_by(there)
-        if not used and ProcessState.CHECKPOINTED not in there.values():
+            return no(SuspendProblem.SHARED, ", ".join(share.uuid for share in record.shares))
+        used = snapshot.before.used_by(cuda_states)
+        if not used and ProcessState.CHECKPOINTED not in cuda_states.values():
             # No process is visible: NVML sees another PID namespace than this node.
-            return no(Problem.NOT_SEEN)
+            return no(SuspendProblem.NOT_SEEN)
         trial = grant.load(self.base)
-        others = {seen.before.gpus[uuid].model for uuid in used} - {trial.model if trial else ""}
-        if others:
-            return no(Problem.OTHER_MODEL, ", ".join(sorted(others)))
-        short = room.shortage(room.held_bytes(seen.before, there), self._free(folder, record))
+        other_models = {snapshot.before.gpus[uuid].model for uuid in used} - {trial.model if trial else ""}
+        if other_models:
+            return no(SuspendProblem.OTHER_MODEL, ", ".join(sorted(other_models)))
+        short = room.shortage(room.held_bytes(snapshot.before, cuda_states), self._free(folder, record))
         if short is not None:
-            return Report(end_of(there), Problem.NO_ROOM, states=seen.states, short=short)
+            return SuspendReport(
+                end_of(cuda_states), SuspendProblem.NO_ROOM, states=snapshot.states, short=short
+            )
         return None
 
-    def _suspend(self, folder: WorkspaceDir, gpus: tuple[str, ...], held: int, tell: Tell) -> Report:
-        found = self._cuda_processes(folder)
+    def _suspend(
+        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, tell: Tell
+    ) -> SuspendReport:
+        pids = self._cuda_processes(folder)
         for _ in range(ROUNDS):
-            answer = bring(found, Goal.SUSPENDED, memory_bytes=held, tell=tell)
+            answer = bring(pids, Goal.SUSPENDED, memory_bytes=memory_bytes, tell=tell)
             outcome = answer.outcome
             if outcome is None or not outcome.reached:
-                return self._said(folder, answer, gpus, held)
+                return self._report(folder, answer, gpus, memory_bytes)
             all_now = self._cuda_processes(folder)
-            newer = look(all_now - found)
-            if newer.trouble or any(each is not ProcessState.NONE for each in newer.states.values()):
+            newer = look(all_now - pids)
+            if newer.trouble or any(
+                process_state is not ProcessState.NONE for process_state in newer.states.values()
+            ):
                 # Opened CUDA meanwhile, or unknown: suspend those too.
-                found |= all_now
+                pids |= all_now
                 continue
-            if not self._gone(folder, newer.before):
-                return self._back(folder, found, Problem.STILL_THERE, gpus, held)
-            self._note(folder, gpus, held, settled=True)
-            return Report(Goal.SUSPENDED, gpus=gpus, held_bytes=held, states=outcome.states)
-        return self._back(folder, found, Problem.NEVER_ENDING, gpus, held)
+            if not self._is_off_gpus(folder, newer.before):
+                return self._roll_back(folder, pids, SuspendProblem.STILL_THERE, gpus, memory_bytes)
+            self._save_suspension(folder, gpus, memory_bytes, settled=True)
+            return SuspendReport(Goal.SUSPENDED, gpus=gpus, held_bytes=memory_bytes, states=outcome.states)
+        return self._roll_back(folder, pids, SuspendProblem.NEVER_ENDING, gpus, memory_bytes)
 
-    def _back(
-        self, folder: WorkspaceDir, found: Iterable[int], problem: Problem, gpus: tuple[str, ...], held: int
-    ) -> Report:
+    def _roll_back(
+        self,
+        folder: WorkspaceDir,
+        pids: Iterable[int],
+        problem: SuspendProblem,
+        gpus: tuple[str, ...],
+        memory_bytes: int,
+    ) -> SuspendReport:
         """Resume all processes, since the suspension failed."""
-        answer = bring(found, Goal.RUNNING, memory_bytes=held)
-        report = self._said(folder, answer, gpus, held)
-        return Report(report.end, problem, held_bytes=held, gpus=gpus, states=report.states)
+        answer = bring(pids, Goal.RUNNING, memory_bytes=memory_bytes)
+        report = self._report(folder, answer, gpus, memory_bytes)
+        return SuspendReport(report.end, problem, held_bytes=memory_bytes, gpus=gpus, states=report.states)
 
-    def _resume(self, folder: WorkspaceDir, tell: Tell) -> Report:
-        kept = load(folder)
-        found = self._cuda_processes(folder)
-        gpus, held = (kept.gpus, kept.held_bytes) if kept else ((), 0)
-        if not found:
+    def _resume(self, folder: WorkspaceDir, tell: Tell) -> SuspendReport:
+        suspension = load(folder)
+        pids = self._cuda_processes(folder)
+        gpus, memory_bytes = (suspension.gpus, suspension.held_bytes) if suspension else ((), 0)
+        if not pids:
             folder.suspended_file.unlink(missing_ok=True)
-            return Report(Goal.RUNNING, gpus=gpus)
-        self._note(folder, gpus, held, settled=False)
-        return self._said(folder, bring(found, Goal.RUNNING, memory_bytes=held, tell=tell), gpus, held)
+            return SuspendReport(Goal.RUNNING, gpus=gpus)
+        self._save_suspension(folder, gpus, memory_bytes, settled=False)
+        return self._report(
+            folder, bring(pids, Goal.RUNNING, memory_bytes=memory_bytes, tell=tell), gpus, memory_bytes
+        )
 
-    def _said(self, folder: WorkspaceDir, answer: ChildAnswer, gpus: tuple[str, ...], held: int) -> Report:
+    def _report(
+        self, folder: WorkspaceDir, answer: ChildAnswer, gpus: tuple[str, ...], memory_bytes: int
+    ) -> SuspendReport:
         """Return a report of a walk, and update the record on disk."""
         outcome = answer.outcome
         if outcome is None:
             # It never began, so nothing changed; the next call retries.
-            return Report(None, Problem.REFUSED, answer.trouble, held, gpus)
+            return SuspendReport(None, SuspendProblem.REFUSED, answer.trouble, memory_bytes, gpus)
         if outcome.end is Goal.SUSPENDED:
-            self._note(folder, gpus, held, settled=True)
+            self._save_suspension(folder, gpus, memory_bytes, settled=True)
         elif not set(outcome.states.values()) & HELD_UP:
             # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
-        problem = "" if outcome.reached else Problem.REFUSED
-        return Report(outcome.end, problem, _trouble(outcome), held, gpus, outcome.states)
+        problem = "" if outcome.reached else SuspendProblem.REFUSED
+        return SuspendReport(outcome.end, problem, _trouble(outcome), memory_bytes, gpus, outcome.states)
 
-    def _gone(self, folder: WorkspaceDir, after: GpuSnapshot) -> bool:
+    def _is_off_gpus(self, folder: WorkspaceDir, after: GpuSnapshot) -> bool:
         """Return whether no process of the workspace uses any GPU."""
         return after.tells_all and not after.used_by(self._processes(folder))
 
-    def _note(self, folder: WorkspaceDir, gpus: tuple[str, ...], held: int, *, settled: bool) -> None:
+    def _save_suspension(
+        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, settled: bool
+    ) -> None:
         record = folder.record()
         generation = record.generation if record else 0
-        made = Suspended(processes.boot_id(), generation, settled, gpus, held)
-        write_atomically(folder.suspended_file, json.dumps(asdict(made)).encode())
+        suspension = Suspension(processes.boot_id(), generation, settled, gpus, memory_bytes)
+        write_atomically(folder.suspended_file, json.dumps(asdict(suspension)).encode())
 
     def _processes(self, folder: WorkspaceDir) -> frozenset[int]:
-        found = processes.scan(self.instance, folder.name, spares=folder.claimed())
+        owned = processes.scan(self.instance, folder.name, spares=folder.claimed())
         record = folder.record()
         groups = _groups(record, self.instance, folder.name) if record else ()
-        return frozenset(each.pid for each in found) | cgroups.pids(groups)
+        return frozenset(process.pid for process in owned) | cgroups.pids(groups)
 
     def _cuda_processes(self, folder: WorkspaceDir) -> frozenset[int]:
         """Return processes that may have opened CUDA: its library is mapped, or the maps are unreadable."""
@@ -252,27 +281,27 @@ class Suspending:
 
     def _free(self, folder: WorkspaceDir, record: state.Record) -> dict[str, int]:
         """Return free memory of the workspace and of the node, in bytes."""
-        found = {}
+        free_bytes = {}
         limited = cgroups.memory_free_bytes(_groups(record, self.instance, folder.name))
         if limited is not None:
-            found[WORKSPACE] = limited
+            free_bytes[WORKSPACE] = limited
         for line in MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                found[NODE] = int(line.split()[1]) << 10
-        return found
+                free_bytes[NODE] = int(line.split()[1]) << 10
+        return free_bytes
 
 
-def load(folder: WorkspaceDir) -> Suspended | None:
+def load(folder: WorkspaceDir) -> Suspension | None:
     """Return the suspension of this very start of a workspace; None if there is none."""
-    kept, record = state.load(folder.suspended_file, Suspended), folder.record()
-    if kept is None or record is None or kept.generation != record.generation:
+    suspension, record = state.load(folder.suspended_file, Suspension), folder.record()
+    if suspension is None or record is None or suspension.generation != record.generation:
         return None
-    return kept if kept.boot_id == processes.boot_id() else None
+    return suspension if suspension.boot_id == processes.boot_id() else None
 
 
 def _groups(record: state.Record, instance: str, name: str) -> tuple[Path, ...]:
-    here = cgroups.paths(cgroups.detect(instance), name)
-    return tuple(dict.fromkeys((*(Path(path) for path in record.cgroups), *here)))
+    current = cgroups.paths(cgroups.detect(instance), name)
+    return tuple(dict.fromkeys((*(Path(path) for path in record.cgroups), *current)))
 
 
 def _may_use_cuda(pid: int) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups, cpu_count, processes
 from provisioning.drivers.local.sandbox import GPU_SHARED, JUPYTER_PATH, RUN_PATH, hostname
-from provisioning.drivers.local.spares import Kind, Spares, Taken, write_etc
+from provisioning.drivers.local.spares import SpareKind, Spares, TakenSpare, write_etc
 from provisioning.drivers.local.start import (
     Settings,
     agent_config,
@@ -67,43 +67,43 @@ def take_over_spare(
         return False  # a spare's mounts are fixed in advance
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
         return False  # its home still has another owner
-    kind = Kind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)
-    taken = spares.take(kind) if kind.possible else None
-    if taken is None:
+    kind = SpareKind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)
+    taken_spare = spares.take(kind) if kind.possible else None
+    if taken_spare is None:
         return False
-    with taken.connection:
+    with taken_spare.connection:
         try:
-            inside = _hand_over(taken, spec, folder, settings, devices)
+            inside = _hand_over(taken_spare, spec, folder, settings, devices)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            log.warning("spare %s could not be taken over: %s", taken.mark.id, error)
+            log.warning("spare %s could not be taken over: %s", taken_spare.mark.id, error)
         else:
             join_network(inside, folder, settings)
             return True
-    _end(taken, folder, spares)
+    _end(taken_spare, folder, spares)
     return False
 
 
 def _hand_over(
-    taken: Taken,
+    taken_spare: TakenSpare,
     spec: WorkspaceSpec,
     folder: WorkspaceDir,
     settings: Settings,
     devices: Sequence[DeviceInfo],
 ) -> int:
-    spare, groups = taken.folder, [Path(path) for path in taken.mark.cgroups]
+    spare, groups = taken_spare.folder, [Path(path) for path in taken_spare.mark.cgroups]
     launched = spare.launched()
     inside = processes.sandbox_init(launched.pid) if launched else None
     if launched is None or inside is None:
         raise OSError("its sandbox has ended")
     home = home_of(settings, spec)
     home_inside = f"/home/{spec.owner}"
-    owners = None if settings.uid == NODE_USER else (settings.uid, taken.mark.uid)
-    with _attaching(
+    owners = None if settings.uid == NODE_USER else (settings.uid, taken_spare.mark.uid)
+    with _attach_process(
         {
             "pid": inside,
             "start_ticks": processes.start_ticks(inside),
             "hostname": hostname(spec.name),
-            "uid": None if taken.mark.uid == NODE_USER else taken.mark.uid,
+            "uid": None if taken_spare.mark.uid == NODE_USER else taken_spare.mark.uid,
             "mounts": mounts(home, home_inside, devices, owners=owners),
         }
     ) as attaching:
@@ -137,7 +137,7 @@ def _hand_over(
     config["rlimits"] = rlimits(spec.resources.memory_mib, limited=bool(groups))
     identity = json.dumps(asdict(replace(launched, attempt=record.attempt)))
     write_atomically(folder.pid_file, identity.encode())
-    send_configuration(taken, config)
+    send_configuration(taken_spare, config)
     return inside
 
 
@@ -158,11 +158,11 @@ def become_workspace(spare: WorkspaceDir, folder: WorkspaceDir) -> None:
     spare.remove()
 
 
-def send_configuration(taken: Taken, config: dict[str, Any]) -> None:
+def send_configuration(taken_spare: TakenSpare, config: dict[str, Any]) -> None:
     """Send the configuration, the last step. Raises `OSError` if the agent did not accept it."""
-    taken.connection.settimeout(TAKEN_TIMEOUT_S)
-    taken.connection.sendall(json.dumps(config).encode() + b"\n")
-    if taken.connection.recv(64) != b"taken\n":
+    taken_spare.connection.settimeout(TAKEN_TIMEOUT_S)
+    taken_spare.connection.sendall(json.dumps(config).encode() + b"\n")
+    if taken_spare.connection.recv(64) != b"taken\n":
         raise OSError("its agent has ended")
 
 
@@ -173,13 +173,13 @@ def mounts(
 
     `owners` are the home's user id and that of the spare's processes.
     """
-    found = [{**_mount(str(home), home_inside, folder=True), "owners": owners}]
+    entries = [{**_mount(str(home), home_inside, folder=True), "owners": owners}]
     nodes = list(dict.fromkeys(node for device in devices for node in device.nodes))
     if nodes:
-        found += [
+        entries += [
             _mount(path, path, folder=True, readonly=True) for path in GPU_SHARED if Path(path).is_dir()
         ]
-    return found + [_mount(node, node, devices=True) for node in nodes]
+    return entries + [_mount(node, node, devices=True) for node in nodes]
 
 
 def _mount(
@@ -189,7 +189,7 @@ def _mount(
 
 
 @contextlib.contextmanager
-def _attaching(plan: dict[str, Any]) -> Any:
+def _attach_process(plan: dict[str, Any]) -> Any:
     """Run `attach.py` concurrently with other steps."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(ATTACH)],
@@ -215,14 +215,14 @@ def _wait_for(attaching: subprocess.Popen[bytes]) -> None:
         raise OSError(complaint.decode("utf-8", "replace")[-2000:] or "attach.py ended early")
 
 
-def _end(taken: Taken, folder: WorkspaceDir, spares: Spares) -> None:
+def _end(taken_spare: TakenSpare, folder: WorkspaceDir, spares: Spares) -> None:
     """End a spare that did not become the workspace, wherever its folder is."""
-    moved = taken.mark.id in folder.claimed()
+    moved = taken_spare.mark.id in folder.claimed()
     deadline = time.monotonic() + END_TIMEOUT_S
-    while not spares.end(folder if moved else taken.folder, taken.mark):
+    while not spares.end(folder if moved else taken_spare.folder, taken_spare.mark):
         if time.monotonic() > deadline:
             raise StartFailed(
                 "The workspace was not started: what was made ready for it is still ending. Try again.",
-                detail=f"spare {taken.mark.id} has processes left",
+                detail=f"spare {taken_spare.mark.id} has processes left",
             )
         time.sleep(0.01)

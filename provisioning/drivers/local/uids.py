@@ -30,15 +30,15 @@ class Uids:
 
         `owner` names a home folder, so it has no slash and does not begin with a dot.
         """
-        known = self._read(owner)
-        if known is not None:
-            return known
-        with self._alone():
-            known = self._read(owner)
-            if known is not None:
-                return known
-            taken = set(self.given())
-            number = next((number for number in self.numbers.owners if number not in taken), None)
+        existing = self._read(owner)
+        if existing is not None:
+            return existing
+        with self._exclusive_lock():
+            existing = self._read(owner)
+            if existing is not None:
+                return existing
+            unavailable = set(self.assigned_uids())
+            number = next((number for number in self.numbers.owners if number not in unavailable), None)
             if number is None:
                 raise StartFailed(
                     f"Every user id of {VARIABLE} has been given. Let the range be larger on this node."
@@ -48,10 +48,10 @@ class Uids:
 
     def for_spare(self, used: Iterable[int]) -> int | None:
         """Return a number unused by owners and by the spares in `used`; None if none is left."""
-        taken = {*self.given(), *used}
-        return next((number for number in self.numbers.spares if number not in taken), None)
+        unavailable = {*self.assigned_uids(), *used}
+        return next((number for number in self.numbers.spares if number not in unavailable), None)
 
-    def given(self) -> list[int]:
+    def assigned_uids(self) -> list[int]:
         """Return the numbers of all owners. Raises `OSError`."""
         try:
             names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
@@ -71,7 +71,7 @@ class Uids:
             ) from error
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

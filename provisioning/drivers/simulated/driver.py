@@ -26,7 +26,7 @@ from provisioning.drivers.simulated.script import (
     Topology,
     check_keys,
 )
-from provisioning.drivers.simulated.state import Store
+from provisioning.drivers.simulated.state import SimulationStore
 from provisioning.errors import (
     BackendUnavailable,
     Conflict,
@@ -83,40 +83,51 @@ class SimulatedDriver(Driver):
         self.topology = Topology.parse(pool.config)
         self.script = Script.parse(pool.config)
         self.faults = Faults.parse(pool.config)
-        self._store = Store(_state_folder(pool))
+        self._store = SimulationStore(_state_folder(pool))
         self._clock = clock
         self._sleep = sleep
 
     # Contract
 
     def validate(self, spec: WorkspaceSpec) -> None:
-        want, have = spec.resources, self.topology
-        gpus = want.accelerators
+        request, topology = spec.resources, self.topology
+        gpus = request.accelerators
         if not _EXTERNAL_NAME.fullmatch(spec.ref.external_name):
             raise InvalidSpec(f"“{spec.ref.workspace_id}” is not a UUID. Give the workspace's own UUID.")
         if not spec.app.argv:
             raise InvalidSpec("The template has no start command. Choose another template.")
-        if min(want.cpu_milli, want.memory_mib) < 1 or min(want.disk_mib, gpus.count) < 0 or want.nodes < 1:
+        if (
+            min(request.cpu_milli, request.memory_mib) < 1
+            or min(request.disk_mib, gpus.count) < 0
+            or request.nodes < 1
+        ):
             raise InvalidSpec("CPU, memory and nodes must be at least one. Choose another flavor.")
         if not 1 <= gpus.share_milli <= WHOLE_DEVICE_MILLI:
             raise InvalidSpec("A share of a device is from 1 to 1000 thousandths. Choose another flavor.")
-        for asked, there, what in (
-            (want.nodes, have.nodes, "nodes in this pool"),
-            (want.cpu_milli, have.cpu_milli, "milli-CPU on a node"),
-            (want.memory_mib, have.memory_mib, "MiB of memory on a node"),
-            (want.disk_mib, have.disk_mib, "MiB of disk on a node"),
+        for requested, available, description in (
+            (request.nodes, topology.nodes, "nodes in this pool"),
+            (request.cpu_milli, topology.cpu_milli, "milli-CPU on a node"),
+            (request.memory_mib, topology.memory_mib, "MiB of memory on a node"),
+            (request.disk_mib, topology.disk_mib, "MiB of disk on a node"),
             (
                 gpus.count,
-                have.gpus * (mig_profiles.COMPUTE if gpus.mig_profile else 1),
+                topology.gpus * (mig_profiles.COMPUTE if gpus.mig_profile else 1),
                 "accelerators on a node",
             ),
-            (gpus.memory_mib if gpus.count else 0, have.gpu_memory_mib, "MiB of memory on an accelerator"),
+            (
+                gpus.memory_mib if gpus.count else 0,
+                topology.gpu_memory_mib,
+                "MiB of memory on an accelerator",
+            ),
         ):
-            if asked > there:
-                raise InvalidSpec(f"{asked} asked, but there are {there} {what}. Choose a smaller flavor.")
-        if gpus.count and gpus.model and gpus.model.lower() not in have.reported_model.lower():
+            if requested > available:
+                raise InvalidSpec(
+                    f"{requested} asked, but there are {available} {description}. Choose a smaller flavor."
+                )
+        if gpus.count and gpus.model and gpus.model.lower() not in topology.reported_model.lower():
             raise InvalidSpec(
-                f"This pool has {have.reported_model} accelerators, not {gpus.model}. Choose another flavor."
+                f"This pool has {topology.reported_model} accelerators, not {gpus.model}. "
+                "Choose another flavor."
             )
 
     def inventory(self) -> Inventory:
@@ -124,8 +135,8 @@ class SimulatedDriver(Driver):
             now = self._clock()
             with self._store.read(now) as connection:
                 epoch = rows.epoch(connection)
-                layouts = mig.all_standing(connection) if self.topology.layout else {}
-            offline = {node for node in self.script.vanish_nodes if self._vanished(node, epoch, now)}
+                layouts = mig.changed_layouts(connection) if self.topology.layout else {}
+            offline = {node for node in self.script.vanish_nodes if self._has_vanished(node, epoch, now)}
             nodes = hardware.nodes(self.pool.slug, self.topology, frozenset(offline))
             if self.faults.vanish:
                 nodes = tuple(self._without_vanished(node, epoch, now) for node in nodes)
@@ -145,7 +156,7 @@ class SimulatedDriver(Driver):
 
     def observe(self, ref: WorkspaceRef) -> Observation:
         with self._call(), self._view() as book:
-            return book.look(ref)
+            return book.observe_ref(ref)
 
     def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
         return self._end(ref, deleting=False, grace_s=grace_s)
@@ -160,7 +171,7 @@ class SimulatedDriver(Driver):
 
     def list_owned(self) -> tuple[Observation, ...]:
         with self._call(), self._view() as book:
-            return tuple(book.seen(row) for row in book.rows())
+            return tuple(book.observation_of(row) for row in book.rows())
 
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         with self._call(), self._view() as book:
@@ -201,16 +212,16 @@ class SimulatedDriver(Driver):
     ) -> Report:
         """Return a report of the scripted device state, marked as simulated and never a pass."""
         with self._call():
-            found = self._device(uuid)
-            if found is None:
+            device = self._device(uuid)
+            if device is None:
                 return faults.no_such_device(uuid, level, self._clock())
-            wrong, busy, memory_mib = found
+            device_faults, busy, memory_mib = device
             return faults.check_report(
                 uuid,
                 level,
                 model=self.topology.reported_model,
                 memory_mib=memory_mib,
-                faults=wrong,
+                faults=device_faults,
                 busy=busy,
                 now=self._clock(),
                 check_s=self.faults.check_s,
@@ -226,17 +237,17 @@ class SimulatedDriver(Driver):
     ) -> ScrubResult:
         """Return a scripted result, marked as simulated."""
         with self._call():
-            found = self._device(uuid)
+            device = self._device(uuid)
             if self.faults.check_s:
                 self._sleep(self.faults.check_s)
-            if found is None:
+            if device is None:
                 text = f"This simulated node has no device {uuid}. Refresh the inventory."
                 return ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, text, library="device", simulated=True)
-            wrong, busy, memory_mib = found
+            device_faults, busy, memory_mib = device
             return faults.scrub_result(
                 uuid,
                 memory_mib=memory_mib,
-                faults=wrong,
+                faults=device_faults,
                 busy=busy,
                 baseline_mib=baseline_mib,
             )
@@ -264,19 +275,19 @@ class SimulatedDriver(Driver):
                     "This simulated GPU is scripted to refuse other MIG layouts. Place it again."
                 )
             with self._change() as book:
-                if self._vanished(place[0], rows.epoch(book.connection), book.now):
-                    raise _offline(place[0])
-                made = mig.change(book.connection, self.topology, change, book.usage())
-        self._scrub_all(made)
-        return made
+                if self._has_vanished(place[0], rows.epoch(book.connection), book.now):
+                    raise _node_offline(place[0])
+                created = mig.change(book.connection, self.topology, change, book.usage())
+        self._scrub_all(created)
+        return created
 
     def _scrub_all(self, uuids: Sequence[str]) -> None:
         results = [self.scrub_device(uuid) for uuid in uuids]
         # A missing instance was destroyed by an earlier attempt of this change.
         unclean = [
-            each.uuid
-            for each in results
-            if each.verdict not in (ScrubVerdict.CLEAN, ScrubVerdict.BUSY, ScrubVerdict.UNAVAILABLE)
+            result.uuid
+            for result in results
+            if result.verdict not in (ScrubVerdict.CLEAN, ScrubVerdict.BUSY, ScrubVerdict.UNAVAILABLE)
         ]
         if unclean:
             raise Unclean("A MIG instance could not be proven clean. Check its GPU.", devices=tuple(unclean))
@@ -332,8 +343,8 @@ class SimulatedDriver(Driver):
             book.purge()
             yield book
 
-    def _vanished(self, node: str, epoch: float, now: float) -> bool:
-        return self.script.vanished(node, epoch=epoch, now=now)
+    def _has_vanished(self, node: str, epoch: float, now: float) -> bool:
+        return self.script.has_vanished(node, epoch=epoch, now=now)
 
     def _with_instances(self, node: NodeInfo, layouts: Mapping[str, tuple[mig.Instance, ...]]) -> NodeInfo:
         devices: list[DeviceInfo] = []
@@ -343,9 +354,9 @@ class SimulatedDriver(Driver):
 
     def _place(self, book: rows.Book, uuid: str) -> tuple[tuple[str, int] | None, int]:
         """Return node and index of a GPU, or of an instance's parent, and the device's memory."""
-        found = mig.find(book.connection, self.pool.slug, self.topology, uuid)
-        if found is not None:
-            gpu, instance = found
+        gpu_and_instance = mig.find(book.connection, self.pool.slug, self.topology, uuid)
+        if gpu_and_instance is not None:
+            gpu, instance = gpu_and_instance
             return hardware.place_of(self.pool.slug, self.topology, gpu), mig.memory_of(
                 self.topology, instance
             )
@@ -358,25 +369,25 @@ class SimulatedDriver(Driver):
             epoch = rows.epoch(book.connection)
             if place is None:
                 return None
-            if self._vanished(place[0], epoch, book.now):
-                raise _offline(place[0])
+            if self._has_vanished(place[0], epoch, book.now):
+                raise _node_offline(place[0])
             wrong = self.faults.of(*place, epoch=epoch, now=book.now)
             return None if "vanish" in wrong else (wrong, book.used_of(uuid) > 0, memory_mib)
 
     def _without_vanished(self, node: NodeInfo, epoch: float, now: float) -> NodeInfo:
-        there = tuple(
+        present = tuple(
             device
             for device in node.devices
             if "vanish" not in self.faults.of(node.name, device.index, epoch=epoch, now=now)
         )
-        return node if len(there) == len(node.devices) else replace(node, devices=there)
+        return node if len(present) == len(node.devices) else replace(node, devices=present)
 
     def _offline_names(self, book: rows.Book) -> dict[str, str]:
         """Return the workspaces with a part on an offline node, with that node."""
         if not self.script.vanish_nodes:
             return {}
         epoch = rows.epoch(book.connection)
-        away = [node for node in self.script.vanish_nodes if self._vanished(node, epoch, book.now)]
+        away = [node for node in self.script.vanish_nodes if self._has_vanished(node, epoch, book.now)]
         return {name: node for node in sorted(away) for name in book.names_on(node)}
 
     def _start(
@@ -390,9 +401,9 @@ class SimulatedDriver(Driver):
             if row.generation > ref.generation:
                 return Stale("A later run of this workspace is there. Look at that one.")
             if name in book.offline:
-                return _offline(book.offline[name])
+                return _node_offline(book.offline[name])
             if row.generation == ref.generation and row.digest == spec.digest():
-                return book.look(ref)
+                return book.observe_ref(ref)
             if row.ended_at is None:
                 return Conflict(
                     f"{name} is there with another specification. Delete the workspace and create it again.",
@@ -400,11 +411,11 @@ class SimulatedDriver(Driver):
                 )
             if book.now < row.ended_at:
                 return StartFailed("The last run of this workspace is still ending. Try again in a moment.")
-        problem = self._misplaced(book, spec, placement)
+        problem = self._check_placement(book, spec, placement)
         if problem is None and self._picks(self.script.refuse_capacity, "refuse_capacity", spec, call):
             problem = NoCapacity("This simulated pool is scripted to refuse this start. Try again.")
         if problem is None:
-            problem = self._over_granted(book, spec, placement)
+            problem = self._check_over_grant(book, spec, placement)
         if problem is None and self._picks(self.script.fail_starts, "fail_starts", spec, call):
             problem = StartFailed("This simulated pool is scripted to fail this start. Try again.")
         if problem is not None:
@@ -427,7 +438,7 @@ class SimulatedDriver(Driver):
             failure_code=code,
             exit_code=exit_code,
         )
-        return book.look(ref)
+        return book.observe_ref(ref)
 
     def _end(self, ref: WorkspaceRef, *, deleting: bool, grace_s: float | None) -> Observation:
         name = ref.external_name
@@ -448,7 +459,7 @@ class SimulatedDriver(Driver):
                         book.end(
                             row, takes_s if grace_s is None else min(takes_s, grace_s), deleting=deleting
                         )
-                    outcome = book.look(ref)
+                    outcome = book.observe_ref(ref)
             return self._answer(outcome, ref, row.display_name if row else "", call)
 
     def _answer(
@@ -477,21 +488,22 @@ class SimulatedDriver(Driver):
             call=call,
         )
 
-    def _misplaced(
+    def _check_placement(
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return what is wrong with a placement, regardless of other workspaces."""
-        want, epoch, now = spec.resources, rows.epoch(book.connection), book.now
+        request, epoch, now = spec.resources, rows.epoch(book.connection), book.now
         names = [part.node for part in placement.nodes]
-        if len(names) != want.nodes or len(set(names)) != len(names):
+        if len(names) != request.nodes or len(set(names)) != len(names):
             return StartFailed(
-                f"The placement names {len(set(names))} nodes, the flavor wants {want.nodes}. Place it again."
+                f"The placement names {len(set(names))} nodes, the flavor wants {request.nodes}. "
+                "Place it again."
             )
         for part in placement.nodes:
             if not hardware.has_node(self.pool.slug, self.topology, part.node):
                 return StartFailed(f"This pool has no node {part.node}. Refresh the inventory and try again.")
-            if self._vanished(part.node, epoch, now):
-                return _offline(part.node)
+            if self._has_vanished(part.node, epoch, now):
+                return _node_offline(part.node)
             for grant in part.devices:
                 place, _ = self._place(book, grant.uuid)
                 split = bool(self.topology.layout) and grant.uuid.startswith("SIM-GPU-")
@@ -505,34 +517,34 @@ class SimulatedDriver(Driver):
                         f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."
                     )
             grants = sorted(grant.milli for grant in part.devices)
-            if grants != [want.accelerators.share_milli] * want.accelerators.count or len(
+            if grants != [request.accelerators.share_milli] * request.accelerators.count or len(
                 {grant.uuid for grant in part.devices}
             ) != len(grants):
                 return StartFailed(
                     f"The devices placed on {part.node} are not what the flavor asks for. Place it again.",
-                    detail=f"granted {grants}, asked {want.accelerators}",
+                    detail=f"granted {grants}, asked {request.accelerators}",
                 )
         return None
 
-    def _over_granted(
+    def _check_over_grant(
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return `NoCapacity` if something would be allocated twice, and record the attempt."""
-        have, want = self.topology, spec.resources
+        topology, request = self.topology, spec.resources
         for part in placement.nodes:
             cpu, memory, disk = book.used_on(part.node)
             sums = [
-                (cpu + want.cpu_milli, have.cpu_milli, f"milli-CPU of {part.node}"),
-                (memory + want.memory_mib, have.memory_mib, f"MiB of memory of {part.node}"),
-                (disk + want.disk_mib, have.disk_mib, f"MiB of disk of {part.node}"),
+                (cpu + request.cpu_milli, topology.cpu_milli, f"milli-CPU of {part.node}"),
+                (memory + request.memory_mib, topology.memory_mib, f"MiB of memory of {part.node}"),
+                (disk + request.disk_mib, topology.disk_mib, f"MiB of disk of {part.node}"),
             ]
             sums += [
                 (book.used_of(grant.uuid) + grant.milli, WHOLE_DEVICE_MILLI, f"thousandths of {grant.uuid}")
                 for grant in part.devices
             ]
-            for total, limit, what in sums:
+            for total, limit, resource in sums:
                 if total > limit:
-                    reason = f"{spec.ref.external_name}: {total} of {limit} {what}"
+                    reason = f"{spec.ref.external_name}: {total} of {limit} {resource}"
                     book.record_over_grant(spec.ref.external_name, reason)
                     return NoCapacity(
                         f"{part.node} has no room for this workspace. Place it elsewhere or wait.",
@@ -541,7 +553,7 @@ class SimulatedDriver(Driver):
         return None
 
 
-def _offline(node: str) -> BackendUnavailable:
+def _node_offline(node: str) -> BackendUnavailable:
     return BackendUnavailable(f"Node {node} does not answer. Bring it back or cordon it.", detail="scripted")
 
 

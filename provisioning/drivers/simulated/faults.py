@@ -57,10 +57,10 @@ def check_report(
     sleep: Sleep = float,
 ) -> Report:
     """Return a scripted report. `check_s` is spent with `sleep`, divided among the tests."""
-    wanted = Level(level)
+    check_level = Level(level)
     facts = _facts(uuid, model, memory_mib)
     check = Check(
-        uuid, wanted, peers=(), deadline_s=DEADLINE_S[wanted], on_progress=on_progress,
+        uuid, check_level, peers=(), deadline_s=DEADLINE_S[check_level], on_progress=on_progress,
         simulation=Simulation("scripted", "scripted"), child=(), watcher=(), timing=Timing(), plan=None,
     )  # fmt: skip
     state = check.state
@@ -69,18 +69,18 @@ def check_report(
     state.xid_events = True
     check.report_progress(Progress("prepare", text="Looking at the device."))
     if busy:
-        state.findings += _strangers(state.before)
+        state.findings += _stranger_findings(state.before)
     else:
-        _go_through(check, plan_for(wanted, facts, meeting=meeting), faults, memory_mib, check_s, sleep)
+        _run_tests(check, plan_for(check_level, facts, meeting=meeting), faults, memory_mib, check_s, sleep)
     free = _free_mib(memory_mib, frozenset())
     tests, findings = check.judge({"free_mib:ecc": free, **(baseline or {})}, node_median)
     verdict, action = judging.decide(findings, tests, simulated=True)
     summary = summary_of(verdict, findings, tests, True)
     check.report_progress(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
-    took_s = SECONDS[wanted] if state.ended else SECONDS[wanted] / 2
+    took_s = SECONDS[check_level] if state.ended else SECONDS[check_level] / 2
     started = datetime.fromtimestamp(now, UTC)
     return Report(
-        uuid=uuid, level=wanted, verdict=verdict, action=action, summary=summary,
+        uuid=uuid, level=check_level, verdict=verdict, action=action, summary=summary,
         findings=tuple(findings), tests=tests, started_at=started,
         finished_at=started + timedelta(seconds=took_s), nonce=state.nonce, simulated=True,
         facts=Facts(**{**{name: getattr(facts, name) for name in Facts.__slots__}, "name": model}),
@@ -142,7 +142,7 @@ def scrub_result(
 # --- course of a simulated check --------------------------------------------------------------------
 
 
-def _go_through(
+def _run_tests(
     check: Check,
     plan: Sequence[Test],
     faults: frozenset[str],
@@ -171,7 +171,7 @@ def _go_through(
                 state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)
                 state.after = state.before
                 return
-        state.results[test.name] = _raw(test, peak, faults, memory_mib)
+        state.results[test.name] = _raw_result(test, peak, faults, memory_mib)
         check.report_progress(Progress("result", test.name, number + 1, len(plan)))
     state.samples = [_sample(at) for at in range(3)]
     state.link = [(GENERATION, 16)]
@@ -179,7 +179,7 @@ def _go_through(
     state.ended = True
 
 
-def _raw(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int) -> Raw:
+def _raw_result(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int) -> Raw:
     reached = HEALTHY if peak.hbm else HEALTHY_GDDR
     memory = peak.memory_gb_s * reached * (SLOW if "slow_memory" in faults else 1.0)
     link = PCIE_PEAK[GENERATION] * HEALTHY
@@ -259,7 +259,7 @@ def _sample(at: int) -> dict[str, Any]:
     }
 
 
-def _strangers(before: Mapping[str, Any]) -> list[Any]:
+def _stranger_findings(before: Mapping[str, Any]) -> list[Any]:
     return health.strangers(before["processes"])
 
 

@@ -33,7 +33,7 @@ def device_uuid(pool: str, node: str, index: int) -> str:
 def _facts(topology: Topology) -> dict[str, Any]:
     if not topology.layout:
         return {}
-    return {"profiles": [each.as_json() for each in profiles(topology.gpu_memory_mib).values()]}
+    return {"profiles": [profile.as_json() for profile in profiles(topology.gpu_memory_mib).values()]}
 
 
 @lru_cache(maxsize=32)

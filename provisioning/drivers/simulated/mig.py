@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from provisioning.drivers.simulated import hardware
-from provisioning.drivers.simulated.mig_profiles import legal, profiles
+from provisioning.drivers.simulated.mig_profiles import is_legal, profiles
 from provisioning.drivers.simulated.script import Topology
 from provisioning.errors import NoCapacity
 from provisioning.types import DeviceInfo, DeviceKind, MigRepartition, MigSlice
@@ -27,16 +27,16 @@ class Instance:
     piece: MigSlice
 
 
-def standing(connection: sqlite3.Connection, topology: Topology, gpu: str) -> tuple[Instance, ...]:
+def current_instances(connection: sqlite3.Connection, topology: Topology, gpu: str) -> tuple[Instance, ...]:
     """Return the current instances of one GPU, by start."""
     row = connection.execute("SELECT pieces FROM layouts WHERE device = ?", (gpu,)).fetchone()
-    return _first(gpu, topology.layout) if row is None else _read(row[0])
+    return _initial_layout(gpu, topology.layout) if row is None else _read(row[0])
 
 
-def all_standing(connection: sqlite3.Connection) -> dict[str, tuple[Instance, ...]]:
+def changed_layouts(connection: sqlite3.Connection) -> dict[str, tuple[Instance, ...]]:
     """Return the instances of all GPUs whose layout was changed."""
-    found = connection.execute("SELECT device, pieces FROM layouts")
-    return {str(device): _read(pieces) for device, pieces in found}
+    rows = connection.execute("SELECT device, pieces FROM layouts")
+    return {str(device): _read(pieces) for device, pieces in rows}
 
 
 def find(
@@ -45,68 +45,72 @@ def find(
     """Return the instance with this UUID and its GPU, if it exists."""
     if not topology.layout or not uuid.startswith("SIM-MIG-"):
         return None
-    changed = all_standing(connection)
+    changed = changed_layouts(connection)
     for gpu, instances in changed.items():
-        for each in instances:
-            if each.uuid == uuid:
-                return gpu, each
-    found = _firsts(pool, topology).get(uuid)
-    return found if found is not None and found[0] not in changed else None
+        for instance in instances:
+            if instance.uuid == uuid:
+                return gpu, instance
+    gpu_and_instance = _initial_instances(pool, topology).get(uuid)
+    return gpu_and_instance if gpu_and_instance is not None and gpu_and_instance[0] not in changed else None
 
 
 def change(
-    connection: sqlite3.Connection, topology: Topology, wanted: MigRepartition, busy: Collection[str]
+    connection: sqlite3.Connection, topology: Topology, repartition: MigRepartition, busy: Collection[str]
 ) -> tuple[str, ...]:
     """Carry out a change inside the transaction; returns the UUIDs of the new instances. Idempotent.
 
     Raises `NoCapacity` if an instance to destroy is in use or missing, or the layout is not legal.
     """
-    now = standing(connection, topology, wanted.parent_uuid)
-    by_uuid = {each.uuid: each for each in now}
-    by_piece = {each.piece: each.uuid for each in now}
-    if not set(wanted.destroy) & set(by_uuid) and set(wanted.create) <= set(by_piece):
-        return tuple(by_piece[piece] for piece in wanted.create)
-    for uuid in wanted.destroy:
+    current = current_instances(connection, topology, repartition.parent_uuid)
+    by_uuid = {instance.uuid: instance for instance in current}
+    by_piece = {instance.piece: instance.uuid for instance in current}
+    if not set(repartition.destroy) & set(by_uuid) and set(repartition.create) <= set(by_piece):
+        return tuple(by_piece[piece] for piece in repartition.create)
+    for uuid in repartition.destroy:
         if uuid not in by_uuid:
             raise NoCapacity(f"MIG instance {uuid} is no longer there. The workspace is placed again.")
         if uuid in busy:
             raise NoCapacity(f"MIG instance {uuid} is in use. The workspace is placed again.")
-    left = [each for each in now if each.uuid not in wanted.destroy]
-    if not legal((*(each.piece for each in left), *wanted.create), topology.gpu_memory_mib):
+    remaining = [instance for instance in current if instance.uuid not in repartition.destroy]
+    if not is_legal(
+        (*(instance.piece for instance in remaining), *repartition.create), topology.gpu_memory_mib
+    ):
         raise NoCapacity("The GPU refuses this MIG layout, the old one stands. Place the workspace again.")
-    row = connection.execute("SELECT serial FROM layouts WHERE device = ?", (wanted.parent_uuid,)).fetchone()
+    row = connection.execute(
+        "SELECT serial FROM layouts WHERE device = ?", (repartition.parent_uuid,)
+    ).fetchone()
     serial = 1 if row is None else int(row[0]) + 1
-    made = [Instance(_uuid(wanted.parent_uuid, piece, serial), piece) for piece in wanted.create]
+    created = [Instance(_uuid(repartition.parent_uuid, piece, serial), piece) for piece in repartition.create]
     pieces = json.dumps(
         [
-            [each.uuid, each.piece.profile, each.piece.start]
-            for each in sorted([*left, *made], key=lambda each: each.piece.start)
+            [instance.uuid, instance.piece.profile, instance.piece.start]
+            for instance in sorted([*remaining, *created], key=lambda instance: instance.piece.start)
         ]
     )
     connection.execute(
         "INSERT INTO layouts (device, serial, pieces) VALUES (?, ?, ?) "
         "ON CONFLICT (device) DO UPDATE SET serial = excluded.serial, pieces = excluded.pieces",
-        (wanted.parent_uuid, serial, pieces),
+        (repartition.parent_uuid, serial, pieces),
     )
-    return tuple(each.uuid for each in made)
+    return tuple(instance.uuid for instance in created)
 
 
 def devices(
     gpu: DeviceInfo, topology: Topology, instances: tuple[Instance, ...] | None
 ) -> Iterator[DeviceInfo]:
     """Yield the instances of a GPU for inventory."""
-    known = profiles(topology.gpu_memory_mib)
-    for each in _first(gpu.uuid, topology.layout) if instances is None else instances:
-        profile = known[each.piece.profile]
+    by_name = profiles(topology.gpu_memory_mib)
+    for instance in _initial_layout(gpu.uuid, topology.layout) if instances is None else instances:
+        profile = by_name[instance.piece.profile]
         yield DeviceInfo(
-            uuid=each.uuid,
+            uuid=instance.uuid,
             index=gpu.index,
             model=f"{gpu.model} MIG {profile.name}",
             memory_mib=profile.memory_mib,
             kind=DeviceKind.MIG,
             parent_uuid=gpu.uuid,
             mig_profile=profile.name,
-            mig_start=each.piece.start,
+            mig_start=instance.piece.start,
         )
 
 
@@ -116,16 +120,16 @@ def memory_of(topology: Topology, instance: Instance) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _first(gpu: str, layout: tuple[MigSlice, ...]) -> tuple[Instance, ...]:
+def _initial_layout(gpu: str, layout: tuple[MigSlice, ...]) -> tuple[Instance, ...]:
     return tuple(Instance(_uuid(gpu, piece, 0), piece) for piece in layout)
 
 
 @lru_cache(maxsize=32)
-def _firsts(pool: str, topology: Topology) -> dict[str, tuple[str, Instance]]:
+def _initial_instances(pool: str, topology: Topology) -> dict[str, tuple[str, Instance]]:
     return {
-        each.uuid: (gpu, each)
+        instance.uuid: (gpu, instance)
         for gpu in hardware.gpu_uuids(pool, topology)
-        for each in _first(gpu, topology.layout)
+        for instance in _initial_layout(gpu, topology.layout)
     }
 
 

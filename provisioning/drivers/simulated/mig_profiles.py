@@ -38,25 +38,25 @@ class Profile:
 @lru_cache(maxsize=32)
 def profiles(gpu_memory_mib: int) -> dict[str, Profile]:
     """Return the profiles of a GPU with this memory, by name."""
-    found = {}
+    by_name = {}
     for compute, width, starts in _SHAPES:
         memory = gpu_memory_mib * width // SLOTS
         name = f"{compute}g.{max(1, round(memory / 1024))}gb"
-        found[name] = Profile(name, compute, width, starts, memory)
-    return found
+        by_name[name] = Profile(name, compute, width, starts, memory)
+    return by_name
 
 
-def legal(pieces: tuple[MigSlice, ...], gpu_memory_mib: int) -> bool:
+def is_legal(pieces: tuple[MigSlice, ...], gpu_memory_mib: int) -> bool:
     """Return whether instances of these profiles and starts can coexist."""
-    known, taken, compute = profiles(gpu_memory_mib), 0, 0
+    by_name, occupied, compute = profiles(gpu_memory_mib), 0, 0
     for piece in pieces:
-        profile = known.get(piece.profile)
+        profile = by_name.get(piece.profile)
         if profile is None or piece.start not in profile.starts:
             return False
         bits = ((1 << profile.width) - 1) << piece.start
-        if taken & bits:
+        if occupied & bits:
             return False
-        taken |= bits
+        occupied |= bits
         compute += profile.compute
     return compute <= COMPUTE
 
@@ -64,10 +64,10 @@ def legal(pieces: tuple[MigSlice, ...], gpu_memory_mib: int) -> bool:
 def parse(text: str, gpu_memory_mib: int) -> tuple[MigSlice, ...] | None:
     """Parse a layout like `1g.10gb@0, 3g.40gb@4`; None if invalid or not legal."""
     pieces = []
-    for word in filter(None, (each.strip() for each in text.split(","))):
-        found = re.fullmatch(r"([0-9a-z.+]+)@(\d)", word)
-        if found is None:
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"([0-9a-z.+]+)@(\d)", part)
+        if match is None:
             return None
-        pieces.append(MigSlice(found[1], int(found[2])))
+        pieces.append(MigSlice(match[1], int(match[2])))
     layout = tuple(sorted(pieces, key=lambda piece: piece.start))
-    return layout if legal(layout, gpu_memory_mib) else None
+    return layout if is_legal(layout, gpu_memory_mib) else None

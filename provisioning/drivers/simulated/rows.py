@@ -118,10 +118,10 @@ class Book:
 
     def purge(self) -> None:
         """Remove deleted workspaces and expired marks."""
-        gone = self.connection.execute(
+        expired = self.connection.execute(
             "SELECT name FROM workspaces WHERE deleting = 1 AND ended_at <= ?", (self.now,)
         ).fetchall()
-        for (name,) in gone:
+        for (name,) in expired:
             if name not in self.offline:
                 self._remove(name)
         self.connection.execute(
@@ -129,32 +129,32 @@ class Book:
             (self.now - CLOSED_KEPT_S,),
         )
 
-    def look(self, ref: WorkspaceRef) -> Observation:
+    def observe_ref(self, ref: WorkspaceRef) -> Observation:
         """Return the observation of a workspace."""
         row = self.row(ref.external_name)
-        return Observation(ref, ObservedState.ABSENT) if row is None else self.seen(row)
+        return Observation(ref, ObservedState.ABSENT) if row is None else self.observation_of(row)
 
-    def seen(self, row: SimulatedWorkspace) -> Observation:
+    def observation_of(self, row: SimulatedWorkspace) -> Observation:
         """Return the observation of `row`."""
         return row.observation(self.now, self.offline.get(row.name, ""))
 
     def row(self, name: str) -> SimulatedWorkspace | None:
         """Return the workspace with this external name, unless it is gone."""
-        found = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
-        row = SimulatedWorkspace(*found) if found else None
-        return None if row is None or self._gone(row) else row
+        values = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
+        row = SimulatedWorkspace(*values) if values else None
+        return None if row is None or self._is_gone(row) else row
 
     def rows(self) -> Iterator[SimulatedWorkspace]:
         """Yield all existing workspaces by name."""
-        for found in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
-            row = SimulatedWorkspace(*found)
-            if not self._gone(row):
+        for values in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
+            row = SimulatedWorkspace(*values)
+            if not self._is_gone(row):
                 yield row
 
     def closed_generation(self, name: str) -> int:
         """Return the highest closed generation, or -1."""
-        found = self._one("SELECT closed_generation FROM marks WHERE name = ?", name)
-        return -1 if found is None else int(found)
+        generation = self._first_value("SELECT closed_generation FROM marks WHERE name = ?", name)
+        return -1 if generation is None else int(generation)
 
     def close(self, name: str, generation: int) -> None:
         """Close `generation` and all below it. The mark exists, since the call was counted."""
@@ -165,7 +165,7 @@ class Book:
 
     def starts(self, name: str) -> int:
         """Return how often this workspace was started."""
-        return int(self._one("SELECT starts FROM marks WHERE name = ?", name) or 0)
+        return int(self._first_value("SELECT starts FROM marks WHERE name = ?", name) or 0)
 
     def insert(
         self,
@@ -227,25 +227,23 @@ class Book:
 
     def names_on(self, node: str) -> list[str]:
         """Return external names of workspaces with a part on `node`, including ended ones."""
-        return [
-            found[0] for found in self.connection.execute("SELECT name FROM parts WHERE node = ?", (node,))
-        ]
+        return [row[0] for row in self.connection.execute("SELECT name FROM parts WHERE node = ?", (node,))]
 
     # A run holds its resources until it has ended; a failed one until it is deleted.
 
     def used_on(self, node: str) -> tuple[int, int, int]:
         """Return (milli-CPU, MiB of memory, MiB of disk) in use on `node`."""
-        found = self.connection.execute(
+        totals = self.connection.execute(
             "SELECT coalesce(sum(cpu_milli), 0), coalesce(sum(memory_mib), 0), coalesce(sum(disk_mib), 0) "
             "FROM parts JOIN workspaces USING (name) WHERE node = ? AND (ended_at IS NULL OR ended_at > ?)",
             (node, self.now),
         ).fetchone()
-        return int(found[0]), int(found[1]), int(found[2])
+        return int(totals[0]), int(totals[1]), int(totals[2])
 
     def used_of(self, device: str) -> int:
         """Return the allocated thousandths of one device."""
         return int(
-            self._one(
+            self._first_value(
                 "SELECT coalesce(sum(milli), 0) FROM grants JOIN workspaces USING (name) "
                 "WHERE device = ? AND (ended_at IS NULL OR ended_at > ?)",
                 device,
@@ -255,24 +253,24 @@ class Book:
 
     def usage(self) -> dict[str, int]:
         """Return the allocated thousandths by device."""
-        found = self.connection.execute(
+        cursor = self.connection.execute(
             "SELECT device, sum(milli) FROM grants JOIN workspaces USING (name) "
             "WHERE ended_at IS NULL OR ended_at > ? GROUP BY device",
             (self.now,),
         )
-        return {str(device): int(milli) for device, milli in found}
+        return {str(device): int(milli) for device, milli in cursor}
 
     def record_over_grant(self, name: str, reason: str) -> None:
         """Record a start that would have allocated something twice."""
         self.connection.execute("INSERT INTO over_grants VALUES (?, ?, ?)", (self.now, name, reason))
 
-    def _gone(self, row: SimulatedWorkspace) -> bool:
+    def _is_gone(self, row: SimulatedWorkspace) -> bool:
         return row.state(self.now) is ObservedState.ABSENT and row.name not in self.offline
 
     def _remove(self, name: str) -> None:
         for table in ("workspaces", "parts", "grants"):
             self.connection.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608
 
-    def _one(self, query: str, *values: object) -> Any:
-        found = self.connection.execute(query, values).fetchone()
-        return None if found is None else found[0]
+    def _first_value(self, query: str, *values: object) -> Any:
+        row = self.connection.execute(query, values).fetchone()
+        return None if row is None else row[0]

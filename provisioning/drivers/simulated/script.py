@@ -149,7 +149,7 @@ class Topology:
         read = _Reader(config)
         model = read.text("model", "H100").removeprefix("Simulated ").strip()
         if not model or len(model) > 60:
-            raise _wrong("model", "a name of 1 to 60 characters", config.get("model"))
+            raise _invalid_setting("model", "a name of 1 to 60 characters", config.get("model"))
         gpu_memory_mib = read.integer(
             "gpu_memory_mib",
             MODEL_MEMORY_MIB.get(model.upper().replace(" ", "-"), UNKNOWN_MODEL_MEMORY_MIB),
@@ -159,7 +159,7 @@ class Topology:
         layout = mig_profiles.parse(read.text("mig", ""), gpu_memory_mib)
         if layout is None:
             profiles = ", ".join(mig_profiles.profiles(gpu_memory_mib))
-            raise _wrong("mig", f"a legal layout of {profiles}, like 1g.10gb@0", config.get("mig"))
+            raise _invalid_setting("mig", f"a legal layout of {profiles}, like 1g.10gb@0", config.get("mig"))
         return cls(
             nodes=read.integer("nodes", 1, 1, MAX_NODES),
             gpus=read.integer("gpus", 8, 0, MAX_GPUS),
@@ -236,7 +236,7 @@ class Script:
             vanish_for_s=read.seconds("vanish_for_s"),
         )
 
-    def vanished(self, node: str, *, epoch: float, now: float) -> bool:
+    def has_vanished(self, node: str, *, epoch: float, now: float) -> bool:
         """Return whether `node` is offline at `now`, in a pool first used at `epoch`."""
         if node not in self.vanish_nodes:
             return False
@@ -270,17 +270,17 @@ class Faults:
     def parse(cls, config: Mapping[str, JsonScalar]) -> Faults:
         """Raises `InvalidConfig`."""
         read = _Reader(config)
-        named: dict[str, frozenset[str]] = {}
+        devices: dict[str, frozenset[str]] = {}
         for kind in cls.KINDS:
-            named[kind] = read.names(f"fault_{kind}")
-            if not all(_DEVICE.fullmatch(name) for name in named[kind]):
-                wanted = "devices like sim-001:0, separated by commas"
-                raise _wrong(f"fault_{kind}", wanted, config.get(f"fault_{kind}"))
+            devices[kind] = read.names(f"fault_{kind}")
+            if not all(_DEVICE.fullmatch(name) for name in devices[kind]):
+                expected = "devices like sim-001:0, separated by commas"
+                raise _invalid_setting(f"fault_{kind}", expected, config.get(f"fault_{kind}"))
         return cls(
             check_s=read.seconds("check_s"),
             from_s=read.seconds("fault_from_s"),
             for_s=read.seconds("fault_for_s"),
-            **named,
+            **devices,
         )
 
     @property
@@ -309,8 +309,8 @@ def check_keys(config: Mapping[str, JsonScalar]) -> None:
         )
 
 
-def _wrong(key: str, wanted: str, value: JsonScalar) -> InvalidConfig:
-    return InvalidConfig(f"The setting “{key}” must be {wanted}, not {value!r}. Correct it in the pool.")
+def _invalid_setting(key: str, expected: str, value: JsonScalar) -> InvalidConfig:
+    return InvalidConfig(f"The setting “{key}” must be {expected}, not {value!r}. Correct it in the pool.")
 
 
 class _Reader:
@@ -323,25 +323,25 @@ class _Reader:
         value = self._config.get(key)
         if value is None:
             return default
-        wanted = f"a whole number from {low} to {high}"
+        expected = f"a whole number from {low} to {high}"
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-            raise _wrong(key, wanted, value)
+            raise _invalid_setting(key, expected, value)
         try:
             number = int(value)
         except (ValueError, OverflowError):
-            raise _wrong(key, wanted, value) from None
+            raise _invalid_setting(key, expected, value) from None
         if not low <= number <= high:
-            raise _wrong(key, wanted, value)
+            raise _invalid_setting(key, expected, value)
         return number
 
     def seconds(self, key: str) -> float:
         value = self._config.get(key)
         if value is None:
             return 0.0
-        wanted = f"a number of seconds from 0 to {MAX_SECONDS}"
+        expected = f"a number of seconds from 0 to {MAX_SECONDS}"
         number = _number(value)
         if number is None or not 0 <= number <= MAX_SECONDS:
-            raise _wrong(key, wanted, value)
+            raise _invalid_setting(key, expected, value)
         return number
 
     def flag(self, key: str) -> bool:
@@ -350,14 +350,14 @@ class _Reader:
             return False
         if value in (True, 1, "1", "true"):
             return True
-        raise _wrong(key, "true or false", value)
+        raise _invalid_setting(key, "true or false", value)
 
     def text(self, key: str, default: str) -> str:
         value = self._config.get(key)
         if value is None:
             return default
         if not isinstance(value, str):
-            raise _wrong(key, "a text", value)
+            raise _invalid_setting(key, "a text", value)
         return value
 
     def names(self, key: str) -> frozenset[str]:
@@ -375,7 +375,7 @@ class _Reader:
             return Selector(share=number)
         if number is None and isinstance(value, str):
             return Selector(names=self.names(key))
-        raise _wrong(key, "a share from 0 to 1 or names separated by commas", value)
+        raise _invalid_setting(key, "a share from 0 to 1 or names separated by commas", value)
 
 
 def _number(value: JsonScalar) -> float | None:

@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS layouts (
 """
 
 
-class Store:
+class SimulationStore:
     """Opens the state in `folder`, creating it on first use. Holds no connection between calls."""
 
     def __init__(self, folder: Path) -> None:

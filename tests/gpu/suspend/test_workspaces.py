@@ -18,7 +18,7 @@ import pytest
 from portal.cli.main import main
 from provisioning.drivers.local import suspending
 from provisioning.drivers.local.state import GpuShare, WorkspaceDir
-from provisioning.drivers.local.suspending import Problem, Report, Suspending
+from provisioning.drivers.local.suspending import Suspender, SuspendProblem, SuspendReport
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
 from provisioning.gpu.suspend.states import Goal
@@ -79,7 +79,7 @@ class Running:
         return all(self.ask(f"look({which})") == "same" for which in range(len(self.pids)))
 
     @property
-    def suspending(self) -> Suspending:
+    def suspending(self) -> Suspender:
         return self.pool.driver.suspending()
 
 
@@ -111,7 +111,7 @@ def keep_trial(pool: Pool, **changes: Any) -> None:
     grant.save(pool.driver.base, Trial(**{**base, **changes}))
 
 
-def problem(report: Report) -> tuple[Goal | None, str]:
+def problem(report: SuspendReport) -> tuple[Goal | None, str]:
     return report.end, str(report.problem)
 
 
@@ -162,17 +162,17 @@ def test_what_cannot_be_is_refused_before_anything_is_touched(
 ) -> None:
     one = run(0)
     suspend = one.suspending.suspend
-    assert problem(suspend("ws-" + "0" * 32)) == (Goal.RUNNING, Problem.NOT_RUNNING)
-    assert problem(suspend(one.name)) == (Goal.RUNNING, Problem.NO_CUDA)
+    assert problem(suspend("ws-" + "0" * 32)) == (Goal.RUNNING, SuspendProblem.NOT_RUNNING)
+    assert problem(suspend(one.name)) == (Goal.RUNNING, SuspendProblem.NO_CUDA)
     one.pids.append(one.ask("start()"))
     keep_trial(one.pool, simulated=True)
     assert suspend(one.name).detail == grant.SIMULATED
     keep_trial(one.pool, model="H200")
-    assert problem(suspend(one.name)) == (Goal.RUNNING, Problem.OTHER_MODEL)
+    assert problem(suspend(one.name)) == (Goal.RUNNING, SuspendProblem.OTHER_MODEL)
     keep_trial(one.pool)
     monkeypatch.setattr(suspending.cgroups, "memory_free_bytes", lambda _groups: 100 << 20)
     report = suspend(one.name)
-    assert problem(report) == (Goal.RUNNING, Problem.NO_ROOM)
+    assert problem(report) == (Goal.RUNNING, SuspendProblem.NO_ROOM)
     assert report.short is not None and report.short.where == suspending.WORKSPACE
     monkeypatch.setattr(suspending, "MEMINFO", driver.folder / "meminfo")
     (driver.folder / "meminfo").write_text("MemTotal: 1 kB\nMemAvailable:   65536 kB\n")
@@ -191,7 +191,7 @@ def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
     part = GpuShare(GPU_A, 40_000, 80_000)
     one.folder.write_record(type(record)(**{**_fields(record), "shares": (part,)}))
     report = one.suspending.suspend(one.name)
-    assert problem(report) == (Goal.RUNNING, Problem.SHARED)
+    assert problem(report) == (Goal.RUNNING, SuspendProblem.SHARED)
     assert report.detail == GPU_A and one.works() and suspending.load(one.folder) is None
     one.folder.write_record(record)
     assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
@@ -201,7 +201,7 @@ def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Ca
     one = run()
     driver.fault("checkpoint", "error", 2, pid=max(one.pids))
     report = one.suspending.suspend(one.name)
-    assert problem(report) == (Goal.RUNNING, Problem.REFUSED)
+    assert problem(report) == (Goal.RUNNING, SuspendProblem.REFUSED)
     assert report.detail == "checkpoint CUDA_ERROR_OUT_OF_MEMORY"
     assert one.works() and not one.folder.suspended_file.exists()
 
@@ -211,7 +211,7 @@ def test_what_still_has_memory_on_a_gpu_is_not_suspended(
 ) -> None:
     one = run()
     driver.fault("checkpoint", "keep", pid=one.pids[0])
-    assert problem(one.suspending.suspend(one.name)) == (Goal.RUNNING, Problem.STILL_THERE)
+    assert problem(one.suspending.suspend(one.name)) == (Goal.RUNNING, SuspendProblem.STILL_THERE)
     assert one.works()
 
 
@@ -220,7 +220,7 @@ def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
 ) -> None:
     one = run(1)
     driver.fault("checkpoint", "wait")
-    reports: list[Report] = []
+    reports: list[SuspendReport] = []
     going = threading.Thread(target=lambda: reports.append(one.suspending.suspend(one.name)))
     going.start()
     until = time.monotonic() + 60
@@ -243,7 +243,7 @@ def test_what_a_killed_command_has_left_runs_again_by_itself(
     driver.fault("checkpoint", "die_before", pid=min(one.pids))
     driver.fault("unlock", "die_before", times=2)
     report = one.suspending.suspend(one.name)
-    assert problem(report) == (None, Problem.REFUSED)
+    assert problem(report) == (None, SuspendProblem.REFUSED)
     kept = suspending.load(one.folder)
     assert kept is not None and not kept.settled
     driver.mend()
@@ -262,7 +262,7 @@ def test_a_suspended_workspace_is_stopped_as_any_other(
     assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
     driver_of = one.pool.driver
     one.pool.wait(lambda: driver_of.ensure_stopped(one.spec.ref), ObservedState.STOPPED, timeout_s=60)
-    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, Problem.NOT_RUNNING)
+    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, SuspendProblem.NOT_RUNNING)
     # What is left on disk is of that start, and says nothing of a later one.
     record = one.folder.record()
     assert record is not None and suspending.load(one.folder) is not None

@@ -221,14 +221,14 @@ def test_when_a_kernel_has_woken_is_kept_until_it_does_so_again(monkeypatch, con
     app_listener = AppListener(-1, app, None, Log(config["log_path"], 1, []))
     one = observing.Observer(config, app, app_listener, None)
     one.notice_wakeups({})
-    assert one.woken is None
+    assert one.last_wakeup is None
     now = [1_800_000_000.0]
     real = time.gmtime
     monkeypatch.setattr(observing.time, "gmtime", lambda: real(now[0]))
     one.notice_wakeups({7: 3})
-    first = one.woken
+    first = one.last_wakeup
     now[0] += 60
     one.notice_wakeups({7: 3})
-    assert one.woken == first == "2027-01-15T08:00:00Z"
+    assert one.last_wakeup == first == "2027-01-15T08:00:00Z"
     one.notice_wakeups({7: 4})
-    assert one.woken == "2027-01-15T08:01:00Z"
+    assert one.last_wakeup == "2027-01-15T08:01:00Z"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioning.agent.program import progress
-from provisioning.agent.program.progress import Progress
+from provisioning.agent.program.progress import ProgressCounters
 from tests.suite.choice import examples
 
 
@@ -43,9 +43,9 @@ def write(folder: Path, name: str, text: str, at: float) -> None:
     os.utime(folder / name, (at, at))
 
 
-def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "tokens") -> Progress:
+def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "tokens") -> ProgressCounters:
     """A job that does `each` a second and says so once a minute; the agent looks four times as often."""
-    seen = Progress(str(folder))
+    seen = ProgressCounters(str(folder))
     for minute in range(minutes + 1):
         write(folder, name, f"{minute * 60 * each:.0f}\n", clock.wall)
         for _ in range(4):
@@ -98,7 +98,7 @@ def test_a_clock_that_is_set_makes_no_rate(folder, clock, set_by):
 
 
 def test_times_that_lie_ahead_are_not_taken(folder, clock):
-    seen = Progress(str(folder))
+    seen = ProgressCounters(str(folder))
     for minute in range(10):
         write(folder, "tokens", str(minute * 1000), clock.wall + 3600 + minute)
         assert seen.rates() == {}
@@ -114,19 +114,19 @@ def test_times_that_lie_ahead_are_not_taken(folder, clock):
 )  # fmt: skip
 def test_what_is_no_plain_number_is_not_told(folder, text):
     write(folder, "tokens", text, 1.0)
-    assert Progress(str(folder)).read() == {}
+    assert ProgressCounters(str(folder)).read() == {}
 
 
 @pytest.mark.parametrize("text", ["0", "12", " 12.5\n", "1000000000000000"])
 def test_plain_numbers_are(folder, text):
     write(folder, "tokens", text, 1.0)
-    assert Progress(str(folder)).read() == {"tokens": (1.0, float(text))}
+    assert ProgressCounters(str(folder)).read() == {"tokens": (1.0, float(text))}
 
 
 @pytest.mark.parametrize("name", ["Tokens", "1st", "a" * 31, "a-b", ".hidden", "tökens"])
 def test_other_names_are_not_looked_at(folder, name):
     write(folder, name, "5", 1.0)
-    assert Progress(str(folder)).read() == {}
+    assert ProgressCounters(str(folder)).read() == {}
 
 
 def test_what_is_no_plain_file_is_left_alone_and_keeps_nobody_waiting(folder):
@@ -136,7 +136,7 @@ def test_what_is_no_plain_file_is_left_alone_and_keeps_nobody_waiting(folder):
     (folder / "link").symlink_to("Number")
     (folder / "endless").symlink_to("/dev/zero")
     (folder / "tokens").write_text("5")
-    assert list(Progress(str(folder)).read()) == ["tokens"]
+    assert list(ProgressCounters(str(folder)).read()) == ["tokens"]
 
 
 def test_a_file_without_end_is_read_for_a_few_bytes(folder, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_file_without_end_is_read_for_a_few_bytes(folder, monkeypatch):
     asked: list[int] = []
     read = os.read
     monkeypatch.setattr(progress.os, "read", lambda fd, count: asked.append(count) or read(fd, count))
-    assert Progress(str(folder)).read() == {}
+    assert ProgressCounters(str(folder)).read() == {}
     assert asked == [progress.MAX_BYTES + 1]
 
 
@@ -158,7 +158,7 @@ def test_of_many_files_a_few_are_looked_at(folder, monkeypatch):
     monkeypatch.setattr(
         progress, "read_one", lambda name, folder: opened.append(name) or read_one(name, folder)
     )
-    seen = Progress(str(folder))
+    seen = ProgressCounters(str(folder))
     assert len(seen.read()) == len(opened) == progress.MAX_NAMES
     assert opened == sorted(opened)
 
@@ -166,11 +166,11 @@ def test_of_many_files_a_few_are_looked_at(folder, monkeypatch):
 @pytest.mark.parametrize("gone", ["none", "file"])
 def test_without_a_folder_nothing_is_told(tmp_path, gone):
     (tmp_path / "file").write_text("")
-    assert Progress(str(tmp_path / gone)).rates() == Progress("").rates() == {}
+    assert ProgressCounters(str(tmp_path / gone)).rates() == ProgressCounters("").rates() == {}
 
 
 def test_a_job_that_tells_all_the_time_is_kept_in_few_rows(folder, clock):
-    seen = Progress(str(folder))
+    seen = ProgressCounters(str(folder))
     for number in range(5000):
         write(folder, "tokens", str(number), clock.wall)
         rates = seen.rates()
@@ -196,7 +196,7 @@ def test_whatever_is_told_rates_are_a_few_positive_numbers(tmp_path_factory, ste
     folder = tmp_path_factory.mktemp("progress")
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock(patch)
-        seen = Progress(str(folder))
+        seen = ProgressCounters(str(folder))
         for name, text, off, wait in steps:
             (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
             os.utime(folder / name, (clock.wall + off, clock.wall + off))

@@ -76,8 +76,8 @@ def test_a_new_connection_gets_no_event_of_one_that_ended_before_it(tmp_path: Pa
     listener.setblocking(False)
     with app, listener, socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
         first.connect(str(tmp_path / "s"))
-        relay.accept(True)
-        relay.welcome()
+        relay.set_accepting(True)
+        relay.connect_one()
         near, far = relay.ends
         inside, _ = app.accept()
         # Ended, and not closed: numbers that this process freed would be given out first.

@@ -96,7 +96,7 @@ def test_the_store_shows_it_and_never_removes_it(tmp_path):
     assert (held.digest, held.folder, held.python, held.package_count) == (digest, str(place), "3.11", 2)
     with store.using(digest) as stamp:
         assert stamp is not None and stamp.folder and stamp.cuda == "12.4"
-    found = environment.of_stamp(stamp)
+    found = environment.from_stamp(stamp)
     assert (
         found.readonly[0] == str(place) and found.python == f"{place}/bin/python3" and not found.preloadable
     )

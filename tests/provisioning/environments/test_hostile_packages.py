@@ -206,7 +206,7 @@ def test_one_that_forks_without_end_ends_with_its_build(
 ) -> None:
     if not bench.machine.host.version:
         pytest.skip("no control groups here")
-    monkeypatch.setattr(process_limits, "of_size", lambda _cpu_milli: 120)
+    monkeypatch.setattr(process_limits, "workspace_limit", lambda _cpu_milli: 120)
     body = """
 def bomb():
     while True:

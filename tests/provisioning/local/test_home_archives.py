@@ -18,7 +18,7 @@ from local_support import Pool
 from test_home_moves import content
 
 from provisioning.drivers.local import home_archives
-from provisioning.drivers.local.file_server import Home, _with_children
+from provisioning.drivers.local.file_server import Home, _process_tree
 from provisioning.endpoints import files_socket_name
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.node import home_archives as node
@@ -65,7 +65,7 @@ class Machine:
     def kill(self) -> None:
         name = files_socket_name(TEAM, STORE.folder).partition(".")[0]
         launched = home_archives_dir(self.pool, name).launched()
-        for pid in _with_children(launched.pid) if launched else ():
+        for pid in _process_tree(launched.pid) if launched else ():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -190,7 +190,7 @@ def test_the_worker_dies_while_homes_change_places(
     changed = content(machine.home)
     if not exchanges:
         monkeypatch.setattr(home_archives, "RENAME_EXCHANGE", 1 << 20)  # which no kernel knows
-    exchange = home_archives._exchange
+    exchange = home_archives._exchange_folders
 
     def dies(new: Path, old: Path) -> None:
         if moment == "between" and not exchanges:
@@ -200,7 +200,7 @@ def test_the_worker_dies_while_homes_change_places(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(home_archives, "_exchange", dies)
+        patched.setattr(home_archives, "_exchange_folders", dies)
         assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").failure
     if moment == "before" or (moment == "between" and exchanges):
         assert content(machine.home) == changed
@@ -414,7 +414,7 @@ def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
     if not _added:  # one that was added stays for good
         sys.addaudithook(ask)
         _added.append(True)
-    exchange, thread = home_archives._exchange, threading.get_ident()
+    exchange, thread = home_archives._exchange_folders, threading.get_ident()
 
     def here(event: str, arguments: tuple[Any, ...]) -> None:
         if threading.get_ident() == thread:
@@ -425,12 +425,12 @@ def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
         exchange(new, old)
 
     _hooks.append(here)
-    home_archives._exchange = exchanges
+    home_archives._exchange_folders = exchanges
     try:
         yield
     finally:
         _hooks.remove(here)
-        home_archives._exchange = exchange
+        home_archives._exchange_folders = exchange
 
 
 @pytest.mark.thorough("kills at every write")

@@ -17,7 +17,7 @@ import pytest
 from local_support import Pool
 
 from provisioning.drivers.local.failures import Busy
-from provisioning.drivers.local.file_server import Home, _with_children
+from provisioning.drivers.local.file_server import Home, _process_tree
 from provisioning.drivers.local.home_moves import HomeThere
 from provisioning.endpoints import files_socket_name
 from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
@@ -186,7 +186,7 @@ def kill(pool: Pool, home: Home) -> None:
     folder = servers._folder(home)
     launched = folder.launched()
     if launched is not None:
-        for pid in _with_children(launched.pid):
+        for pid in _process_tree(launched.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -12,12 +12,12 @@ import pytest
 from local_support import Pool
 
 from provisioning.drivers.local import home_quota, project_quota
-from provisioning.drivers.local.home_quota import HomeQuotas, Record, files_of
-from provisioning.drivers.local.project_quota import Use
+from provisioning.drivers.local.home_quota import HomeQuotas, QuotaRecord, files_of
+from provisioning.drivers.local.project_quota import ProjectUse
 from provisioning.node.measuring import HomeMeasurer
 from provisioning.types import LimitedResource
 
-NOTHING = Use(0, 0, 0, 0)
+NOTHING = ProjectUse(0, 0, 0, 0)
 
 
 @dataclass
@@ -25,20 +25,20 @@ class Kernel:
     """What it knows: the project of each file by its inode, and what each project may take and takes."""
 
     projects: dict[int, int] = field(default_factory=dict)
-    uses: dict[int, Use] = field(default_factory=dict)
+    uses: dict[int, ProjectUse] = field(default_factory=dict)
     given: list[int] = field(default_factory=list)
 
     def project_of(self, file: int) -> int:
         return self.projects.get(os.fstat(file).st_ino, 0)
 
-    def give(self, file: int, project: int, *, folder: bool) -> bool:
+    def assign(self, file: int, project: int, *, folder: bool) -> bool:
         inode = os.fstat(file).st_ino
         changed = self.projects.get(inode, 0) != project
         self.projects[inode] = project
         self.given += [inode] * changed
         return changed
 
-    def use_of(self, folder: int, project: int) -> Use:
+    def use_of(self, folder: int, project: int) -> ProjectUse:
         return self.uses.get(project, NOTHING)
 
     def limit(self, folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:
@@ -50,7 +50,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
-    for name in ("project_of", "give", "use_of", "limit"):
+    for name in ("project_of", "assign", "use_of", "limit"):
         monkeypatch.setattr(project_quota, name, getattr(made, name))
     monkeypatch.setattr(HomeQuotas, "work", lambda _: True)
     return made
@@ -74,7 +74,7 @@ def enforce(quotas: HomeQuotas, *homes: str) -> None:
     list(quotas.enforce(homes))
 
 
-def held(quotas: HomeQuotas, home: str) -> Record:
+def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
     found = quotas.hold(home)
     assert found is not None
     return found
@@ -94,9 +94,9 @@ def test_numbers_of_others_are_left_alone(quotas, kernel, tmp_path, monkeypatch)
     first, second, third, *_ = home_quota.NUMBERS
     (tmp_path / "projid").write_text(f"# mine\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (tmp_path / "projid", tmp_path / "none"))
-    kernel.uses[second] = Use(0, 4096, 0, 1)
+    kernel.uses[second] = ProjectUse(0, 4096, 0, 1)
     assert held(quotas, "a/one").project == third
-    assert kernel.uses[second] == Use(0, 4096, 0, 1)
+    assert kernel.uses[second] == ProjectUse(0, 4096, 0, 1)
 
 
 def test_a_record_that_was_spoilt_is_made_anew(quotas):
@@ -209,7 +209,7 @@ def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], 
 def test_where_the_file_system_has_none_nothing_changes(
     make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(project_quota, "enforced", lambda _: False)
+    monkeypatch.setattr(project_quota, "is_enforced", lambda _: False)
     pool = make_pool(home_limit_mib=1000)
     (pool.home / "homes/a/one").mkdir(parents=True)
     (node,) = pool.driver.inventory().nodes
@@ -242,7 +242,7 @@ def test_a_kernel_that_fails_is_asked_again(
 def test_the_kernels_own_answer_is_understood(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         try:
-            known = project_quota.enforced(file.fileno())
+            known = project_quota.is_enforced(file.fileno())
         except OSError as error:
             pytest.fail(f"a file system without quotas is no error: {error}")
     assert known in (True, False)

@@ -129,7 +129,9 @@ def packed(home: Path) -> bytes:
 def unpack(data: bytes, target: Path, reserve: int = 0) -> dict[str, int]:
     target.mkdir(exist_ok=True)
     root = opened(target)
-    found: dict[str, int] = home_copy.read_home(io.BytesIO(data).read, root, home_copy.Room(root, reserve))
+    found: dict[str, int] = home_copy.read_home(
+        io.BytesIO(data).read, root, home_copy.DiskRoom(root, reserve)
+    )
     return found
 
 
@@ -164,7 +166,7 @@ def test_a_changed_byte_is_seen(home: Path, tmp_path: Path) -> None:
 
 def stream_of(*records: dict[str, Any], data: bytes = b"") -> bytes:
     out = io.BytesIO()
-    writer = home_stream.Writer(out)
+    writer = home_stream.RecordWriter(out)
     for record in records:
         writer.put(record, data if record["t"] == "b" else b"")
     return out.getvalue()
@@ -431,7 +433,7 @@ def test_nothing_unreadable_is_left_behind_unsaid(copy: Copy, home: Path) -> Non
 
 def test_without_room_nothing_is_begun(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.step()
-    monkeypatch.setattr(home_copy.Room, "free", lambda _: 1000)
+    monkeypatch.setattr(home_copy.DiskRoom, "free", lambda _: 1000)
     with pytest.raises(home_copy.NoRoom) as refused:
         copy.step()
     assert (refused.value.free, refused.value.needed > 1000) == (1000, True)
@@ -472,7 +474,7 @@ out = os.fdopen(write, "wb")
 thread = threading.Thread(target=lambda: (home_stream.write_home(source, out), out.close()))
 thread.start()
 got = os.fdopen(read, "rb")
-print(home_copy.read_home(got.read, target, home_copy.Room(target, 0))["entries"])
+print(home_copy.read_home(got.read, target, home_copy.DiskRoom(target, 0))["entries"])
 thread.join()
 """
     done = subprocess.run(

@@ -43,7 +43,7 @@ def base(tmp_path: Path) -> Iterator[Path]:
     if isolation.probe(tmp_path / "local").network is None:
         pytest.skip(isolation.probe().warning)
     yield tmp_path / "local"
-    for each in network.ways_out_below(tmp_path):
+    for each in network.egress_processes_below(tmp_path):
         processes.send((each.pid, each.start_ticks), signal.SIGKILL)
 
 
@@ -69,15 +69,15 @@ def test_what_a_killed_probe_leaves_goes_with_the_next_one_and_a_living_one_keep
     try:
         end(killed)
         assert left.is_dir()
-        assert network.ways_out(left), "what this is about: pasta outlives its probe"
+        assert network.egress_processes(left), "what this is about: pasta outlives its probe"
         swept = scratch.sweep(base)
         assert swept.folders == (left,)
         assert len(swept.processes) == 1
-        eventually(lambda: not network.ways_out(left))
+        eventually(lambda: not network.egress_processes(left))
         assert not left.exists()
         assert kept.is_dir()
-        assert network.ways_out(kept)
-        assert scratch.sweep(base) == scratch.Swept()
+        assert network.egress_processes(kept)
+        assert scratch.sweep(base) == scratch.SweepResult()
     finally:
         end(living)
     scratch.sweep(base)
@@ -89,7 +89,7 @@ def test_the_next_probe_of_a_worker_does_it(base, monkeypatch):
     end(killed)
     monkeypatch.setattr(isolation, "_known", {})
     isolation.probe(base)
-    eventually(lambda: not network.ways_out(left))
+    eventually(lambda: not network.egress_processes(left))
     assert not left.exists()
 
 
@@ -106,10 +106,10 @@ def test_a_way_out_that_came_after_its_folder_had_gone_is_ended(base):
 def test_another_instance_and_another_driver_lose_nothing(base, tmp_path):
     killed, left = probing(base)
     end(killed)
-    assert scratch.sweep(tmp_path / "other") == scratch.Swept()
-    assert scratch.sweep(base.with_name("loca")) == scratch.Swept()
+    assert scratch.sweep(tmp_path / "other") == scratch.SweepResult()
+    assert scratch.sweep(base.with_name("loca")) == scratch.SweepResult()
     assert left.is_dir()
-    assert network.ways_out(left)
+    assert network.egress_processes(left)
 
 
 def test_a_running_workspace_keeps_its_way_out_and_a_killed_ones_goes(base, tmp_path):
@@ -118,15 +118,15 @@ def test_a_running_workspace_keeps_its_way_out_and_a_killed_ones_goes(base, tmp_
         spec = pool.spec()
         pool.run(spec)
         folder = pool.driver._dir(spec.ref)
-        assert network.ways_out(folder.path)
-        assert scratch.sweep(pool.driver.base) == scratch.Swept()
+        assert network.egress_processes(folder.path)
+        assert scratch.sweep(pool.driver.base) == scratch.SweepResult()
         assert network.complete(folder.path, EgressPolicy())
         processes.kill(processes.scan(pool.driver.instance, spec.ref.external_name))
         eventually(lambda: not folder.alive())
         with folder.operation():  # somebody works on it: nobody else touches it
             assert scratch.sweep(pool.driver.base).processes == ()
         assert len(scratch.sweep(pool.driver.base).processes) == 1
-        eventually(lambda: not network.ways_out(folder.path))
+        eventually(lambda: not network.egress_processes(folder.path))
     finally:
         pool.close()
 
@@ -140,7 +140,7 @@ def test_no_link_leads_a_sweep_away(base, tmp_path):
     assert (precious / "file").exists()
     planted = base / scratch.PROBES / "network-1-x"
     planted.symlink_to(precious)
-    assert scratch.sweep(base) == scratch.Swept()
+    assert scratch.sweep(base) == scratch.SweepResult()
     assert (precious / "file").read_text() == "here"
     planted.unlink()
 
@@ -152,7 +152,7 @@ def test_a_folder_of_another_user_stays(base):
     other = base / scratch.PROBES / "network-1-x"
     other.mkdir()
     os.chown(other, 65534, 65534)
-    assert scratch.sweep(base) == scratch.Swept()
+    assert scratch.sweep(base) == scratch.SweepResult()
     assert other.is_dir()
 
 

@@ -14,7 +14,7 @@ from local_support import filters_of
 from provisioning.drivers.local import isolation, start
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.drivers.local.seccomp import bpf, filters, profile
-from provisioning.drivers.local.seccomp.bpf import Compare, Comparison, Rule, Rules
+from provisioning.drivers.local.seccomp.bpf import Compare, Comparison, FilterRules, Rule
 from provisioning.drivers.local.seccomp.profile import MACHINES, numbers
 from provisioning.errors import MissingDependency, ProvisioningError
 
@@ -54,7 +54,7 @@ def run(program: bytes, architecture: int, number: int, *arguments: int) -> int:
 
 
 def program_for(machine: str, release: str = MODERN) -> bytes:
-    return bpf.compiled(profile.rules(MACHINES[machine], release))
+    return bpf.compile_rules(profile.rules(MACHINES[machine], release))
 
 
 @pytest.fixture(params=sorted(MACHINES))
@@ -197,7 +197,7 @@ def test_each_comparison_alone_and_with_another(
     compare: Compare, value: int, mask: int, held: list[int], missed: list[int]
 ) -> None:
     tested = Comparison(1, compare, value, mask)
-    both = Rules(
+    both = FilterRules(
         architecture=AUDIT["x86_64"],
         calls={
             3: (Rule(ALLOW, (tested,)), Rule(ENOSYS, (Comparison(0, Compare.EQ, 9),))),
@@ -207,7 +207,7 @@ def test_each_comparison_alone_and_with_another(
         newest=5,
         unknown=ENOSYS,
     )
-    program = bpf.compiled(both)
+    program = bpf.compile_rules(both)
 
     def ask(number: int, *arguments: int) -> int:
         return run(program, AUDIT["x86_64"], number, *arguments)
@@ -220,16 +220,16 @@ def test_each_comparison_alone_and_with_another(
 
 
 def test_far_jumps_and_programs_that_are_too_long() -> None:
-    def many(number: int) -> Rules:
+    def many(number: int) -> FilterRules:
         calls = {one: (Rule(0x00050000 + one % 4000),) for one in range(number)}
-        return Rules(AUDIT["x86_64"], calls, EPERM, number - 1, ENOSYS)
+        return FilterRules(AUDIT["x86_64"], calls, EPERM, number - 1, ENOSYS)
 
-    program = bpf.compiled(many(1500))
+    program = bpf.compile_rules(many(1500))
     assert [run(program, AUDIT["x86_64"], one) for one in range(1500)] == [
         0x00050000 + n for n in range(1500)
     ]
     with pytest.raises(ValueError, match="more than 4096"):
-        bpf.compiled(many(3000))
+        bpf.compile_rules(many(3000))
 
 
 @pytest.mark.parametrize(
@@ -271,14 +271,14 @@ def test_what_a_newer_profile_says_that_is_not_understood_is_refused(
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is remembered of this machine, before or after."""
     monkeypatch.setattr(isolation, "_known", {})
-    made = filters.here
+    made = filters.machine_filter
     made.cache_clear()
     yield
     made.cache_clear()
 
 
 def test_the_file_is_made_once_and_mended(tmp_path: Any, afresh: None) -> None:
-    found = filters.here()
+    found = filters.machine_filter()
     path = filters.file_of(tmp_path, found.digest)
     assert path.read_bytes() == found.program and path.stat().st_mode & 0o077 == 0
     before = path.stat()
@@ -313,7 +313,7 @@ def test_without_a_filter_several_users_are_refused_and_one_is_warned(
 
 def test_a_kernel_that_takes_no_filter_is_named(sandbox: None, afresh: None, monkeypatch: Any) -> None:
     broken = filters.Filter(b"\x06\0\0\0\0\0\0\0" * 4097, "0" * 64)  # longer than any kernel takes
-    monkeypatch.setattr(filters, "here", lambda: broken)
+    monkeypatch.setattr(filters, "machine_filter", lambda: broken)
     found = isolation.probe()
     assert found.bwrap and not found.seccomp
     assert "CONFIG_SECCOMP_FILTER" in found.seccomp_reason and found.seccomp_reason in found.warning

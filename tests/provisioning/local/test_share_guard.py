@@ -334,27 +334,27 @@ def test_where_parts_are_given(make_pool: Callable[..., Pool], monkeypatch: pyte
     with installed(FakeLibrary([h200()])):
         (node,) = driver.inventory().nodes
         scan = gpus.scan()
-    assert PROVIDES_SHARES in node.provides and share_guard.refused(scan) == ""
+    assert PROVIDES_SHARES in node.provides and share_guard.refusal(scan) == ""
     monkeypatch.setenv(share_guard.VARIABLE, "off")
     with installed(FakeLibrary([h200()])):
         (node,) = driver.inventory().nodes
     assert PROVIDES_SHARES not in node.provides
-    assert share_guard.VARIABLE in share_guard.refused(scan)
+    assert share_guard.VARIABLE in share_guard.refusal(scan)
     monkeypatch.delenv(share_guard.VARIABLE)
     with installed(FakeLibrary([h100_mig()])):
         (node,) = driver.inventory().nodes
     assert PROVIDES_SHARES not in node.provides, "it is cut into instances"
-    assert "does not tell" in share_guard.refused(replace(scan, unreported=(GPU,)))
+    assert "does not tell" in share_guard.refusal(replace(scan, unreported=(GPU,)))
 
 
 def test_in_a_container_nobody_can_be_told_apart(tmp_path: Path, pool: Pool) -> None:
     """NVML numbers processes as the machine does; in a namespace of its own the same number is another's."""
     scan = gpus.scan()
-    assert share_guard.refused(scan) == ""
+    assert share_guard.refusal(scan) == ""
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").touch()
-    assert "container" in share_guard.refused(scan, proc=tmp_path)
-    assert "container" in share_guard.refused(scan, proc=tmp_path / "none")
+    assert "container" in share_guard.refusal(scan, proc=tmp_path)
+    assert "container" in share_guard.refusal(scan, proc=tmp_path / "none")
 
 
 @pytest.mark.parametrize("milli", [1, 500, 999])

@@ -275,7 +275,7 @@ def test_one_tenant_finds_nothing_of_another(pool: Pool) -> None:
 
 def test_the_filter_of_system_calls_holds_before_and_after_it_is_taken(pool: Pool) -> None:
     ready_spares(pool)
-    outside = pool.driver.spares._all()[0][0].launched().pid
+    outside = pool.driver.spares._list_spares()[0][0].launched().pid
     waiting = {
         pid: [
             line.split()[1] for line in _text(Path(f"/proc/{pid}/status")).splitlines() if "Seccomp:" in line

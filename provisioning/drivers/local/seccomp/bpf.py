@@ -68,7 +68,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FilterRules:
     """Rules for the calls of one architecture.
 
     `calls` maps call numbers to rules. The first matching rule decides, else `default`. Calls above the
@@ -83,7 +83,7 @@ class Rules:
     unknown: int
 
 
-def compiled(rules: Rules) -> bytes:
+def compile_rules(rules: FilterRules) -> bytes:
     """Return the program, 8 bytes per instruction. Raises `ValueError` if it is too long."""
     program = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -99,14 +99,14 @@ def compiled(rules: Rules) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 
-def _ranges(rules: Rules) -> list[tuple[int, tuple[Rule, ...]]]:
+def _ranges(rules: FilterRules) -> list[tuple[int, tuple[Rule, ...]]]:
     """Merge neighbouring numbers with the same rules; returns the first number of each range."""
-    found: list[tuple[int, tuple[Rule, ...]]] = []
+    ranges: list[tuple[int, tuple[Rule, ...]]] = []
     for number in range(rules.newest + 1):
         of_call = rules.calls.get(number, ())
-        if not found or found[-1][1] != of_call:
-            found.append((number, of_call))
-    return found
+        if not ranges or ranges[-1][1] != of_call:
+            ranges.append((number, of_call))
+    return ranges
 
 
 def _tree(ranges: Sequence[tuple[int, tuple[Rule, ...]]], default: int) -> list[Instruction]:
@@ -123,23 +123,23 @@ def _tree(ranges: Sequence[tuple[int, tuple[Rule, ...]]], default: int) -> list[
 
 def _decision(rules: Sequence[Rule], default: int) -> list[Instruction]:
     """Return the rules of one call, in order."""
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     for rule in rules:
-        found += _rule(rule)
+        instructions += _rule(rule)
         if not rule.comparisons:
-            return found
-    return [*found, (RETURN, 0, 0, default)]
+            return instructions
+    return [*instructions, (RETURN, 0, 0, default)]
 
 
 def _rule(rule: Rule) -> list[Instruction]:
     """Return a rule's instructions: the action last, skipped if a comparison fails."""
-    found: list[Instruction] = [(RETURN, 0, 0, rule.action)]
+    instructions: list[Instruction] = [(RETURN, 0, 0, rule.action)]
     for comparison in reversed(rule.comparisons):
         code, holds = JUMPS[comparison.compare]
-        missed = len(found)
+        missed = len(instructions)
         jumps = (0, missed) if holds else (missed, 0)
         test: list[Instruction] = [(LOAD, 0, 0, ARGUMENTS + ARGUMENT_BYTES * comparison.argument)]
         if comparison.compare is Compare.MASKED_EQ:
             test.append((AND, 0, 0, comparison.mask))
-        found = [*test, (code, *jumps, comparison.value), *found]
-    return found
+        instructions = [*test, (code, *jumps, comparison.value), *instructions]
+    return instructions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from provisioning.drivers.local.seccomp.bpf import compiled
+from provisioning.drivers.local.seccomp.bpf import compile_rules
 from provisioning.drivers.local.seccomp.profile import MACHINES, rules
 from provisioning.drivers.local.state import write_atomically
 
@@ -29,13 +29,13 @@ class Filter:
 
 
 @lru_cache(maxsize=1)
-def here() -> Filter:
+def machine_filter() -> Filter:
     """Return the filter for this machine, compiled once per process. Raises `NoFilter`."""
     machine = MACHINES.get(platform.machine())
     if machine is None:
         raise NoFilter(f"there is one for {' and '.join(MACHINES)} only, and this is {platform.machine()}")
     try:
-        program = compiled(rules(machine, os.uname().release))
+        program = compile_rules(rules(machine, os.uname().release))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoFilter(f"its list cannot be read, install Berth again: {error}") from error
     return Filter(program, hashlib.sha256(program).hexdigest())
@@ -46,14 +46,14 @@ def file_of(base: Path, digest: str) -> Path:
 
     `base` is the driver's folder, which is hidden from sandboxes.
     """
-    found = here()
-    if found.digest != digest:
+    own_filter = machine_filter()
+    if own_filter.digest != digest:
         raise ValueError("only this machine's own filter is kept")
     path = base / FOLDER / f"{digest}.bpf"
     try:
-        kept = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
-        kept = b""
-    if kept != found.program:
-        write_atomically(path, found.program)
+        content = b""
+    if content != own_filter.program:
+        write_atomically(path, own_filter.program)
     return path

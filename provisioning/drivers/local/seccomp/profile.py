@@ -14,7 +14,7 @@ from errno import ENOSYS
 from pathlib import Path
 from typing import Any
 
-from provisioning.drivers.local.seccomp.bpf import ALLOW, ERRNO, Compare, Comparison, Rule, Rules
+from provisioning.drivers.local.seccomp.bpf import ALLOW, ERRNO, Compare, Comparison, FilterRules, Rule
 
 VENDOR = Path(__file__).resolve().with_name("vendor")
 PROFILE = VENDOR / "moby" / "default.json"
@@ -29,7 +29,7 @@ HALF = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Architecture:
     """An architecture: its AUDIT_ARCH_… number, its name in the profile and its file of call numbers."""
 
     audit: int
@@ -38,39 +38,41 @@ class Machine:
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, "amd64", "zsysnum_linux_amd64.go"),
-    "aarch64": Machine(0xC00000B7, "arm64", "zsysnum_linux_arm64.go"),
+    "x86_64": Architecture(0xC000003E, "amd64", "zsysnum_linux_amd64.go"),
+    "aarch64": Architecture(0xC00000B7, "arm64", "zsysnum_linux_arm64.go"),
 }
 
 
-def numbers(machine: Machine) -> dict[str, int]:
+def numbers(machine: Architecture) -> dict[str, int]:
     """Return call numbers by name for an architecture. Raises `OSError`, `ValueError`."""
     text = (VENDOR / "golang" / machine.numbers).read_text()
-    found = {name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)}
-    if "read" not in found:
+    by_name = {
+        name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)
+    }
+    if "read" not in by_name:
         raise ValueError(f"{machine.numbers} has no numbers of calls")
-    return found
+    return by_name
 
 
-def rules(machine: Machine, release: str) -> Rules:
+def rules(machine: Architecture, release: str) -> FilterRules:
     """Return the rules for a machine with this kernel release, such as 6.1.0-18-amd64.
 
     Raises `OSError` if a list cannot be read and `ValueError` if it has unsupported content.
     """
     profile = json.loads(PROFILE.read_text())
-    known = numbers(machine)
-    calls: dict[int, list[Rule]] = {known[name]: [Rule(ALLOW)] for name in ALSO_ALLOWED}
+    by_name = numbers(machine)
+    calls: dict[int, list[Rule]] = {by_name[name]: [Rule(ALLOW)] for name in ALSO_ALLOWED}
     newest = 0
     for entry in profile["syscalls"]:
-        newest = max([newest, *(known[name] for name in entry["names"] if name in known)])
+        newest = max([newest, *(by_name[name] for name in entry["names"] if name in by_name)])
         if not _applies(entry, machine, version(release)):
             continue
         for name in entry["names"]:
-            if name in known:  # calls of other architectures are listed too
-                calls.setdefault(known[name], []).append(_rule(name, entry))
-    return Rules(
+            if name in by_name:  # calls of other architectures are listed too
+                calls.setdefault(by_name[name], []).append(_rule(name, entry))
+    return FilterRules(
         architecture=machine.audit,
-        calls={number: _ordered(found) for number, found in calls.items()},
+        calls={number: _effective_rules(call_rules) for number, call_rules in calls.items()},
         default=_action(profile["defaultAction"], profile.get("defaultErrnoRet")),
         newest=newest,
         unknown=ERRNO + ENOSYS,
@@ -79,13 +81,13 @@ def rules(machine: Machine, release: str) -> Rules:
 
 def version(release: str) -> tuple[int, int]:
     """Return major and minor version of a kernel release. Raises `ValueError`."""
-    found = re.match(r"(\d+)\.(\d+)", release)
-    if found is None:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match is None:
         raise ValueError(f"“{release}” is no version of a kernel")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
-def _applies(entry: Mapping[str, Any], machine: Machine, kernel: tuple[int, int]) -> bool:
+def _applies(entry: Mapping[str, Any], machine: Architecture, kernel: tuple[int, int]) -> bool:
     """Return whether an entry applies to this machine and a process without capabilities."""
     includes, excludes = entry.get("includes") or {}, entry.get("excludes") or {}
     odd = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
@@ -112,11 +114,11 @@ def _rule(name: str, entry: Mapping[str, Any]) -> Rule:
 
 def _comparison(name: str, argument: Mapping[str, Any]) -> Comparison:
     index, compare, value = argument["index"], Compare(argument["op"]), argument["value"]
-    other = argument.get("valueTwo", 0)
-    if (name, index) not in HALVES or not 0 <= value <= HALF or not 0 <= other <= HALF:
+    second_value = argument.get("valueTwo", 0)
+    if (name, index) not in HALVES or not 0 <= value <= HALF or not 0 <= second_value <= HALF:
         raise ValueError(f"the profile compares argument {index} of {name} in a way that is not understood")
     if compare is Compare.MASKED_EQ:
-        return Comparison(index, compare, other, mask=value)
+        return Comparison(index, compare, second_value, mask=value)
     return Comparison(index, compare, value)
 
 
@@ -128,9 +130,9 @@ def _action(name: str, errno: int | None) -> int:
     raise ValueError(f"the profile has an action that is not understood: {name}")
 
 
-def _ordered(found: list[Rule]) -> tuple[Rule, ...]:
+def _effective_rules(call_rules: list[Rule]) -> tuple[Rule, ...]:
     """Like libseccomp: a rule without comparisons decides alone."""
-    plain = {rule for rule in found if not rule.comparisons}
+    plain = {rule for rule in call_rules if not rule.comparisons}
     if len(plain) > 1:
         raise ValueError("the profile both allows and refuses a call")
-    return tuple(plain or found)
+    return tuple(plain or call_rules)
