@@ -203,7 +203,7 @@ class LocalDriver(Driver):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             home_mount.secure(self.homes, self.base / home_mount.LOCK)
         except OSError as error:
-            log.warning("%s could not be mounted without set-user-ID: %s", self.homes, error)
+            log.warning("could not mount %s with nosuid: %s", self.homes, error)
 
     def release_host(self, *, keep_workspaces: bool) -> int:
         """See `Driver.release_host`. Ends the file servers of homes and unmounts the folder of homes."""
@@ -218,11 +218,11 @@ class LocalDriver(Driver):
         try:
             swept = scratch.sweep(self.base)
             if swept.folders or swept.processes:
-                log.info("removed what killed processes left behind: %s", swept)
+                log.info("removed leftovers of killed processes: %s", swept)
                 leftovers.note(self.base, leftovers.from_sweep(swept))
             cgroups.sweep_left(self.instance)
         except OSError as error:
-            log.warning("what killed processes left behind could not be removed: %s", error)
+            log.warning("could not remove leftovers of killed processes: %s", error)
 
     def inventory(self) -> Inventory:
         """See `Driver.inventory`."""
@@ -324,7 +324,7 @@ class LocalDriver(Driver):
             )
             self._sweep()
             for report in self.suspending().recover():
-                log.warning("a workspace was left half suspended by a process that was killed: %s", report)
+                log.warning("a killed process left a workspace half suspended: %s", report)
             if sandbox.network is not None:
                 self._restore_egress(self._settings(sandbox, self._own_environment()))
 

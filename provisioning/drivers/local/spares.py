@@ -241,7 +241,7 @@ class Spares:
                 lock,
             )
         except (OSError, ProvisioningError) as error:
-            log.warning("no spare could be started: %s", error)
+            log.warning("could not start a spare: %s", error)
             cgroups.remove(groups)
             with contextlib.suppress(OSError):
                 folder.remove()

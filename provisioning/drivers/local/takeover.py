@@ -75,7 +75,7 @@ def take_over_spare(
         try:
             inside = _hand_over(taken_spare, spec, folder, settings, devices)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            log.warning("spare %s could not be taken over: %s", taken_spare.mark.id, error)
+            log.warning("could not take over spare %s: %s", taken_spare.mark.id, error)
         else:
             join_network(inside, folder, settings)
             return True
