@@ -161,10 +161,20 @@ def test_a_repeat_does_not_extend_the_total_lifetime(issuer: Any, rule: Any, clo
     assert keyed(token).json()["expires_in"] == 400
 
 
-def test_a_short_key_is_refused(issuer: Any, rule: Any) -> None:
-    answer = keyed(issuer.sign(), "job-7")
-    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
-    assert "32 random characters" in answer.json()["error_description"]
+@pytest.mark.parametrize("key", ["job-7", "job 7"])
+def test_a_short_key_is_ignored(issuer: Any, rule: Any, key: str) -> None:
+    token = issuer.sign()
+    answer = keyed(token, key)
+    assert (answer.status_code, answer["Idempotency-Key-Ignored"]) == (200, "short")
+    assert keyed(token, key).status_code == keyed(token).status_code == 400
+    assert "Idempotency-Key-Ignored" not in keyed(issuer.sign())
+
+
+def test_a_long_key_is_taken(issuer: Any, rule: Any) -> None:
+    token, key = issuer.sign(), "a random key with spaces " * 40
+    first, second = (keyed(token, key).json()["access_token"] for _ in range(2))
+    assert first != second
+    assert keyed(token, key + "x").status_code == 400
 
 
 # --- workspaces of a job --------------------------------------------------------------------------
