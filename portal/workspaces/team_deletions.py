@@ -18,7 +18,8 @@ from portal.common.actors import SYSTEM
 from portal.people.accounts import teams
 from portal.people.accounts.domain_events import TeamDeletionStarted
 from portal.people.accounts.models import Team
-from portal.workspaces.models import HomeDeletion, Workspace
+from portal.workspaces.homes import deletions
+from portal.workspaces.models import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def sweep() -> int:
 def _due() -> QuerySet[Team]:
     return Team.objects.filter(
         ~Exists(Workspace.objects.live().filter(team=OuterRef("pk"))),
-        ~Exists(HomeDeletion.objects.filter(team=OuterRef("pk"))),
+        ~Exists(deletions.waiting(team=OuterRef("pk"))),
         deletion_started_at__isnull=False,
     )
 

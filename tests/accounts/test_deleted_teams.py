@@ -16,6 +16,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event
 from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Node
 from portal.notify.channels import services as channels
 from portal.notify.channels.models import Channel
 from portal.notify.webhooks import services as webhooks
@@ -196,6 +197,8 @@ def test_the_pages_of_records_show_it(client, used, ada, settle):
     start_deletion(used, ada)
     finish(settle)
     client.force_login(ada)
+    seen = client.get("/api/v1/audit-entries", {"object": "vision", "action": "team.deleted"}).json()
+    assert [row["action"] for row in seen["results"]] == ["team.deleted"]
     slug = Team.with_deleted.get(pk=used.team.pk).slug
     for url in ("/audit/", "/reports/gpu-use/", "/quotas/limits/", f"/workspaces/{used.workspace.pk}/"):
         assert client.get(url).status_code == 200
@@ -307,6 +310,15 @@ def test_it_waits_for_homes_on_a_silent_node(used, olga, settle):
     settle(resting=lambda: not Workspace.objects.live().exists())
     assert team_deletions.sweep() == 0
     assert Team.objects.get().slug == "vision"
+
+
+def test_it_does_not_wait_for_removed_nodes(used, olga, settle):
+    start_deletion(used, olga)
+    HomeDeletion.objects.update(next_at=timezone.now() + timedelta(days=1))
+    settle(resting=lambda: not Workspace.objects.live().exists())
+    Node.objects.update(retired=True)
+    assert team_deletions.sweep() == 1
+    assert not HomeDeletion.objects.exists()
 
 
 def test_repeated_it_changes_nothing(used, olga):

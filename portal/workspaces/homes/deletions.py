@@ -94,7 +94,10 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
 
 
 def homes_of_team(team: Team) -> set[tuple[UUID, UUID]]:
-    """Return owner and node of each home in the team, and of its archives; empty for a deleted team."""
+    """Return owner and node of each home in the team, and of its archives; empty for a deleted team.
+
+    Homes on removed nodes are out of reach.
+    """
     if team.deleted_at is not None:
         return set()
     used = Workspace.objects.filter(team=team, allocations__isnull=False)
@@ -128,13 +131,13 @@ def team_deletion_started(event: TeamDeletionStarted) -> None:
 
 def team_deleted(event: TeamDeleted) -> None:
     """Delete the records about homes of a deleted team."""
-    for model in (HomePlace, LostHome, HomeUsage, HomeArchive):
+    for model in (HomePlace, LostHome, HomeUsage, HomeArchive, HomeDeletion):
         model._default_manager.filter(team=event.team).delete()
 
 
-def waiting_of(team: Team) -> int:
-    """Return how many home folders of the team are not deleted yet."""
-    return HomeDeletion.objects.filter(team=team).count()
+def waiting(**of: Any) -> QuerySet[HomeDeletion]:
+    """Return the pending deletions, without those on removed nodes, which will not answer."""
+    return HomeDeletion.objects.filter(**of, node__retired=False)
 
 
 def due(now: datetime) -> QuerySet[HomeDeletion]:

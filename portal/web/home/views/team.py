@@ -49,7 +49,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         "team": team,
         "page": page,
         "may_manage": team.deletion_started_at is None and policies.may_manage_team(request.user, team),
-        "homes_left": deletions.waiting_of(team),
+        "homes_left": deletions.waiting(team=team).count(),
         "own_membership": members.filter(user=request.user).first(),
         "may_ask": policies.works_in(request.user, team),
         "form": form,
