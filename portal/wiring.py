@@ -36,33 +36,51 @@ from portal.notify.channels import outbox as channels
 from portal.notify.channels.models import Channel
 from portal.notify.channels.services import URL as CHANNEL_URL
 from portal.notify.channels.services import delete_all_of as delete_channels
+from portal.notify.channels.services import delete_all_of_team as delete_channels_of_team
 from portal.notify.webhooks.models import Endpoint
 from portal.notify.webhooks.services import SECRET as WEBHOOK_SECRET
+from portal.notify.webhooks.services import delete_all_of_team as delete_webhooks_of_team
 from portal.people.accounts.deletion_policy import deletion_policy as account_deletion
 from portal.people.accounts.domain_events import (
     MemberSet,
     MembershipRevoked,
     SignedOut,
     TeamArchived,
+    TeamDeleted,
+    TeamDeletion,
+    TeamDeletionStarted,
     TeamsChanged,
     UserDeactivated,
     UserDeleted,
     UserReactivated,
 )
 from portal.people.accounts.team_contents import team_contents
+from portal.people.identity import services as identity
 from portal.people.join_requests import services as join_requests
 from portal.people.scim import services as scim
+from portal.quota.ledger import services as ledger
 from portal.quota.ledger.domain_events import BudgetChanged
 from portal.quota.limits.domain_events import LimitsChanged
-from portal.quota.requests.services import requests
+from portal.quota.limits.services import limits
+from portal.quota.requests.services import requests, rules
+from portal.quota.reservations import permissions
 from portal.quota.reservations import services as reservations
 from portal.reclaim import extensions, scheduled_starts
+from portal.reclaim import policy_services as reclaim_policies
 from portal.reports import budgets as reported_budgets
-from portal.reports import start_counts
+from portal.reports import days, month_sums, start_counts
+from portal.reports.team_contents import ContentsOfTeam
 from portal.scheduling import admission, cycle, drains, evictions, forecasts, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.web.inbox import pushing
-from portal.workspaces import deletion_policies, machine_losses, machine_removal, notices, software
+from portal.workspaces import (
+    deletion_policies,
+    machine_losses,
+    machine_removal,
+    notices,
+    software,
+    team_deletions,
+)
 from portal.workspaces import services as workspaces
 from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.domain_events import (
@@ -89,6 +107,7 @@ from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.orphans import services as orphans
 from portal.workspaces.secrets.models import Secret, purpose_of
 from portal.workspaces.secrets.services import delete_all_of as delete_secrets
+from portal.workspaces.secrets.services import delete_all_of_team as delete_secrets_of_team
 from portal.workspaces.secrets.services import delete_with_template
 from portal.workspaces.start_forecasts import start_forecasts
 
@@ -110,7 +129,7 @@ def connect() -> None:
     encrypted_fields.COLUMNS[:] = SEALED
     ask_directory(machines.directory)
     account_deletion.connect(deletion_policies.KeepAccountsWithWorkspaces())
-    team_contents.connect(deletion_policies.WorkspacesOfTeam())
+    team_contents.connect(ContentsOfTeam())
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
     removal_policy.connect(machine_removal.KeepMachinesWithHomes())
     entry_deletion.connect(deletion_policies.KeepEntriesInUse())
@@ -145,6 +164,32 @@ def connect() -> None:
         reservations.cancel_all_in_team,
         workspaces.stop_all_of_team,
     )
+    team_deletion_events: tuple[type[TeamDeletion], ...] = (TeamDeletionStarted, TeamDeleted)
+    for deletion in team_deletion_events:
+        in_transaction(
+            deletion,
+            identity.team_deleted,
+            delete_webhooks_of_team,
+            delete_channels_of_team,
+            delete_secrets_of_team,
+            entries.team_deleted,
+            limits.team_deleted,
+            ledger.team_deleted,
+            rules.team_deleted,
+            permissions.team_deleted,
+            reclaim_policies.team_deleted,
+        )
+    in_transaction(
+        TeamDeletionStarted,
+        join_requests.team_archived,
+        requests.cancel_all_in_team,
+        reservations.cancel_all_in_team,
+        workspaces.delete_all_of_team,
+        deletions.team_deletion_started,
+        snapshot_feed.limits_changed,
+        team_deletions.team_deletion_started,
+    )
+    in_transaction(TeamDeleted, deletions.team_deleted, days.team_deleted, month_sums.team_deleted)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
     in_transaction(InventoryApplied, catalog.offer_accelerators)

@@ -31,6 +31,7 @@ from portal.common.texts import strip_nul
 from portal.fleet.inventory.deletion_policy import PoolDeletionPolicy
 from portal.fleet.inventory.domain_events import PoolDeleted
 from portal.fleet.inventory.models import Pool
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_manage_team, require_operator
 
@@ -179,6 +180,12 @@ def pool_deleted(event: PoolDeleted) -> None:
     """Delete the flavors that exist only in the deleted pool."""
     for flavor in _flavors_of(event.pool):
         delete(actor=event.actor, entry=flavor)
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Take a deleted team out of the templates and flavors that name it. They stay restricted."""
+    event.team.offered_templates.clear()
+    event.team.offered_flavors.clear()
 
 
 def _flavors_of(pool: Pool) -> QuerySet[Flavor]:

@@ -39,6 +39,7 @@ GROUPS = {
     "rebalancing": "rebalancing",
     "requests": "requests",
     "service_account": "service_accounts",
+    "teams": "teams",
 }
 """Command groups and their modules."""
 

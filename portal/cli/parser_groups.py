@@ -250,6 +250,36 @@ def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
+def teams(commands: Any, common: argparse.ArgumentParser) -> None:
+    summary = "List and manage teams."
+    description = f"{summary} Owners manage their teams; operators also create and delete teams."
+    top = commands.add_parser("teams", help=summary, description=description)
+    verbs = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"teams_{name}")
+        if named:
+            subparser.add_argument("team", metavar="SLUG")
+        if asks:
+            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+        return cast(argparse.ArgumentParser, subparser)
+
+    verb("list", "List the teams that you can see.", named=False).set_defaults(function="teams_show_list")
+    verb("show", "Show a team and its members.")
+    create = verb("create", "Create a team and print its slug. For operators.")
+    create.add_argument("--name", default="", metavar="NAME", help="default: the slug")
+    create.add_argument("--owner", default="", metavar="USER", help="first owner; default: you")
+    rename = verb("rename", "Change the name of a team; the slug stays.")
+    rename.add_argument("name", metavar="NAME")
+    verb("archive", "Archive a team: stop its workspaces and allow no new ones.", asks=True)
+    verb("restore", "Restore an archived team.")
+    delete = verb("delete", "Delete an archived team permanently. For operators.", asks=True)
+    delete.add_argument("--homes", action="store_true", help="also delete its home folders, if there are any")
+    delete.add_argument("--dry-run", action="store_true", help="only show what the team has")
+    wait(delete, "wait until its slug can be used again")
+
+
 def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
     summary = "Manage service accounts."
     top = commands.add_parser("service-account", help=summary, description=f"{summary} For team owners.")
@@ -495,5 +525,18 @@ def rebalancing(commands: Any, common: argparse.ArgumentParser) -> None:
     act.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-ALL = (requests, user, service_account, secret, environments, files, homes, orphans, rebalancing, gpu, node)
+ALL = (
+    requests,
+    user,
+    teams,
+    service_account,
+    secret,
+    environments,
+    files,
+    homes,
+    orphans,
+    rebalancing,
+    gpu,
+    node,
+)
 """Functions that add a command group, in the order of the help."""

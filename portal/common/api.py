@@ -203,6 +203,8 @@ class ApiView(APIView):
         user_id = user.pk if user is not None and user.is_authenticated else None
         if policy := rate_limits.policy_of_requests(user_id):
             answer[RATE_LIMIT_POLICY] = policy
+        if idempotency.is_ignored(request):
+            answer[idempotency.IGNORED] = "empty"
         return answer
 
     def handle_exception(self, exc: Exception) -> Response:

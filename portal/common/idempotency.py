@@ -3,6 +3,9 @@
 A key belongs to a user and an endpoint: a REST URL (`answer_once`) or a service operation (`KeyUse`). The
 first response is recorded for a day, in the transaction of the work, so a killed process leaves both or
 neither. Refusals are not recorded; the key can be reused once the cause is fixed.
+
+No key is refused. A key that is long or has spaces is taken by its digest. An empty key, such as an unset
+variable of a script, is ignored, because it would make different requests one; `IGNORED` says so.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from rest_framework.response import Response
 
 from portal.common.constraints import violates
 from portal.common.encrypted_fields import SealedColumn, Unreadable, seal, unseal
-from portal.common.errors import InvalidInput, StateConflict
+from portal.common.errors import StateConflict
 from portal.common.json_output import JsonRenderer
 from portal.common.models import IdempotencyRecord
 from portal.common.reasons.codes import CommonCode
@@ -33,32 +36,42 @@ KEPT_FOR = timedelta(days=1)
 HEADER = "Idempotency-Key"
 META = "HTTP_IDEMPOTENCY_KEY"
 REPLAYED = "Idempotent-Replayed"
+IGNORED = "Idempotency-Key-Ignored"
+"""Response header with the reason why the key of the request has no effect."""
 PURPOSE = "idempotency-record"
 SEALED = SealedColumn(IdempotencyRecord, "sealed", lambda _row: PURPOSE)
 
 PARAMETER = OpenApiParameter(
     HEADER,
-    {"type": "string", "pattern": "^[!-~]{1,120}$"},
+    {"type": "string"},
     OpenApiParameter.HEADER,
     description=(
         "Any text, unique for each new request. A repeated request with the same key within "
         "24 hours returns the first response with `Idempotent-Replayed: true` and changes "
-        "nothing."
+        "nothing. An empty key is ignored, with `Idempotency-Key-Ignored` in the response."
     ),
 )
 _KEY = re.compile(r"[\x21-\x7e]{1,120}")
 _HEADERS = ("Location", "ETag", "Cache-Control", "Retry-After")
 
 
+def text_of(request: Request) -> str:
+    """Return the key as the client sent it, or "" without one."""
+    key: str = request.META.get(META, "")
+    return key.strip()
+
+
 def key_of(request: Request) -> str:
-    """Return the key of the request, or "". Raises `InvalidInput` if it is malformed."""
-    key: str | None = request.META.get(META)
-    if key is None:
-        return ""
-    if not _KEY.fullmatch(key):
-        code = CommonCode.IDEMPOTENCY_KEY_INVALID
-        raise InvalidInput(Reason(code), code=code)
-    return key
+    """Return the key of the request in stored form, or "" without one."""
+    key = text_of(request)
+    if not key or _KEY.fullmatch(key):
+        return key
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def is_ignored(request: Request) -> bool:
+    """Return whether the request has an empty key."""
+    return META in request.META and not text_of(request)
 
 
 @dataclass(frozen=True, slots=True)

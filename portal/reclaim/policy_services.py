@@ -20,6 +20,7 @@ from portal.common.history.models import Act, SubjectKind
 from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import may_view_team
 from portal.reclaim import policies
@@ -173,3 +174,8 @@ def _record(
         message=message,
         data={"policy": str(row.pk), "for": row.target, **more},
     )
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Delete the policy of a deleted team."""
+    ReclaimPolicy.objects.filter(team=event.team).delete()

@@ -23,6 +23,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour
 from portal.fleet.inventory.resources import GPU
+from portal.people.accounts.domain_events import TeamDeleted
 from portal.reclaim.passes import CODES
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace
@@ -341,3 +342,10 @@ def _requested_rows(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
     for first in range(0, len(keys), BATCH):
         rows = Workspace.objects.filter(pk__in=keys[first : first + BATCH])
         yield from rows.values_list("pk", "amounts", "team__slug", "owner__username", "flavor__slug")
+
+
+def team_deleted(event: TeamDeleted) -> None:
+    """Move the sums of a deleted team to its new slug, so that the next team with the old one starts at 0."""
+    GpuDay.objects.filter(team=event.former_slug).update(team=event.team.slug)
+    of_site = GpuDay.objects.filter(team="", dimension=Dimension.TEAM, key=event.former_slug)
+    of_site.update(key=event.team.slug)

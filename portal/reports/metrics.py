@@ -311,7 +311,7 @@ def _starts() -> list[Family]:
     )
     counters = {Figure.REQUESTS: requests, Figure.STARTS: starts}
     times: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
-    rows = StartCount.objects.order_by("team__slug", "figure", "key")
+    rows = StartCount.objects.filter(team__deleted_at=None).order_by("team__slug", "figure", "key")
     for figure, team, key, count, seconds in rows.values_list(
         "figure", "team__slug", "key", "count", "seconds"
     ):

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
+from portal.people.accounts.domain_events import TeamDeleted
 from portal.reports.days import BATCH, FIGURES, keep_days
 from portal.reports.models import Dimension, GpuDay, GpuMonth
 
@@ -84,3 +85,10 @@ def _make(month: date, of_days: int) -> None:
     with transaction.atomic():
         GpuMonth.objects.filter(month=month).delete()
         GpuMonth.objects.bulk_create(rows, batch_size=BATCH)
+
+
+def team_deleted(event: TeamDeleted) -> None:
+    """Move the sums of a deleted team to its new slug, as `days.team_deleted` does."""
+    GpuMonth.objects.filter(team=event.former_slug).update(team=event.team.slug)
+    of_site = GpuMonth.objects.filter(team="", dimension=Dimension.TEAM, key=event.former_slug)
+    of_site.update(key=event.team.slug)

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from portal.catalog.domain_events import EntryChanged
 from portal.fleet.inventory.domain_events import CapacityChanged, NodesChanged
-from portal.people.accounts.domain_events import TeamsChanged
+from portal.people.accounts.domain_events import TeamDeletionStarted, TeamsChanged
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.scheduling.models import ChangeKind, SnapshotChange
 from portal.workspaces.domain_events import RequestChanged, StateChanged
@@ -53,7 +53,7 @@ def catalog_changed(_event: EntryChanged) -> None:
     SnapshotChange.objects.create(kind=ChangeKind.CAPACITY)
 
 
-def limits_changed(_event: LimitsChanged | TeamsChanged) -> None:
+def limits_changed(_event: LimitsChanged | TeamsChanged | TeamDeletionStarted) -> None:
     SnapshotChange.objects.create(kind=ChangeKind.LIMITS)
 
 

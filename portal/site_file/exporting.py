@@ -147,7 +147,7 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
     for cap in MemberCap.objects.filter(user=None).order_by("resource"):
         caps.setdefault(cap.team_id, {})[cap.resource] = cap.amount
     teams = {}
-    for team in Team.objects.order_by("slug"):
+    for team in Team.objects.filter(deletion_started_at=None).order_by("slug"):
         share, ledger, budget = shares.get(team.pk), ledgers.get(team.pk), budgets.get(team.pk)
         teams[team.slug] = {
             "name": team.name,

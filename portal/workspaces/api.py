@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -182,8 +181,6 @@ class WorkspaceViewSet(ListViewSet):
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, WorkspaceCreateSerializer)
         order = order_of(request, team_named(request.user, body.get("team", "")), body)
-        if isinstance(request.auth, ApiToken) and request.auth.of_job and not body["keep_after_job"]:
-            order = replace(order, bound_to=request.auth.pk)
         try:
             creation = services.create(
                 actor=request.user, order=order, idempotency_key=idempotency.key_of(request)

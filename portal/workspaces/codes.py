@@ -40,7 +40,6 @@ class WorkspaceCode(StrEnum):
     SIMULATED = "workspace_simulated"
     SOME_CHANGED_MEANWHILE = "some_changed_meanwhile"
     TICKET_NOT_ISSUED = "ticket_not_issued"
-    TEAM_HAS_RECORDS = "team_has_records"
     USER_HAS_WORKSPACES = "user_has_workspaces"
     LINES_INVALID = "lines_invalid"
     VERSION_CHANGED = "version_changed"

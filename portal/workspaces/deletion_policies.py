@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from portal.catalog.deletion_policy import EntryDeletionPolicy
-from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.deletion_policy import AccountDeletionPolicy
-from portal.people.accounts.models import Team, User
-from portal.people.accounts.team_contents import TeamContents, TeamContentsSource
+from portal.people.accounts.models import User
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.lifecycle import STOPPABLE
-from portal.workspaces.models import HomePlace, Workspace
+from portal.workspaces.models import Workspace
 
 MAX_NAMED = 5
 MAX_NAMED_OF_ACCOUNT = 20
@@ -32,30 +29,6 @@ class KeepEntriesInUse(EntryDeletionPolicy):
             named = {"name": entry.name, "count": count, "names": list(shown)}
             reason = Reason(WorkspaceCode.ENTRY_IN_USE, named)
             raise StateConflict(reason, code=ProblemCode.IN_USE, count=count)
-
-
-class WorkspacesOfTeam(TeamContentsSource):
-    """Counts the workspaces and homes of a team."""
-
-    def contents_of(self, team: Team) -> TeamContents:
-        workspaces = Workspace.objects.live().filter(team=team)
-        used = Workspace.objects.filter(team=team, allocations__isnull=False)
-        homes = set(used.values_list("owner_id", "allocations__node_id").distinct())
-        homes |= set(HomePlace.objects.filter(team=team).values_list("owner_id", "node_id"))
-        active = workspaces.filter(state__in=STOPPABLE).count()
-        return TeamContents(workspaces=workspaces.count(), active=active, homes=len(homes))
-
-    def require_unused(self, team: Team) -> None:
-        counts = {
-            "workspaces": team.workspaces.count(),
-            "service_accounts": team.service_accounts.count(),
-            "templates": team.templates.count(),
-            "environments": Environment.objects.filter(team=team).count(),
-        }
-        if any(counts.values()):
-            raise StateConflict(
-                Reason(WorkspaceCode.TEAM_HAS_RECORDS, {"team": team.name, **counts}), code=ProblemCode.IN_USE
-            )
 
 
 class KeepAccountsWithWorkspaces(AccountDeletionPolicy):

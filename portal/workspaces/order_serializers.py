@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -14,7 +15,7 @@ from portal.common.api import StrictSerializer, UserRequest
 from portal.common.hours import HoursField
 from portal.common.scopes import Scope
 from portal.people.accounts.authentication import require_scope
-from portal.people.accounts.models import Team
+from portal.people.accounts.models import ApiToken, Team
 from portal.workspaces import software
 from portal.workspaces.order import MAX_EXPECTED_S, MAX_PRIORITY, MIN_EXPECTED_S, WorkspaceOrder
 
@@ -199,7 +200,7 @@ def start_of(request: Request) -> dict[str, Any]:
 
 
 def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> WorkspaceOrder:
-    """Return the order in the validated body of a `WorkspaceOrderSerializer`.
+    """Return the order in the validated body of a `WorkspaceCreateSerializer`, bound to a job token.
 
     Raises `NotFound`, `InvalidInput`, and `PermissionDenied` for a token that may not name a secret.
     """
@@ -216,7 +217,16 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
         secrets=body["secrets"],
         git=_git_of(request, body),
         start_without_gpu=body.get("start_without_gpu", False),
+        bound_to=_bound_to(request, body),
     )
+
+
+def _bound_to(request: UserRequest, body: Mapping[str, Any]) -> UUID | None:
+    """Return the id of the job token with which the workspace ends, or `None`."""
+    token = request.auth
+    if not isinstance(token, ApiToken) or not token.of_job or body["keep_after_job"]:
+        return None
+    return token.pk
 
 
 def _git_of(request: Request, body: Mapping[str, Any]) -> Any:

@@ -28,7 +28,13 @@ from portal.common.idempotency import KeyUse
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import MembershipRevoked, TeamArchived, UserDeactivated, UserDeleted
+from portal.people.accounts.domain_events import (
+    MembershipRevoked,
+    TeamArchived,
+    TeamDeletionStarted,
+    UserDeactivated,
+    UserDeleted,
+)
 from portal.people.accounts.models import Team, User
 from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software, stops
 from portal.workspaces.admission_policy import admission_policy
@@ -432,6 +438,13 @@ def _stop_all(workspaces: WorkspaceQuerySet, *, actor: User | SystemActor, cause
     )
     for workspace_id in returning.order_by("pk").values_list("pk", flat=True):
         stop(actor=actor, workspace_id=workspace_id, cause=cause)
+
+
+def delete_all_of_team(event: TeamDeletionStarted) -> None:
+    """Delete the workspaces of a team that is being deleted."""
+    rows = Workspace.objects.live().filter(team=event.team).order_by("name", "pk")
+    for workspace_id in rows.values_list("pk", flat=True):
+        delete(actor=event.actor, workspace_id=workspace_id)
 
 
 def delete_all_of(event: UserDeleted) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.fleet.inventory.node_messages import is_of_node, received
-from portal.workspaces import answers, housekeeping, memory_kills, reconcile, results
+from portal.workspaces import answers, housekeeping, memory_kills, reconcile, results, team_deletions
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import deletions, evacuations
 from portal.workspaces.homes import limits as home_limits
@@ -37,6 +37,7 @@ def apply_result(result: dict[str, Any]) -> None:
 @app.task(name="control.delete_homes")
 def delete_homes() -> None:
     deletions.sweep()
+    team_deletions.sweep()
 
 
 @app.task(name="control.apply_home_deleted", from_nodes=True)

@@ -11,7 +11,7 @@ from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event
 from portal.people.accounts import selectors, teams
-from portal.people.accounts.models import Membership, User
+from portal.people.accounts.models import User
 from portal.people.join_requests import services as join_requests
 from portal.people.join_requests.selectors import joinable_teams
 from portal.quota.limits.models import Quota
@@ -118,18 +118,6 @@ def test_a_restored_team_works_again(archived, alice, bob):
     assert workspaces.start(actor=bob, workspace_id=Workspace.objects.get(name="old").pk)
     assert selectors.chargeable_teams(bob).get() == archived
     assert Event.objects.filter(kind="team.restored", team=archived).count() == 1
-
-
-def test_the_page_says_whether_a_team_can_be_deleted(client, team, olga, alice, bob, eight):
-    client.force_login(olga)
-    url = f"/teams/{team.slug}/delete/"
-    assert "Roles of its members. Their accounts stay." in client.get(url).content.decode()
-    WorkspaceFactory(owner=bob, team=team, pool=eight, state=State.STOPPED)
-    for page in (client.get(url), client.post(url)):
-        assert "Archive the team instead." in page.content.decode()
-    Workspace.objects.all().delete()
-    assert "Vision is deleted." in client.post(url, follow=True).content.decode()
-    assert not Membership.objects.filter(user=alice).exists()
 
 
 def test_the_page_says_first_what_ends(client, team, alice, bob, eight):

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.django_db
 
 KEY = {"Idempotency-Key": "pipeline-7"}
 REPLAYED = "Idempotent-Replayed"
+IGNORED = "Idempotency-Key-Ignored"
 CREDIT = {"amount": 3_600_000, "note": "for the deadline"}
 CREDITS = "ledgers/vision/credits"
 
@@ -138,9 +139,24 @@ def test_a_key_that_would_do_nothing_is_ignored(
     assert not IdempotencyRecord.objects.exists()
 
 
-@pytest.mark.parametrize("key", ["", "two words", "x" * 121])
-def test_a_key_that_is_none(api: Any, olga: Any, opened: None, key: str) -> None:
-    problem(api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": key}), 400, "idempotency_key_invalid")
+@pytest.mark.parametrize("key", ["two words", "x" * 121, "x" * 4000, "naïve", '"8e03978e-40d5"', "\t|x|"])
+def test_any_text_is_a_key(api: Any, olga: Any, opened: None, key: str) -> None:
+    first, again = (api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": key}) for _ in range(2))
+    assert (first.status_code, again.status_code, again[REPLAYED]) == (200, 200, "true")
+    assert IGNORED not in first
+    other = api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": f"{key}."})
+    assert (other.status_code, REPLAYED in other) == (200, False)
+    problem(api(olga).post(CREDITS, {"amount": 1}, **{"Idempotency-Key": key}), 409, "idempotency_key_reused")
+    assert LedgerAccount.objects.get().credit == 2 * 3_600_000
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_an_empty_key_is_ignored_and_the_answer_says_so(api: Any, olga: Any, opened: None, key: str) -> None:
+    for number in (1, 2):
+        answer = api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": key})
+        assert (answer.status_code, answer[IGNORED]) == (200, "empty")
+        assert answer.json()["credit"] == number * 3_600_000
+    assert not IdempotencyRecord.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from portal.common.events.models import Event
 from portal.people.accounts.models import Membership, Team
 from portal.quota.limits.models import Quota
+from portal.workspaces.models import HomePlace
 from tests.api.conftest import problem
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 
@@ -76,7 +78,8 @@ def test_a_team_is_renamed_archived_and_restored(api: Any, alice: Any, bob: Any,
     assert "name" in problem(owner.send("PATCH", "teams/vision", {"name": " "}), 400, "invalid")["errors"]
     problem(member.send("PATCH", "teams/vision", {"name": "Mine"}), 403, "not_allowed")
 
-    assert owner.get("teams/vision/contents").json() == {"workspaces": 1, "active": 1, "homes": 0}
+    contents = owner.get("teams/vision/contents").json()
+    assert [contents[name] for name in ("members", "workspaces", "active", "homes")] == [2, 1, 1, 0]
     problem(member.post("teams/vision/archive"), 403, "not_allowed")
     for _ in range(2):
         assert owner.post("teams/vision/archive").json()["archived_at"]
@@ -87,20 +90,44 @@ def test_a_team_is_renamed_archived_and_restored(api: Any, alice: Any, bob: Any,
         assert owner.post("teams/vision/restore").json()["archived_at"] is None
 
 
-def test_only_an_unused_team_is_deleted(api: Any, olga: Any, alice: Any, bob: Any, team: Any) -> None:
+def test_a_team_without_homes_is_deleted_at_once(api: Any, olga: Any, alice: Any, team: Any) -> None:
     operator = api(olga)
     problem(api(alice).delete("teams/vision"), 403, "not_allowed")
-    WorkspaceFactory(owner=bob, team=team, state="terminated")
-    refused = problem(operator.delete("teams/vision"), 409, "in_use")
-    assert refused["detail"].startswith("Vision has been used. Workspaces, with deleted ones: 1;")
+    problem(operator.delete("teams/vision"), 409, "team_not_archived")
+    assert "homes" in problem(operator.delete("teams/vision?homes=some"), 400, "invalid")["errors"]
     assert operator.post("teams", {"slug": "typo"}).status_code == 201
     unused = Team.objects.get(slug="typo")
     Quota.objects.create(team=unused, resource="gpu:h100", quota=1000)
-    assert operator.delete("teams/typo").status_code == 204
+    assert operator.get("teams/typo/contents").json()["quotas"] == 1
+    seen = operator.post("teams/typo/archive")["ETag"]
+    problem(operator.delete("teams/typo", **{"If-Match": '"other"'}), 412, "changed_meanwhile")
+    assert operator.delete("teams/typo", **{"If-Match": seen}).status_code == 204
     assert not Quota.objects.filter(team=unused).exists()
-    assert Event.objects.get(kind="team.deleted").data == {"slug": "typo", "name": "typo"}
+    data = Event.objects.get(kind="team.deleted").data
+    assert (data["slug"], data["slug_in_reports"]) == ("typo", unused.slug_when_deleted)
     problem(operator.get("teams/typo"), 404, "not_found")
+    problem(operator.delete("teams/typo"), 404, "not_found")
+    problem(operator.get(f"teams/{unused.slug_when_deleted}"), 404, "not_found")
     assert operator.post("teams", {"slug": "typo"}).status_code == 201
+
+
+def test_a_team_with_homes_is_deleted_once_they_are_gone(
+    api: Any, olga: Any, bob: Any, team: Any, local_pool: Any
+) -> None:
+    operator = api(olga)
+    node = local_pool.nodes.get()
+    HomePlace.objects.create(owner=bob, team=team, pool=local_pool, node=node, since=timezone.now())
+    operator.post("teams/vision/archive")
+    assert "1 home folder" in problem(operator.delete("teams/vision"), 409, "team_has_homes")["detail"]
+    for _ in range(2):
+        answer = operator.delete("teams/vision?homes=delete")
+        assert (answer.status_code, answer.json()["member_count"]) == (202, 0)
+        assert answer.json()["deletion_started_at"]
+    problem(operator.post("teams/vision/restore"), 409, "team_being_deleted")
+    problem(operator.put("teams/vision/members/bob", {"role": "owner"}), 409, "team_being_deleted")
+    problem(operator.post("teams/vision/service-accounts", {"name": "ci"}), 409, "team_being_deleted")
+    assert "slug" in problem(operator.post("teams", {"slug": "vision"}), 400, "invalid")["errors"]
+    problem(api(bob).get("teams/vision"), 404, "not_found")
 
 
 def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from portal.common.actors import SYSTEM
 from portal.common.events.models import Event
 from portal.people.accounts import deactivation, token_lookup
 from portal.people.accounts.models import ApiToken
 from portal.people.service_accounts import rules
 from portal.people.service_accounts.exchange import issuers, services
 from portal.people.service_accounts.models import Exchange
+from portal.quota.limits.services import limits
+from portal.quota.requests.models import QuotaRequest
+from portal.quota.requests.services import requests
 from portal.workspaces import housekeeping
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
@@ -161,10 +165,20 @@ def test_a_repeat_does_not_extend_the_total_lifetime(issuer: Any, rule: Any, clo
     assert keyed(token).json()["expires_in"] == 400
 
 
-def test_a_short_key_is_refused(issuer: Any, rule: Any) -> None:
-    answer = keyed(issuer.sign(), "job-7")
-    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
-    assert "32 random characters" in answer.json()["error_description"]
+@pytest.mark.parametrize("key", ["job-7", "job 7"])
+def test_a_short_key_is_ignored(issuer: Any, rule: Any, key: str) -> None:
+    token = issuer.sign()
+    answer = keyed(token, key)
+    assert (answer.status_code, answer["Idempotency-Key-Ignored"]) == (200, "short")
+    assert keyed(token, key).status_code == keyed(token).status_code == 400
+    assert "Idempotency-Key-Ignored" not in keyed(issuer.sign())
+
+
+def test_a_long_key_is_taken(issuer: Any, rule: Any) -> None:
+    token, key = issuer.sign(), "a random key with spaces " * 40
+    first, second = (keyed(token, key).json()["access_token"] for _ in range(2))
+    assert first != second
+    assert keyed(token, key + "x").status_code == 400
 
 
 # --- workspaces of a job --------------------------------------------------------------------------
@@ -219,6 +233,75 @@ def test_a_job_can_keep_a_workspace(job: Client, pool: Any, clock: Any) -> None:
     assert not create(job, keep_after_job=True).json()["bound"]
     clock.shift(LIFETIME_S + 1)
     assert housekeeping.delete_bound() == 0
+
+
+def ask_to_start(client: Client, **more: Any) -> Workspace:
+    """The workspace that waits for the approval of a request for more GPUs."""
+    start = {"template": "jupyterlab", "flavor": "sim-h100-x1", **more}
+    wanted = {
+        "team": "vision",
+        "resource": "gpu:simulated-h100",
+        "amount": 1000,
+        "note": "CI",
+        "start": start,
+    }
+    answer = client.post("/api/v1/quota-requests", wanted, content_type="application/json")
+    assert answer.status_code == 201, answer.content
+    return Workspace.objects.get(pk=answer.json()["workspace"])
+
+
+@pytest.fixture
+def short(team: Any) -> None:
+    """A quota of the team that has no GPU."""
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
+
+
+@pytest.fixture
+def asking_job(issuer: Any, rule: Any, clock: Any, short: None) -> Client:
+    """A job whose token may also request quota."""
+    type(rule).objects.update(scopes=[*rule.scopes, "quotas:write"])
+    return program(bring(issuer.sign()).json()["access_token"])
+
+
+def test_a_workspace_of_a_quota_request_is_deleted_too(
+    asking_job: Client, pool: Any, petra: Any, clock: Any
+) -> None:
+    waiting = ask_to_start(asking_job)
+    assert waiting.bound and waiting.bound_to == ApiToken.objects.get(owner__username="svc-ci").pk
+    requests.approve(actor=petra, request_id=QuotaRequest.objects.get().pk)
+    assert housekeeping.delete_bound() == 0
+    clock.shift(LIFETIME_S + 1)
+    assert housekeeping.delete_bound() == 1
+    waiting.refresh_from_db()
+    assert waiting.termination_reason == TerminationReason.JOB_ENDED
+
+
+def test_it_is_deleted_while_nobody_has_decided(asking_job: Client, pool: Any, ci: Any) -> None:
+    waiting = ask_to_start(asking_job)
+    deactivation.revoke_tokens(ci)
+    assert housekeeping.delete_bound() == 1
+    waiting.refresh_from_db()
+    assert waiting.state == State.TERMINATED
+
+
+def test_its_repeated_creation_returns_it(asking_job: Client, pool: Any) -> None:
+    """`berth up --ask` repeats the creation with the key of the request."""
+    asking_job.defaults["HTTP_IDEMPOTENCY_KEY"] = "job-7"
+    waiting = ask_to_start(asking_job)
+    again = create(asking_job, flavor="sim-h100-x1").json()
+    assert (again["id"], again["bound"]) == (str(waiting.pk), True)
+
+
+def test_a_job_can_keep_a_workspace_of_a_quota_request(asking_job: Client, pool: Any, clock: Any) -> None:
+    assert not ask_to_start(asking_job, keep_after_job=True).bound
+    clock.shift(LIFETIME_S + 1)
+    assert housekeeping.delete_bound() == 0
+
+
+def test_other_tokens_bind_no_workspace_of_a_quota_request(
+    team: Any, pool: Any, short: None, alice: Any
+) -> None:
+    assert not ask_to_start(program(make_token(alice)[1])).bound
 
 
 def test_workspaces_of_other_tokens_are_not_bound(team: Any, pool: Any, alice: Any, as_user: Any) -> None:

@@ -29,6 +29,7 @@ from portal.cli.client.rebalance_proposals import RebalanceProposals
 from portal.cli.client.secrets import Secrets
 from portal.cli.client.service_accounts import ServiceAccounts
 from portal.cli.client.site import Site
+from portal.cli.client.teams import Teams
 from portal.cli.client.templates import Templates
 from portal.cli.client.tokens import Tokens
 from portal.cli.client.transport import Transport
@@ -74,6 +75,7 @@ class BerthClient:
         self.secrets = Secrets(self._transport)
         self.service_accounts = ServiceAccounts(self._transport)
         self.site = Site(self._transport)
+        self.teams = Teams(self._transport)
         self.templates = Templates(self._transport)
         self.tokens = Tokens(self._transport)
         self.users = Users(self._transport)

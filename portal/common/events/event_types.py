@@ -108,6 +108,12 @@ def _types() -> Iterable[EventType]:
     yield EventType("team.renamed", (K.TEAM_RENAMED,), team, _("The team was renamed."))
     yield EventType("team.archived", (K.TEAM_ARCHIVED,), team, _("The team was archived."))
     yield EventType("team.restored", (K.TEAM_RESTORED,), team, _("An archived team was restored."))
+    yield EventType(
+        "team.deletion_started",
+        (K.TEAM_DELETION_STARTED,),
+        operators,
+        _("The deletion of a team has started."),
+    )
     yield EventType("team.deleted", (K.TEAM_DELETED,), operators, _("A team was deleted."))
     yield EventType("team.created", (K.TEAM_CREATED,), operators, _("A team was created."))
     yield EventType(

@@ -76,6 +76,7 @@ class AuditKind(StrEnum):
     TEAM_RENAMED = "team.renamed"
     TEAM_ARCHIVED = "team.archived"
     TEAM_RESTORED = "team.restored"
+    TEAM_DELETION_STARTED = "team.deletion_started"
     TEAM_DELETED = "team.deleted"
     TEAM_MEMBER_SET = "team.member_set"
     TEAM_MEMBER_REMOVED = "team.member_removed"

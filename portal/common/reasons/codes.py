@@ -23,7 +23,6 @@ class CommonCode(StrEnum):
     STORAGE_FULL = "storage_full"
     STORAGE_READ_ONLY = "storage_read_only"
     LAST_EVENT_ID_INVALID = "last_event_id_invalid"
-    IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     ONLY_ADMINISTRATORS = "only_administrators"
 

@@ -168,10 +168,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("The Last-Event-ID is not valid."),
         _("Send the ID of an event of this workspace, or omit the header."),
     ),
-    CommonCode.IDEMPOTENCY_KEY_INVALID: Text(
-        _("The Idempotency-Key is not valid."),
-        _("Use 1 to 120 printable characters without spaces, for example a UUID."),
-    ),
     CommonCode.IDEMPOTENCY_KEY_REUSED: Text(
         _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
     ),

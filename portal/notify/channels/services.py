@@ -26,7 +26,7 @@ from portal.notify.channels.kinds import SUBJECTS, TEAM_TYPES
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.people.accounts import policies as accounts
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import UserDeleted
+from portal.people.accounts.domain_events import TeamDeletion, UserDeleted
 from portal.people.accounts.models import Team, User
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,11 @@ def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.AN
 def delete_all_of(event: UserDeleted) -> None:
     """Delete the channels of a deleted account."""
     Channel.objects.filter(user=event.user).delete()
+
+
+def delete_all_of_team(event: TeamDeletion) -> None:
+    """Delete the channels of a deleted team."""
+    Channel.objects.filter(team=event.team).delete()
 
 
 @transaction.atomic

@@ -26,6 +26,7 @@ from portal.common.texts import strip_nul
 from portal.notify.webhooks import payloads, policies
 from portal.notify.webhooks.codes import WebhookCode
 from portal.notify.webhooks.models import Delivery, DeliveryState, Endpoint
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Team, User
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,11 @@ def delete(*, actor: User | SystemActor, endpoint: Endpoint, expected: frozenset
     etags.require_expected(expected, endpoint, name=endpoint.name)
     _record(actor, AuditKind.WEBHOOK_DELETED, endpoint, f"deleted the webhook “{endpoint.name}”")
     endpoint.delete()
+
+
+def delete_all_of_team(event: TeamDeletion) -> None:
+    """Delete the webhooks of a deleted team, with pending deliveries."""
+    Endpoint.objects.filter(team=event.team).delete()
 
 
 @transaction.atomic

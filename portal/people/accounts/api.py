@@ -55,6 +55,12 @@ from portal.people.accounts.serializers import (
 )
 from portal.people.accounts.team_contents import team_contents
 
+TEAM_HOMES = OpenApiParameter(
+    "homes",
+    str,
+    enum=["delete"],
+    description="`delete` confirms that the team's home folders are deleted. Required if there are any.",
+)
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Number of the version, from 1.")
 
 
@@ -164,6 +170,10 @@ class TeamViewSet(ReadViewSet):
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "roles": selectors.roles_of(self.request.user)}
 
+    @property
+    def query_params(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"homes"}) if self.action == "destroy" else frozenset()
+
     def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
         versions = etags.headers_of(row, *teams.state_of(row))
         answered: Response = super().answer(row, status=status, **versions, **headers)
@@ -211,21 +221,30 @@ class TeamViewSet(ReadViewSet):
     @operation(
         "Delete a team",
         description=(
-            "For operators. Deletes a team that was never used, with its roles, quota, budget and "
-            "secrets. A team with workspaces (even deleted ones), service accounts, templates or "
-            "environments can only be archived."
+            "For operators. The team must be archived; read its contents first. Members, service accounts, "
+            "tokens, secrets, webhooks and limits end at once. Workspaces, then home folders, templates and "
+            "environments follow: 202 until they are deleted, then 204, and the slug can be used again. "
+            "Reports and the audit log keep the team. Idempotent."
         ),
-        responses={204: None},
-        parameters=[IF_MATCH],
-        errors=[404, 409, 412],
+        responses={202: TeamSerializer, 204: None},
+        parameters=[TEAM_HOMES, IF_MATCH],
+        errors=[400, 404, 409, 412],
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        teams.delete(actor=request.user, team=self.get_object(), expected=etags.expected_by(request))
-        return Response(status=204)
+        team = teams.delete(
+            actor=request.user,
+            team=self.get_object(),
+            delete_homes=deletion_choices.asked_in(request, "homes"),
+            expected=etags.expected_by(request),
+        )
+        if team.deleted_at is not None:
+            return Response(status=204)
+        location = reverse("api:team-detail", args=[team.slug])
+        return self.answer(self.get_object(), status=202, Location=location)
 
     @operation(
         "Count the contents of a team",
-        description="For owners of the team, operators and auditors. Check it before you archive a team.",
+        description="For owners of the team, operators and auditors. Read it before archiving or deletion.",
         responses={200: TeamContentsSerializer},
         errors=[404],
     )

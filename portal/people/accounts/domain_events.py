@@ -67,6 +67,30 @@ class TeamArchived(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TeamDeletion(DomainEvent):
+    """Start or end of a team's deletion. Its settings have to end.
+
+    They end twice, because operators may add some in between.
+    """
+
+    team: Team
+
+
+@dataclass(frozen=True, slots=True)
+class TeamDeletionStarted(TeamDeletion):
+    """`actor` deletes a team in this transaction. Its workspaces and homes have to end."""
+
+    actor: User | SystemActor
+
+
+@dataclass(frozen=True, slots=True)
+class TeamDeleted(TeamDeletion):
+    """A team is deleted: its workspaces and homes are gone. `former_slug` can be used again."""
+
+    former_slug: str
+
+
+@dataclass(frozen=True, slots=True)
 class MembershipRevoked(DomainEvent):
     """A user was removed from a team, regardless of their workspaces, which have to end."""
 

@@ -271,11 +271,22 @@ class TeamEgress(models.TextChoices):
     NONE = "none", _("Nothing")
 
 
+class TeamManager(models.Manager["Team"]):
+    """Manager of the teams that are not deleted."""
+
+    def get_queryset(self) -> models.QuerySet[Team]:
+        return super().get_queryset().filter(deleted_at=None)
+
+
 class Team(models.Model):
     """A team. Every workspace is charged to one team.
 
     `egress` and `egress_allow` apply to all its workspaces, whatever their template. `updated_at` is the time
     of the last change of these two. An archived team starts no workspaces.
+
+    From `deletion_started_at` on, an archived team has no members, and nothing can be added to it. It is
+    deleted once its workspaces and home folders are gone. The row of a deleted team stays for its records,
+    with another slug (`slug_when_deleted`). `objects` leaves it out.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -302,13 +313,25 @@ class Team(models.Model):
     archived_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When it was archived; null for an active team."
     )
+    deletion_started_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When its deletion started; null for other teams."
+    )
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
     members = models.ManyToManyField(User, through="Membership", related_name="teams")
+
+    objects: ClassVar[TeamManager] = TeamManager()
+    with_deleted: ClassVar[models.Manager[Team]] = models.Manager()
 
     class Meta:
         ordering = ["slug"]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def slug_when_deleted(self) -> str:
+        """The slug of its records once it is deleted. Slugs of other teams have no underscore."""
+        return f"{self.slug[:31]}_{self.pk.hex[:8]}"
 
 
 class Role(models.TextChoices):

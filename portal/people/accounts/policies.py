@@ -35,6 +35,13 @@ def require_active_team(team: Team) -> None:
         raise StateConflict(Reason(AccountCode.TEAM_ARCHIVED, {"team": team.name}))
 
 
+def require_not_being_deleted(team: Team) -> None:
+    """Raise `StateConflict` once the deletion of the team has started."""
+    if team.deletion_started_at is not None:
+        reason = Reason(AccountCode.TEAM_BEING_DELETED, {"team": team.name})
+        raise StateConflict(reason, code=reason.code)
+
+
 def require_work_in(actor: User, team: Team) -> None:
     require_active_team(team)
     if works_in(actor, team):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -87,16 +88,30 @@ def archive_question(team: Team, contents: TeamContents) -> dict[str, Any]:
     }
 
 
-def team_deletion_question(team: Team) -> dict[str, Any]:
-    """Return the context of the confirmation to delete a team that was never used."""
+def team_deletion_question(team: Team, contents: TeamContents) -> dict[str, Any]:
+    """Return the context of the confirmation to delete an archived team."""
+    counts = asdict(contents)
     return {
         "title": _("Delete %(team)s?") % {"team": team.name},
         "loses": [
-            _("Roles of its members. Their accounts stay."),
-            _("Quota, GPU-hours, budget, reservations and requests of the team."),
-            _("Secrets, channels and webhooks of the team."),
+            _("Members, whose accounts stay: %(members)d.") % counts,
+            _("Service accounts: %(service_accounts)d. Their valid tokens: %(tokens)d.") % counts,
+            _("Workspaces: %(workspaces)d.") % counts,
+            _("Home folders with all files, on all nodes: %(homes)d.") % counts,
+            _("Templates: %(templates)d. Environments: %(environments)d.") % counts,
+            _("Secrets: %(secrets)d. Webhooks: %(webhooks)d. Channels: %(channels)d.") % counts,
+            _("Limits of the team and its members: %(quotas)d.") % counts,
+            _("GPU-hours and budget of the team.")
+            if contents.has_gpu_hours or contents.has_budget
+            else _("GPU-hours and budget: none."),
         ],
-        "stays": [_("The audit log. The short name can be used again.")],
+        "stays": [
+            _("Usage and costs in the reports, under the slug %(slug)s.") % {"slug": team.slug_when_deleted},
+            _("The audit log."),
+            _("The slug %(slug)s. It can be used again once the home folders are deleted.")
+            % {"slug": team.slug},
+        ],
+        "typed": team.slug,
         "yes": _("Delete team"),
     }
 

@@ -37,7 +37,7 @@ class TeamSerializer(serializers.ModelSerializer[Team]):
 
     class Meta:
         model = Team
-        fields = ["slug", "name", "role", "member_count", "created_at", "archived_at"]
+        fields = ["slug", "name", "role", "member_count", "created_at", "archived_at", "deletion_started_at"]
         read_only_fields = fields
 
     @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
@@ -59,11 +59,22 @@ class TeamChangeSerializer(StrictSerializer):
 
 
 class TeamContentsSerializer(serializers.Serializer[TeamContents]):
-    """Contents of the team. Archiving stops `active` workspaces and keeps everything else."""
+    """Contents of the team. Archiving stops `active` workspaces; deleting the team deletes all of this."""
 
+    members = serializers.IntegerField(help_text="Number of members, without service accounts.")
+    service_accounts = serializers.IntegerField(help_text="Number of service accounts.")
+    tokens = serializers.IntegerField(help_text="Number of valid tokens of service accounts.")
     workspaces = serializers.IntegerField(help_text="Number of workspaces, except deleted ones.")
     active = serializers.IntegerField(help_text="Number of these workspaces that run or are queued.")
-    homes = serializers.IntegerField(help_text="Number of home folders.")
+    homes = serializers.IntegerField(help_text="Number of home folders, one per user and node.")
+    templates = serializers.IntegerField(help_text="Number of templates of the team.")
+    environments = serializers.IntegerField(help_text="Number of environments of the team.")
+    secrets = serializers.IntegerField(help_text="Number of secrets of the team.")
+    webhooks = serializers.IntegerField(help_text="Number of webhooks of the team.")
+    channels = serializers.IntegerField(help_text="Number of channels of the team.")
+    quotas = serializers.IntegerField(help_text="Number of limits of the team and of its members.")
+    has_gpu_hours = serializers.BooleanField(help_text="Whether the team has a ledger of GPU-hours.")
+    has_budget = serializers.BooleanField(help_text="Whether the team has a budget.")
 
 
 class TeamEgressSerializer(serializers.ModelSerializer[Team]):

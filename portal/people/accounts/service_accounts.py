@@ -27,10 +27,11 @@ MAX_PER_TEAM = 200
 def create(*, actor: User | SystemActor, team: Team, name: str, description: str = "") -> User:
     """Create a service account, with or without `SERVICE_PREFIX` in `name`. For team owners and operators.
 
-    Raises `NotAllowed`, `InvalidInput` (name, description) and `StateConflict` (too many in the team).
+    Raises `NotAllowed`, `InvalidInput` (name, description) and `StateConflict` (too many in the team, or
+    the team is being deleted).
     """
     policies.require_manage_team(actor, team)
-    Team.objects.select_for_update().get(pk=team.pk)
+    policies.require_not_being_deleted(Team.objects.select_for_update().get(pk=team.pk))
     if User.objects.existing().filter(owning_team=team).count() >= MAX_PER_TEAM:
         most = {"team": team.name, "most": MAX_PER_TEAM}
         raise StateConflict(Reason(AccountCode.TOO_MANY_SERVICE_ACCOUNTS, most))

@@ -65,7 +65,7 @@ def set_member(
     """Add a user to a team or change the role. A team keeps at least one owner.
 
     Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and `StateConflict` (the only owner; an auditor
-    in another role than viewer; a new viewer who has workspaces in the team).
+    in another role than viewer; a new viewer who has workspaces in the team; a team that is being deleted).
     """
     policies.require_manage_team(actor, team)
     if role not in Role.values:
@@ -81,7 +81,7 @@ def set_member(
         )
     policies.require_person(user)
     policies.require_role_for(user, role)
-    Team.objects.select_for_update().get(pk=team.pk)
+    policies.require_not_being_deleted(Team.objects.select_for_update().get(pk=team.pk))
     # Owners may also change their own role.
     owned = isinstance(actor, User) and policies.is_owner(actor, team)
     membership = Membership.objects.filter(team=team, user=user).first()

@@ -11,21 +11,32 @@ from portal.people.accounts.models import Team
 
 @dataclass(frozen=True, slots=True)
 class TeamContents:
-    """Numbers of workspaces (`active` ones run or wait) and of home folders."""
+    """Numbers of what a team has. `active` workspaces run or wait.
 
+    `tokens` are those of service accounts. `quotas` are limits of the team and of its members.
+    """
+
+    members: int
+    service_accounts: int
+    tokens: int
     workspaces: int
     active: int
     homes: int
+    templates: int
+    environments: int
+    secrets: int
+    webhooks: int
+    channels: int
+    quotas: int
+    has_gpu_hours: bool
+    has_budget: bool
 
 
 class TeamContentsSource(Protocol):
-    """Counts the workspaces and homes of a team."""
+    """Counts what a team has."""
 
     def contents_of(self, team: Team) -> TeamContents:
         """Return what the team has now."""
-
-    def require_unused(self, team: Team) -> None:
-        """Raise `StateConflict` if workspaces, accounts or catalog entries ever belonged to the team."""
 
 
 team_contents = Port[TeamContentsSource]("TeamContentsSource")

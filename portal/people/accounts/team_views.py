@@ -11,9 +11,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.common import etags
-from portal.common.errors import PortalError, StateConflict
+from portal.common.errors import PortalError
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import policies, presenters, selectors, team_egress, teams
+from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.forms import TeamEgressForm, TeamNameForm, add_problems, form_status
 from portal.people.accounts.team_contents import team_contents
 
@@ -67,20 +70,26 @@ def restore(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Show whether the team can be deleted and what ends, then delete it. For operators."""
+    """Show what the team has and what is deleted, then delete it. For operators, who type its slug."""
     team = selectors.team_by_slug(request.user, slug)
     policies.require_operator(request.user)
     back = reverse("home:team", args=[slug])
-    context = {**presenters.team_deletion_question(team), "action": request.path, "back": back}
-    try:
-        if request.method == "POST":
-            teams.delete(actor=request.user, team=team)
+    question = presenters.team_deletion_question(team, team_contents().contents_of(team))
+    context = {**question, "action": request.path, "back": back}
+    if team.archived_at is None:
+        context["typed"] = ""
+        context["refusals"] = [sentence_of(Reason(AccountCode.TEAM_NOT_ARCHIVED, {"team": team.name}))]
+    elif request.method == "POST" and request.POST.get("confirm", "").strip() == team.slug:
+        team = teams.delete(actor=request.user, team=team, delete_homes=True)
+        if team.deleted_at is not None:
             messages.success(request, _("%(team)s is deleted.") % {"team": team.name})
             return redirect("accounts:teams")
-        team_contents().require_unused(team)
-    except StateConflict as error:
-        context["refusals"] = [error.sentence]
-    return render(request, "confirm.html", context, status=409 if request.method == "POST" else 200)
+        messages.success(request, _("%(team)s is being deleted.") % {"team": team.name})
+        return redirect("home:team", slug)
+    elif request.method == "POST":
+        context["typed_problem"] = _("Enter the slug of the team.")
+    status = 200 if request.method != "POST" else 409 if team.archived_at is None else 400
+    return render(request, "confirm.html", context, status=status)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
 from portal.common import etags
-from portal.common.actors import SystemActor
+from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import InvalidInput
+from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.people.accounts import policies
+from portal.people.accounts import policies, users
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import TeamArchived, TeamsChanged
+from portal.people.accounts.domain_events import (
+    TeamArchived,
+    TeamDeleted,
+    TeamDeletionStarted,
+    TeamsChanged,
+)
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.team_contents import team_contents
 
@@ -75,9 +81,13 @@ def archive(*, actor: User | SystemActor, team: Team) -> Team:
 
 @transaction.atomic
 def restore(*, actor: User | SystemActor, team: Team) -> Team:
-    """Let members of an archived team start workspaces again. Idempotent. Raises `NotAllowed`."""
+    """Let members of an archived team start workspaces again. Idempotent.
+
+    Raises `NotAllowed`, and `StateConflict` once the deletion of the team has started.
+    """
     policies.require_manage_team(actor, team)
     team = _locked(team)
+    policies.require_not_being_deleted(team)
     if team.archived_at is None:
         return team
     team.archived_at = None
@@ -89,27 +99,70 @@ def restore(*, actor: User | SystemActor, team: Team) -> Team:
 
 
 @transaction.atomic
-def delete(*, actor: User | SystemActor, team: Team, expected: Collection[str] = etags.ANY) -> None:
-    """Delete a team that was never used, with its members' roles, quota, budget and secrets. For operators.
+def delete(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    delete_homes: bool = False,
+    expected: Collection[str] = etags.ANY,
+) -> Team:
+    """Start the deletion of an archived team, for operators. Idempotent.
 
-    Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` for a team with records: it can be
-    archived.
+    Members, service accounts, tokens, secrets, webhooks and limits end at once. Workspaces and home folders
+    follow; `finish_deletion` ends the deletion, in this transaction if there are none. Raises `NotAllowed`,
+    `PreconditionFailed`, and `StateConflict` for a team that is not archived, or that has home folders
+    without `delete_homes`.
     """
     policies.require_operator(actor)
-    team = Team.objects.select_for_update().get(pk=team.pk)
+    team = _locked(team)
+    if team.deletion_started_at is not None:
+        return team
     etags.require_expected(expected, team, *state_of(team), name=team.name)
-    team_contents().require_unused(team)
-    data = {"slug": team.slug, "name": team.name}
-    team.delete()
+    if team.archived_at is None:
+        reason = Reason(AccountCode.TEAM_NOT_ARCHIVED, {"team": team.name})
+        raise StateConflict(reason, code=reason.code)
+    contents = team_contents().contents_of(team)
+    if contents.homes and not delete_homes:
+        reason = Reason(AccountCode.TEAM_HAS_HOMES, {"team": team.name, "count": contents.homes})
+        raise StateConflict(reason, code=reason.code)
+    team.deletion_started_at = timezone.now()
+    team.save(update_fields=["deletion_started_at"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_DELETION_STARTED,
+        team=team,
+        message=f"deletes the team {team.name}",
+        data={"slug": team.slug, "name": team.name, **asdict(contents)},
+    )
+    for account in team.service_accounts.existing().order_by("username"):
+        users.delete(actor=actor, user=account, delete_workspaces=True, delete_homes=True)
+    team.memberships.all().delete()
+    emit(TeamDeletionStarted(team=team, actor=actor))
+    team.refresh_from_db()
+    return team
+
+
+@transaction.atomic
+def finish_deletion(*, team: Team) -> None:
+    """End the deletion of a team whose workspaces and homes are gone. Its slug can then be used again."""
+    team = _locked(team)
+    former_slug, team.slug = team.slug, team.slug_when_deleted
+    team.deleted_at = timezone.now()
+    team.save(update_fields=["slug", "deleted_at"])
+    emit(TeamDeleted(team=team, former_slug=former_slug))
     emit(TeamsChanged())
     events.record(
-        actor=actor, kind=AuditKind.TEAM_DELETED, message=f"deleted the team {team.name}", data=data
+        actor=SYSTEM,
+        kind=AuditKind.TEAM_DELETED,
+        team=team,
+        message=f"deleted the team {team.name}",
+        data={"slug": former_slug, "name": team.name, "slug_in_reports": team.slug},
     )
 
 
 def state_of(team: Team) -> tuple[object, ...]:
     """Return what a version of the team covers besides its network access (`portal.common.etags`)."""
-    return (team.name, team.archived_at)
+    return (team.name, team.archived_at, team.deletion_started_at)
 
 
 def _locked(team: Team) -> Team:

@@ -140,6 +140,20 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.TEAM_ARCHIVED: Text(
         _("%(team)s is archived."), _("Choose another team, or ask an owner of the team to restore it.")
     ),
+    AccountCode.TEAM_BEING_DELETED: Text(
+        _("%(team)s is being deleted."), _("Choose another team, or wait until its slug can be used again.")
+    ),
+    AccountCode.TEAM_HAS_HOMES: Text(
+        ngettext_lazy(
+            "%(team)s has %(count)d home folder, which would be deleted.",
+            "%(team)s has %(count)d home folders, which would be deleted.",
+            "count",
+        ),
+        _("Copy the files that you need, then confirm with homes=delete."),
+    ),
+    AccountCode.TEAM_NOT_ARCHIVED: Text(
+        _("%(team)s is not archived, so it cannot be deleted."), _("Archive the team first.")
+    ),
     AccountCode.TEAM_NOT_VALID: Text(_("The team is not valid. Correct the marked fields.")),
     AccountCode.TOKEN_FOR_ANOTHER: Text(
         _("You can only create tokens for yourself and for service accounts of teams that you own."),

@@ -22,6 +22,7 @@ from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.people.accounts import deactivation, sessions, users
 from portal.people.accounts import services as accounts
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import ROLE_FIELDS, Membership, Role, Team, User
 from portal.people.accounts.policies import require_administrator
 from portal.people.identity.codes import IdentityCode
@@ -203,6 +204,11 @@ def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Se
             )
         else:
             given_places.delete()
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Forget which memberships of a deleted team the rules manage."""
+    GivenPlace.objects.filter(team=event.team).delete()
 
 
 def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: Decision) -> bool:

@@ -28,7 +28,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import services as accounts
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import MemberSet, TeamArchived, UserDeactivated
+from portal.people.accounts.domain_events import MemberSet, TeamArchived, TeamDeletionStarted, UserDeactivated
 from portal.people.accounts.models import Role, Team, User
 from portal.people.accounts.policies import is_member, require_active_team, require_person, require_role_for
 from portal.people.join_requests import policies, selectors
@@ -205,8 +205,8 @@ def cancel_all_of(event: UserDeactivated) -> None:
         _cancel(request, event.actor)
 
 
-def team_archived(event: TeamArchived) -> None:
-    """Cancel all open requests to join an archived team."""
+def team_archived(event: TeamArchived | TeamDeletionStarted) -> None:
+    """Cancel all open requests to join an archived or deleted team."""
     for request in _open().filter(team=event.team):
         _cancel(request, event.actor, "the team is archived")
 

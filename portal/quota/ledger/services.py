@@ -22,11 +22,12 @@ from portal.common.formatting import format_gpu_hours
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.quota.ledger import accounting, spending
 from portal.quota.ledger.accounting import Account, Warn
 from portal.quota.ledger.codes import LedgerCode
-from portal.quota.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
+from portal.quota.ledger.models import Budget, EntryKind, LedgerAccount, LedgerEntry, Period
 from portal.quota.limits import policies
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.workspaces import services as workspaces
@@ -323,3 +324,9 @@ def stop_for_want_of_hours(team: Team) -> int:
             url=f"/workspaces/{workspace.pk}/",
         )
     return stopped
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Delete the GPU-hours and the budget of a deleted team. Its costs stay in the reports."""
+    LedgerAccount.objects.filter(team=event.team).delete()
+    Budget.objects.filter(team=event.team).delete()

@@ -19,6 +19,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
 from portal.people.accounts.codes import AccountCode
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Team, User
 from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import BookingPermission
@@ -87,6 +88,11 @@ def end_all_of(user: User, actor: User | SystemActor) -> None:
     """Revoke the permissions of a deactivated user, in the caller's transaction."""
     for permission in BookingPermission.objects.filter(user=user).select_related("user", "team"):
         _end(actor, permission)
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Delete the permissions for a deleted team."""
+    BookingPermission.objects.filter(team=event.team).delete()
 
 
 def teams_of(permission: BookingPermission) -> str:

@@ -28,7 +28,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import PlacementLock
 from portal.people.accounts import approvers
-from portal.people.accounts.domain_events import TeamArchived, UserDeactivated
+from portal.people.accounts.domain_events import TeamArchived, TeamDeletionStarted, UserDeactivated
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_active_team
 from portal.people.accounts.selectors import owners_of
@@ -192,8 +192,8 @@ def cancel(
     return reservation
 
 
-def cancel_all_in_team(event: TeamArchived) -> None:
-    """Cancel the reservations of an archived team that are not over."""
+def cancel_all_in_team(event: TeamArchived | TeamDeletionStarted) -> None:
+    """Cancel the reservations of an archived or deleted team that are not over."""
     rows = Reservation.objects.filter(team=event.team, ends_at__gt=timezone.now()).order_by("pk")
     for reservation_id in rows.exclude(state=ReservationState.CANCELLED).values_list("pk", flat=True):
         cancel(actor=event.actor, reservation_id=reservation_id)

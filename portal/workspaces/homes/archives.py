@@ -14,6 +14,7 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -178,9 +179,9 @@ def home_deleted(*, owner_id: UUID, team_id: UUID, node_id: UUID) -> None:
     HomeArchive.objects.filter(owner=owner_id, team=team_id, node=node_id).delete()
 
 
-def account_deleted(user: User) -> None:
-    """Cancel running jobs for homes of a deleted account, in the caller's transaction."""
-    for pk in HomeArchive.objects.filter(owner=user, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
+def cancel_all(**homes: Any) -> None:
+    """Cancel running jobs for homes of a deleted account or team (`owner` or `team`), in the transaction."""
+    for pk in HomeArchive.objects.filter(**homes, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
         archive = locked(pk)
         if archive is not None and archive.active:
             away_homes.give_up(archive)

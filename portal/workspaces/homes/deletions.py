@@ -1,8 +1,9 @@
-"""Home folders of deleted accounts: they are kept, or deleted on their nodes.
+"""Home folders of deleted accounts, which are kept or deleted on their nodes, and of deleted teams.
 
 A home belongs to a user in a team and exists on every node that ran one of the user's workspaces in the team.
 A `HomeDeletion` exists until its node confirms the deletion. Commands are sent under leases and repeated with
-backoff, at least once an hour. Nothing is sent while the user still has workspaces.
+backoff, at least once an hour. Nothing is sent while a deleted user still has workspaces, or the owner of a
+home has some in a deleted team.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import uuid
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -29,12 +31,13 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
-from portal.people.accounts.domain_events import UserDeleted
-from portal.people.accounts.models import AccountState, User
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.domain_events import TeamDeleted, TeamDeletionStarted, UserDeleted
+from portal.people.accounts.models import AccountState, Team, User
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import moves as home_moves
-from portal.workspaces.models import HomeDeletion, HomePlace, Workspace
+from portal.workspaces.models import HomeArchive, HomeDeletion, HomePlace, HomeUsage, LostHome, Workspace
 from provisioning import messages
 from provisioning.types import Failure, HomeDeleted, home_key
 from provisioning.types import HomeDeletion as Order
@@ -48,8 +51,8 @@ BATCH = 50
 
 def account_deleted(event: UserDeleted) -> None:
     """Record homes that are kept, or request their deletion, in the transaction that deletes the account."""
-    home_moves.account_deleted(event.user)
-    home_archives.account_deleted(event.user)
+    home_moves.cancel_all(owner=event.user)
+    home_archives.cancel_all(owner=event.user)
     homes = _homes_of(event.user)
     if not homes:
         return
@@ -67,7 +70,7 @@ def account_deleted(event: UserDeleted) -> None:
             )
             for row in homes
         )
-        transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
+        _soon()
     events.record(
         actor=event.actor,
         kind=kind,
@@ -90,12 +93,60 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
     return homes
 
 
+def homes_of_team(team: Team) -> set[tuple[UUID, UUID]]:
+    """Return owner and node of each home in the team, and of its archives; empty for a deleted team.
+
+    Homes on removed nodes are out of reach.
+    """
+    if team.deleted_at is not None:
+        return set()
+    used = Workspace.objects.filter(team=team, allocations__isnull=False)
+    placed = used.order_by().values_list("owner_id", "allocations__node_id").distinct()
+    homes: set[tuple[UUID, UUID]] = set(placed)
+    homes |= set(HomePlace.objects.filter(team=team).values_list("owner_id", "node_id"))
+    archived = HomeArchive.objects.filter(team=team, node__isnull=False)
+    homes |= {(owner, node) for owner, node in archived.values_list("owner_id", "node_id") if node}
+    removed = Node.objects.filter(pk__in={node for _owner, node in homes}, retired=True)
+    gone = set(removed.values_list("pk", flat=True))
+    return {(owner, node) for owner, node in homes if node not in gone}
+
+
+def team_deletion_started(event: TeamDeletionStarted) -> None:
+    """Request the deletion of the team's homes, in the transaction that starts its deletion."""
+    team = event.team
+    home_moves.cancel_all(team=team)
+    home_archives.cancel_all(team=team)
+    now = timezone.now()
+    HomeDeletion.objects.bulk_create(
+        [
+            HomeDeletion(owner_id=owner, team=team, node_id=node, asked_at=now, next_at=now)
+            for owner, node in sorted(homes_of_team(team), key=str)
+        ],
+        ignore_conflicts=True,
+    )
+    HomePlace.objects.filter(team=team).delete()
+    LostHome.objects.filter(team=team).delete()
+    _soon()
+
+
+def team_deleted(event: TeamDeleted) -> None:
+    """Delete the records about homes of a deleted team."""
+    for model in (HomePlace, LostHome, HomeUsage, HomeArchive, HomeDeletion):
+        model._default_manager.filter(team=event.team).delete()
+
+
+def waiting(**of: Any) -> QuerySet[HomeDeletion]:
+    """Return the pending deletions, without those on removed nodes, which will not answer."""
+    return HomeDeletion.objects.filter(**of, node__retired=False)
+
+
 def due(now: datetime) -> QuerySet[HomeDeletion]:
-    """Return the deletions with a command due, except for users who still have workspaces."""
+    """Return the deletions with a command due, except for homes that workspaces may still use."""
     free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
-    unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("owner")))
-    rows = HomeDeletion.objects.filter(free, unused, next_at__lte=now, owner__deleted_at__isnull=False)
-    return rows.order_by("next_at", "pk")
+    live = Workspace.objects.live().filter(owner=OuterRef("owner"))
+    of_account = Q(owner__deleted_at__isnull=False) & ~Exists(live)
+    of_team = Q(team__deletion_started_at__isnull=False) & ~Exists(live.filter(team=OuterRef("team")))
+    return HomeDeletion.objects.filter(free, of_account | of_team, next_at__lte=now).order_by("next_at", "pk")
 
 
 def sweep() -> int:
@@ -161,7 +212,7 @@ def apply(answer: HomeDeleted) -> bool:
         # Partly deleted: continue at once.
         deletion.attempts, deletion.next_at = 0, timezone.now()
         deletion.save(update_fields=["lease", "lease_expires_at", "attempts", "next_at"])
-        transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
+        _soon()
     return True
 
 
@@ -177,6 +228,8 @@ def _finish(deletion: HomeDeletion) -> None:
     )
     home_archives.home_deleted(owner_id=deletion.owner_id, team_id=deletion.team_id, node_id=deletion.node_id)
     deletion.delete()
+    if deletion.team.deletion_started_at is not None:
+        _soon()
 
 
 def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
@@ -210,9 +263,14 @@ def _report_trouble(deletion: HomeDeletion, reason: Reason) -> None:
         administrators,
         "user.home_not_deleted",
         _("Home folder %(home)s was not deleted") % {"home": _name(deletion)},
-        _("Deletion with the account failed. %(problem)s The portal retries every hour.") % {"problem": text},
+        _("%(problem)s The portal retries every hour.") % {"problem": text},
         f"{reverse('events:audit')}?action={AuditKind.USER_HOME_NOT_DELETED}",
     )
+
+
+def _soon() -> None:
+    """Send the due commands once the transaction commits."""
+    transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
 
 
 def _name(deletion: HomeDeletion) -> str:

@@ -15,6 +15,7 @@ import uuid
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import redis
@@ -174,9 +175,9 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
     return move
 
 
-def account_deleted(user: User) -> None:
-    """Cancel the moves of homes of a deleted account, in the caller's transaction."""
-    for pk in HomeMove.objects.filter(owner=user, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
+def cancel_all(**homes: Any) -> None:
+    """Cancel the moves of homes of a deleted account or team (`owner` or `team`), in the transaction."""
+    for pk in HomeMove.objects.filter(**homes, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         move = _locked(pk)
         if move is not None and move.active:
             _give_up(move, HomeMoveState.CANCELLED, SYSTEM, None)

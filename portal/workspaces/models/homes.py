@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class HomeDeletion(models.Model):
-    """Pending deletion of the home folder of a deleted account, per team and node.
+    """Pending deletion of a home folder of a deleted account or team, per account, team and node.
 
     The row exists until the node confirms the deletion. `lease` identifies the one command in flight.
     `problem` is the reason why the folder still exists, once it is reported.

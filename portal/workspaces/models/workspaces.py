@@ -38,10 +38,13 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
     def homes(self) -> models.QuerySet[Workspace, dict[str, Any]]:
         """Return the homes of the workspaces' owners: distinct `team_id`, `team__slug`, `node_id` and `node`.
 
-        A user has a home in a team on each node that ever ran one of their workspaces.
+        A user has a home in a team on each node that ever ran one of their workspaces, until the team is
+        deleted.
         """
         places = {"node_id": F("allocations__node_id"), "node": F("allocations__node__name")}
-        rows = self.filter(allocations__isnull=False).values("team_id", "team__slug", **places)
+        rows = self.filter(allocations__isnull=False, team__deleted_at=None).values(
+            "team_id", "team__slug", **places
+        )
         return rows.distinct().order_by("team__slug", "node", "node_id")
 
     def due(self, now: datetime) -> WorkspaceQuerySet:

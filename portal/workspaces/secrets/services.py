@@ -20,7 +20,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.domain_events import UserDeleted
+from portal.people.accounts.domain_events import TeamDeletion, UserDeleted
 from portal.people.accounts.models import Team, User
 from portal.workspaces.secrets import names, places, policies
 from portal.workspaces.secrets.codes import SecretCode
@@ -144,6 +144,11 @@ def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY
 def delete_all_of(event: UserDeleted) -> None:
     """Delete the secrets of a deleted account."""
     Secret.objects.filter(user=event.user).delete()
+
+
+def delete_all_of_team(event: TeamDeletion) -> None:
+    """Delete the secrets of a deleted team."""
+    Secret.objects.filter(team=event.team).delete()
 
 
 def delete_with_template(event: EntryDeleted) -> None:

@@ -236,13 +236,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("Workspaces of %(team)s cannot use the environment “%(environment)s”."),
         _("Choose another environment or team."),
     ),
-    WorkspaceCode.TEAM_HAS_RECORDS: Text(
-        _(
-            "%(team)s has been used. Workspaces, with deleted ones: %(workspaces)s; service accounts: "
-            "%(service_accounts)s; templates: %(templates)s; environments: %(environments)s."
-        ),
-        _("Archive the team instead. Its records, home folders and costs stay."),
-    ),
     WorkspaceCode.USER_HAS_WORKSPACES: Text(
         ngettext_lazy(
             "%(username)s still has %(count)d workspace: %(names)s.",

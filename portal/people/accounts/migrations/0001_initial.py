@@ -37,6 +37,8 @@ class Migration(migrations.Migration):
                 ('egress_allow', models.TextField(blank=True, help_text='Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16.', max_length=4000)),
                 ('updated_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('archived_at', models.DateTimeField(blank=True, editable=False, help_text='When it was archived; null for an active team.', null=True)),
+                ('deletion_started_at', models.DateTimeField(blank=True, editable=False, help_text='When its deletion started; null for other teams.', null=True)),
+                ('deleted_at', models.DateTimeField(blank=True, editable=False, null=True)),
             ],
             options={
                 'ordering': ['slug'],

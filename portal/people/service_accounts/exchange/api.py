@@ -17,7 +17,6 @@ from rest_framework.response import Response
 
 from portal.common import idempotency
 from portal.common.api import ApiView, IsSignedIn, UserRequest, operation, routes
-from portal.common.errors import InvalidInput
 from portal.common.htmx import public_url
 from portal.common.reasons.wording import message_of
 from portal.common.scopes import Scope
@@ -89,10 +88,11 @@ class OAuthErrorSerializer(serializers.Serializer[Any]):
 
 KEY = OpenApiParameter(
     idempotency.HEADER,
-    {"type": "string", "pattern": f"^[!-~]{{{MIN_KEY},120}}$"},
+    {"type": "string"},
     OpenApiParameter.HEADER,
     description=(
-        "A random text known only to the job. Allows the request to be repeated if its response is lost."
+        "A random text known only to the job. Allows the request to be repeated if its response is lost. "
+        f"A key of less than {MIN_KEY} characters is ignored, with `Idempotency-Key-Ignored` in the response."
     ),
 )
 
@@ -130,6 +130,8 @@ class TokenExchange(ApiView):
     )
     def post(self, request: Request) -> Response:
         body = self._parameters(request)
+        short = idempotency.text_of(request) and not body["idempotency_key"]
+        ignored = {idempotency.IGNORED: "short"} if short else {}
         try:
             exchanged = services.exchange(**body)
         except Refused as refused:
@@ -142,7 +144,7 @@ class TokenExchange(ApiView):
                 "expires_in": exchanged.lifetime_s,
                 "scope": " ".join(exchanged.token.scopes),
             },
-            headers=NO_STORE,
+            headers={**NO_STORE, **ignored},
         )
 
     def handle_exception(self, exc: Exception) -> Response:
@@ -168,7 +170,7 @@ class TokenExchange(ApiView):
             raise OAuthError("invalid_request", "Only an access_token is given, and for nobody in between.")
         if any(data[name].rstrip("/") != public_url() for name in ("audience", "resource") if data.get(name)):
             raise OAuthError("invalid_target", f"Tokens are given for {public_url()} only.")
-        key = self._key(request)
+        key = idempotency.text_of(request)
         scopes = data.get("scope", "").split()
         if any(scope not in Scope.values for scope in scopes):
             raise OAuthError("invalid_scope", "There is no such scope.")
@@ -176,18 +178,9 @@ class TokenExchange(ApiView):
             "subject_token": data["subject_token"],
             "account": data.get("service_account", ""),
             "scopes": scopes,
-            "idempotency_key": key,
+            # A key that others can guess would give them the token.
+            "idempotency_key": key if len(key) >= MIN_KEY else "",
         }
-
-    def _key(self, request: Request) -> str:
-        try:
-            key = idempotency.key_of(request)
-        except InvalidInput as error:
-            raise OAuthError("invalid_request", "Idempotency-Key is not valid.") from error
-        if key and len(key) < MIN_KEY:
-            wanted = f"Idempotency-Key needs at least {MIN_KEY} random characters."
-            raise OAuthError("invalid_request", wanted)
-        return key
 
 
 _PLAIN = str.maketrans({"“": "'", "”": "'", '"': "'", "\\": "/"})

@@ -21,11 +21,12 @@ from portal.common.formatting import format_amount, format_resource, format_thou
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import policies, resources
 from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.domain_events import LimitsChanged
-from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quota.limits.selectors import limits
 
 MAX_AMOUNT = 10**15
@@ -430,3 +431,9 @@ def _record_rate(actor: User | SystemActor, resource: str, before: int | None, a
         data={"resource": resource, "before": before, "after": after},
     )
     emit(LimitsChanged())
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Delete quota, caps, grants and share of a deleted team."""
+    for model in (Quota, MemberCap, Grant, TeamShare):
+        model._default_manager.filter(team=event.team).delete()

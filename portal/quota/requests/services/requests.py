@@ -26,7 +26,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
-from portal.people.accounts.domain_events import TeamArchived, UserDeactivated
+from portal.people.accounts.domain_events import TeamArchived, TeamDeletionStarted, UserDeactivated
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_work_in
 from portal.quota.ledger import services as ledger
@@ -278,8 +278,8 @@ def cancel_all_of(event: UserDeactivated) -> None:
         _cancel(_request(request_id), event.actor)
 
 
-def cancel_all_in_team(event: TeamArchived) -> None:
-    """Cancel the open requests for an archived team."""
+def cancel_all_in_team(event: TeamArchived | TeamDeletionStarted) -> None:
+    """Cancel the open requests for an archived or deleted team."""
     open_requests = QuotaRequest.objects.filter(team=event.team, state=RequestState.OPEN)
     for request_id in open_requests.order_by("created_at", "pk").values_list("pk", flat=True):
         _cancel(_request(request_id), event.actor)

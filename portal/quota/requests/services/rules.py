@@ -22,6 +22,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import approvers
 from portal.people.accounts.codes import AccountCode
+from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Delegation, Team, User
 from portal.quota.limits import resources
 from portal.quota.limits.codes import QuotaCode
@@ -281,3 +282,8 @@ def take_back(*, actor: User, delegation_id: UUID) -> None:
             "quota.delegation_ended",
             _("You are no longer a delegate of %(username)s") % {"username": delegation.approver.username},
         )
+
+
+def team_deleted(event: TeamDeletion) -> None:
+    """Delete the rules for a deleted team."""
+    AutoApproveRule.objects.filter(team=event.team).delete()

@@ -17,6 +17,7 @@ from portal.people.accounts.forms import MemberForm, add_problems, form_status
 from portal.people.accounts.models import Role
 from portal.people.service_accounts import presenters as service_accounts
 from portal.web.home.presenters import team as team_presenters
+from portal.workspaces.homes import deletions
 
 ROWS_PER_PAGE = 50
 
@@ -47,7 +48,8 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
     context = {
         "team": team,
         "page": page,
-        "may_manage": policies.may_manage_team(request.user, team),
+        "may_manage": team.deletion_started_at is None and policies.may_manage_team(request.user, team),
+        "homes_left": deletions.waiting(team=team).count(),
         "own_membership": members.filter(user=request.user).first(),
         "may_ask": policies.works_in(request.user, team),
         "form": form,
