@@ -39,7 +39,8 @@ from provisioning.types import (
 )
 
 if TYPE_CHECKING:
-    from provisioning.gpu.check import Meeting, Progress, Report
+    from provisioning.gpu.check.report import Report
+    from provisioning.gpu.check.types import Meeting, Progress
     from provisioning.gpu.reset import ResetResult
     from provisioning.gpu.scrub import ScrubResult
 
@@ -202,7 +203,7 @@ class Driver(ABC):
         machine. A driver whose devices are elsewhere overrides it or raises `MissingDependency`.
         """
         # Imported here so that only processes that check a GPU load it.
-        from provisioning.gpu.check import run_check
+        from provisioning.gpu.check.runner import run_check
 
         if self.plane is not Plane.NODE:
             raise self._cannot("checked")

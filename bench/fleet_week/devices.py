@@ -12,10 +12,10 @@ from bench.fleet_week import faults
 from bench.fleet_week.faults import FaultClass
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated.faults import scrub_result
-from provisioning.gpu.check import Report, Simulation, health, second_look, standing, verdict
+from provisioning.gpu.check import health, second_look, standing, verdict
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
-from provisioning.gpu.check.report import summarise, summary_of
-from provisioning.gpu.check.session import Check, Timing
+from provisioning.gpu.check.report import Report, summarise, summary_of
+from provisioning.gpu.check.session import Check, Simulation, Timing
 from provisioning.gpu.check.thresholds import PCIE_PEAK, peak_of
 from provisioning.gpu.check.types import Facts, Finding, Level, Raw, Severity, TestResult
 from provisioning.gpu.scrub import ScrubResult

@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import Report, Simulation, run_check
 from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report
+from provisioning.gpu.check.runner import run_check
+from provisioning.gpu.check.session import Simulation
 from provisioning.gpu.check.thresholds import peak_of
 from provisioning.gpu.check.types import Status, TestResult, Verdict
 

@@ -14,7 +14,8 @@ from portal.cli.client import BerthClient
 from portal.cli.errors import CliError, Unreachable
 
 if TYPE_CHECKING:
-    from provisioning.gpu.check import Progress, Report
+    from provisioning.gpu.check.report import Report
+    from provisioning.gpu.check.types import Progress
 
 EXIT_CODES = {"pass": 0, "degraded": 1, "fail": 2, "inconclusive": 3, "hung": 5}
 EXIT_UNAVAILABLE = 4
@@ -53,7 +54,8 @@ def check(arguments: argparse.Namespace) -> int:
 def _check_here(arguments: argparse.Namespace) -> int:
     # Imported here, because checks by the portal must work where only the command line is installed.
     try:
-        from provisioning.gpu.check import render, run_check
+        from provisioning.gpu.check.report import render
+        from provisioning.gpu.check.runner import run_check
     except ModuleNotFoundError as error:
         raise _Failed(
             "Only the command line is installed here. Local checks need the package berth.",

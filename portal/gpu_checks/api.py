@@ -41,7 +41,7 @@ from portal.gpu_checks.kinds.proofs import PROOFS, proof_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken
-from provisioning.gpu.check import schema
+from provisioning.gpu.check.report import schema
 
 ASKED_FOR = [(kind.value, kind.label) for kind in PROOFS]
 """Kinds that can be requested; a start requests changes of MIG layouts."""

@@ -22,9 +22,9 @@ from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.check import schema, standing, wrong_pairs
+from provisioning.gpu.check import standing, wrong_pairs
 from provisioning.gpu.check import verdict as judging
-from provisioning.gpu.check.report import software_key
+from provisioning.gpu.check.report import schema, software_key
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 from provisioning.gpu.check.wrong_pairs import WrongPair
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict

@@ -41,6 +41,10 @@ class Python:
 
 def find(wanted: str, *, uv: str, downloads: Path) -> Python:
     """Return the newest interpreter of a version such as 3.12, preferably the node's. Raises `BuildError`."""
+    # uv starts every interpreter of the machine to list them, which takes half a second.
+    own = _node_python()
+    if own is not None and own.minor == wanted:
+        return own
     available = installed_pythons(uv, downloads)
     good = [python for python in available if python.minor == wanted]
     if not good and os.environ.get(DOWNLOADS) == "1":
@@ -57,7 +61,7 @@ def find(wanted: str, *, uv: str, downloads: Path) -> Python:
 
 def installed_pythons(uv: str, downloads: Path) -> list[Python]:
     """Return every CPython of this machine by its real path: this node's own, then newest first."""
-    own = _inspect(str(getattr(sys, "_base_executable", "") or sys.executable))
+    own = _node_python()
     pythons: dict[str, Python] = {own.executable: own} if own else {}
     for path in _listed_paths(uv, downloads):
         python = _inspect(path)
@@ -66,6 +70,10 @@ def installed_pythons(uv: str, downloads: Path) -> list[Python]:
     others = [python for python in pythons.values() if python is not own]
     others.sort(key=lambda python: [int(part) for part in python.version.split(".")], reverse=True)
     return ([own] if own else []) + others
+
+
+def _node_python() -> Python | None:
+    return _inspect(str(getattr(sys, "_base_executable", "") or sys.executable))
 
 
 def _listed_paths(uv: str, downloads: Path) -> Iterable[str]:

@@ -7,6 +7,7 @@ server loses the progress of the job.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
 
 STEP_S = 8.0
-LOOK_S = 0.25
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
 DELETE_S = 15.0
 REFUSALS = frozenset({"archives_full", "unreadable", "bad_stream", "not_found"})
 """Refusals of the file server that a retry would not change."""
@@ -107,7 +108,7 @@ def _carry_out(
 
 
 def _make(order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home) -> HomeArchived:
-    until = time.monotonic() + STEP_S
+    until, pauses = time.monotonic() + STEP_S, _pauses()
     while True:
         response = archives.make(home, job=order.job, archive=order.archive, most_bytes=order.most_bytes)
         progress = _result_of(response)
@@ -117,13 +118,13 @@ def _make(order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives,
             return replace(
                 answer, bytes_done=int(progress["bytes"]), checking=str(progress["phase"]) == "checking"
             )
-        time.sleep(LOOK_S)
+        time.sleep(next(pauses))
 
 
 def _restore(
     order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
 ) -> HomeArchived:
-    until = time.monotonic() + STEP_S
+    until, pauses = time.monotonic() + STEP_S, _pauses()
     if archives.placed(home, job=order.job):
         return replace(answer, done=True, placed=True)
     while True:
@@ -133,7 +134,15 @@ def _restore(
             return _with_amounts(replace(answer, done=True, placed=True), progress)
         if time.monotonic() > until:
             return replace(answer, bytes_done=int(progress["bytes"]))
-        time.sleep(LOOK_S)
+        time.sleep(next(pauses))
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the seconds between two looks at a job: few at first, since a small home takes a moment."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _with_amounts(answer: HomeArchived, progress: dict[str, Any]) -> HomeArchived:

@@ -20,7 +20,7 @@ from tests.instance import eventually
 from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 
-pytestmark = [pytest.mark.engine, pytest.mark.django_db]
+pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.django_db]
 DRIVER = "provisioning.drivers.local"
 START = {
     "before the driver": "provisioning.node.tasks._call",

@@ -17,9 +17,9 @@ from provisioning.drivers.simulated import faults, hardware
 from provisioning.drivers.simulated.driver import SimulatedDriver
 from provisioning.drivers.simulated.script import InvalidConfig, Topology
 from provisioning.errors import BackendUnavailable
-from provisioning.gpu.check import Progress, schema
 from provisioning.gpu.check import verdict as judging
-from provisioning.gpu.check.types import Verdict
+from provisioning.gpu.check.report import schema
+from provisioning.gpu.check.types import Progress, Verdict
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks

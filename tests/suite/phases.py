@@ -3,7 +3,7 @@
 A lane is a list of phases that run one after the other. One lane computes; the other mostly waits for real
 servers and a browser. Playwright keeps an event loop in its thread, so tests with a browser have a phase of
 their own. Where a phase starts servers, a file goes to one process (`loadfile`), so that each server of a
-module starts once.
+module starts once; `tests.suite.plugin` describes the exceptions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def quick() -> Lanes:
     """
     units = Phase("units", computing(COMPUTES, "any"), budget_s=450)
     rest = (
-        Phase("servers", with_servers(SERVERS), budget_s=180, files_marked="engine"),
+        Phase("servers", with_servers(SERVERS, processes=3), budget_s=180, files_marked="engine"),
         Phase("browser", with_servers("browser"), budget_s=60, files_marked="browser"),
     )
     if not postgresql.available():
@@ -102,8 +102,8 @@ def computing(marks: str, database: str) -> tuple[str, ...]:
     return ("-n", "3", "--dist", "worksteal", "-m", marks, "--database", database)
 
 
-def with_servers(marks: str) -> tuple[str, ...]:
-    return ("-n", "2", "--dist", "loadfile", "-m", marks, "--database", "sqlite")
+def with_servers(marks: str, processes: int = 2) -> tuple[str, ...]:
+    return ("-n", str(processes), "--dist", "loadfile", "-m", marks, "--database", "sqlite")
 
 
 ORDINARY = (

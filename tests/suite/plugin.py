@@ -68,7 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """With `--dist loadfile`, files of one `xdist_group` go to the same process, as if they were one file."""
+    """With `--dist loadfile`, a file goes to one process, with two exceptions.
+
+    Files of one `xdist_group` go to the same process, as if they were one file. They take the longest, so
+    they start first. Tests of a file marked `apart` go one by one to the process that is free. xdist starts
+    units with more tests first, so these are the last, and no process waits for another at the end.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -76,7 +81,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return group_of(config.rootpath / file) or file
+            return group_of(config.rootpath / file) or (nodeid if is_apart(config.rootpath / file) else file)
+
+        def _assign_work_unit(self, node: object) -> None:
+            groups = [unit for unit in self.workqueue if ".py" not in unit]
+            if groups:
+                self.workqueue.move_to_end(groups[0], last=False)
+            super()._assign_work_unit(node)
 
     return Scheduling(config, log)
 
@@ -89,6 +100,12 @@ def group_of(file: Path) -> str:
     """
     match = re.search(r'mark\.xdist_group\("([^"]+)"\)', file.read_text())
     return match[1] if match else ""
+
+
+@cache
+def is_apart(file: Path) -> bool:
+    """Whether the tests of a file are marked `apart`."""
+    return "mark.apart" in file.read_text()
 
 
 def processor_time_s() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_thorough(): pass
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: x\n    thorough: x\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: x\n    thorough: x\n    apart: x\n")
     options = ("-p", "no:django", "-p", "no:cacheprovider", "-p", "tests.suite.plugin", "--junitxml=one.xml")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--progress-file=one.progress", *arguments],
@@ -83,6 +84,33 @@ def test_shared_fixtures_do_not_count_for_the_test_that_starts_or_ends_them(tmp_
     assert first.cpu_s < 0.15 and 0.2 <= last.cpu_s < 0.35
     assert {name: round(used_s, 1) for name, used_s in first.shared.items()} == {"server": 0.2, "inner": 0.2}
     assert {name: round(used_s, 1) for name, used_s in last.shared.items()} == {"server": 0.2, "inner": 0.2}
+
+
+FILES = {
+    "test_apart.py": ("pytestmark = pytest.mark.apart", 6),
+    "test_group_1.py": ('pytestmark = pytest.mark.xdist_group("servers")', 1),
+    "test_group_2.py": ('pytestmark = pytest.mark.xdist_group("servers")', 1),
+    "test_whole_1.py": ("", 3),
+    "test_whole_2.py": ("", 5),
+}
+
+
+def test_a_group_starts_first_and_tests_that_are_apart_come_last(tmp_path):
+    for file, (mark, number) in FILES.items():
+        tests = "".join(f"def test_{index}(): pass\n" for index in range(number))
+        (tmp_path / file).write_text(f"import pytest\n{mark}\n{tests}")
+    done = run(tmp_path, "-v", "-n", "2", "--dist", "loadfile")
+    assert done.returncode == 0, done.stdout
+
+    ran: dict[str, list[str]] = {"gw0": [], "gw1": []}
+    for worker, file in re.findall(r"\[(gw\d)\].* PASSED (test_\w+)\.py::", done.stdout):
+        ran[worker].append(file)
+    grouped, other = sorted(ran.values(), key=lambda files: "test_group_1" not in files)
+    assert grouped[:2] == ["test_group_1", "test_group_2"]
+    assert other[:5] == ["test_whole_2"] * 5
+    for files in (grouped, other):
+        assert files == sorted(files, key="test_apart".__eq__)
+    assert (grouped + other).count("test_apart") == 6
 
 
 def test_a_mark_without_a_reason_is_refused(tmp_path):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.browser,
     # WhiteNoise reads its files synchronously, which Django's ASGI handler remarks on.
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),

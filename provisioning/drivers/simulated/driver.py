@@ -37,7 +37,8 @@ from provisioning.errors import (
     StartFailed,
     Unclean,
 )
-from provisioning.gpu.check import Meeting, Progress, Report
+from provisioning.gpu.check.report import Report
+from provisioning.gpu.check.types import Meeting, Progress
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.log_pieces import last_lines, lines_from

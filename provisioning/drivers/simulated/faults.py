@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioning.gpu.check import Progress, Report, Simulation, health
+from provisioning.gpu.check import health
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
-from provisioning.gpu.check.report import Unavailable, summarise, summary_of
-from provisioning.gpu.check.session import Check, Timing
+from provisioning.gpu.check.report import Report, Unavailable, summarise, summary_of
+from provisioning.gpu.check.session import Check, Simulation, Timing
 from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, Peak, peak_of
-from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Raw, Severity, Verdict
+from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Progress, Raw, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
 # Fraction of its datasheet that a healthy device reaches (slightly less without HBM), and the fraction of

@@ -22,10 +22,23 @@ from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
 from provisioning.gpu.check.nccl import NcclError
-from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory, two_nodes
+from provisioning.gpu.check.probes import bandwidth, collective, crowd, memory, two_nodes
 from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
 from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
+
+
+def _computed(name: str) -> Callable[[Bench], Outcome]:
+    """Return a probe of `probes.compute`, imported when it runs: NumPy takes half of the start."""
+
+    def probe(bench: Bench) -> Outcome:
+        run_probe: Callable[[Bench], Outcome] = getattr(
+            importlib.import_module("provisioning.gpu.check.probes.compute"), name
+        )
+        return run_probe(bench)
+
+    return probe
+
 
 PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "canary": memory.canary,
@@ -34,9 +47,9 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "inversions": memory.inversions,
     "modulo20": memory.modulo20,
     "bit_fade": memory.bit_fade,
-    "exact": compute.exact,
-    "burn": compute.burn,
-    "power_steps": compute.power_steps,
+    "exact": _computed("exact"),
+    "burn": _computed("burn"),
+    "power_steps": _computed("power_steps"),
     "copy": bandwidth.copy,
     "memory": bandwidth.memory,
     "pcie": bandwidth.pcie,

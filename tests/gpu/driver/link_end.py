@@ -10,10 +10,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.gpu.check import Meeting, run_check
 from provisioning.gpu.check.plan import plan_for
 from provisioning.gpu.check.process import python
-from provisioning.gpu.check.types import Facts, Level, Progress
+from provisioning.gpu.check.runner import run_check
+from provisioning.gpu.check.types import Facts, Level, Meeting, Progress
 from tests.gpu.driver.conftest import TIMING
 
 

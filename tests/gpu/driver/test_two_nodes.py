@@ -29,7 +29,7 @@ from tests.gpu.check.host_build import host_build
 from tests.gpu.driver.machine import GPU, KINDS, ROOT, Machine, line_of
 from tests.ports import free_port
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 VALIDATOR = Draft202012Validator(schema())
 NODES = ("node-a", "node-b")
 Start = Callable[..., subprocess.Popen[str]]

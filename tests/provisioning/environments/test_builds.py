@@ -22,7 +22,7 @@ from tests.provisioning.environments.package_index import PYTHON, Bench, Package
 from tests.suite.choice import quick_of
 
 APP = Path(__file__).with_name("build_and_die.py")
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 
 
 def failed(bench: Bench, source: str, **changes: object) -> BuildError:

@@ -18,7 +18,7 @@ from provisioning.environment_messages import BuildFailure
 from provisioning.environments.uses import in_use
 from tests.provisioning.environments.package_index import Bench, PackageFolder
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 
 TRY = """
 SAID = {{}}

@@ -21,7 +21,7 @@ from provisioning.drivers.local.environment import uv_program
 from tests.certificates import Authority
 from tests.provisioning.environments.package_index import PackageFolder
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 NAMES = ("UV_SYSTEM_CERTS", "PIP_CERT")
 
 

@@ -16,7 +16,7 @@ from provisioning.drivers.local.processes import parent_of
 from provisioning.drivers.local.sandbox import AGENT_PROGRAM_PATH
 from tests.node_sockets import SocketConnection, plug
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 
 
 def agents(jupyter: Jupyter) -> list[int]:

@@ -17,7 +17,7 @@ from provisioning.types import ObservedState
 from tests.instance import eventually
 from tests.node_sockets import run_in_network
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from provisioning.node import home_archives as node
 from provisioning.types import PoolConfig
 from tests.suite.choice import quick_of
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 TEAM, OWNER = "t", "ada"
 STORE = Home(TEAM, OWNER, archives=True)
 FIRST, SECOND = "a" * 32, "b" * 32

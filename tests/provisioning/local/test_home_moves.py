@@ -26,7 +26,7 @@ from provisioning.types import PoolConfig
 from tests.node_sockets import plug
 from tests.suite.choice import quick_of
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 TEAM, OWNER = "t", "ada"
 HOME = Home(TEAM, OWNER)
 

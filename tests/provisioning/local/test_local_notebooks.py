@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from provisioning.types import AppSpec, ObservedState, ResourceRequest
 from tests.node_sockets import SocketConnection, get, plug
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 
 DEFAULT = Path(os.environ.get("BERTH_HOME", "var")) / "environments" / "notebook"
 ENVIRONMENT = Path(os.environ.get("BERTH_TEST_NOTEBOOK_ENV", DEFAULT)).absolute()

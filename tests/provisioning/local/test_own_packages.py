@@ -16,7 +16,7 @@ from provisioning.environment_messages import PackagesOf
 from provisioning.types import ObservedState
 from tests.provisioning.environments.package_index import PackageFolder
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 WAYS = (
     ("one", "%pip install --quiet --no-index --find-links {folder} one"),
     ("two", "!pip install --quiet --no-index --find-links {folder} two"),

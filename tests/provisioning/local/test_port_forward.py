@@ -14,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.node_sockets import SocketConnection, plug
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 # A server that answers when its client has sent all, one that only sends, and one that resets.
 SERVERS = """
 import json, socket, struct, threading

@@ -22,7 +22,7 @@ from provisioning.errors import Blame
 from provisioning.types import ObservedState
 from tests.provisioning.environments.package_index import Bench, PackageFolder, machine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.apart]
 
 
 @pytest.fixture

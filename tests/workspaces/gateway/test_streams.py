@@ -146,9 +146,11 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while True:
+        await receive()
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
             await send({"type": "http.response.body", "body": b"data: x\n\n", "more_body": True})
-            await asyncio.sleep(0.1)
+            await asyncio.wait([gone], timeout=0.1)
 
     session = await asyncio.to_thread(cookie_of, door)
     with door.app(ticking, 3) as place:
@@ -163,7 +165,7 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
             ticks = found.aiter_raw()
             assert await anext(ticks)
             await asyncio.to_thread(tickets.revoke_user, door.redis, "7")
-            # It would go on for ever: the end of it is the proof.
+            # It goes on until its connection is cut: the end of it is the proof.
             async with asyncio.timeout(CUT_S):
                 with contextlib.suppress(httpx.HTTPError):
                     async for _ in ticks:
