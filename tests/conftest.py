@@ -95,6 +95,18 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     hypothesis.load_profile("berth")
+    if "BERTH_TEST_EXPLORE" not in os.environ:
+        _try_no_constants_of_imported_modules()
+
+
+def _try_no_constants_of_imported_modules() -> None:
+    """Hypothesis tries the constants of all modules that are imported, which depends on the tests before.
+
+    It reads the modules in each process, and compares each constant with each schema.
+    """
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

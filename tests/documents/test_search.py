@@ -11,7 +11,7 @@ from portal.web.documents import search, words
 
 QUESTIONS = (
     ("How do I give Anna two more GPUs until Friday?", "troubleshooting",
-     "How do I give somebody more GPUs until a day?"),
+     "How do I grant somebody more GPUs for a limited time?"),
     ("Why is this GPU cordoned?", "troubleshooting", "Why is this GPU cordoned, failed or offline?"),
     ("Why does my workspace wait in the queue?", "troubleshooting",
      "Why does my workspace wait in the queue?"),

@@ -144,23 +144,21 @@ def test_a_stop_and_another_start_end_it(runs):
     assert not shown(runs)
 
 
-@pytest.mark.parametrize(
-    ("fields", "told_by"),
-    [
-        ({"uuid": "GPU-node-1-1"}, {}),
-        ({"uuid": ""}, {}),
-        ({"generation": 7}, {}),
-        ({"step": "exploded"}, {}),
-        ({"used": 40}, {}),
-        ({}, {"node": "node-2"}),
-        ({}, {"pool": "another"}),
-    ],
-)
-def test_what_is_about_no_share_there_is_left_out(runs, fields, told_by, caplog):
-    step = fields.pop("step", "over")
-    assert told(note(runs, step, **fields), **told_by) == 0
-    assert not kinds(runs) and not notices() and not shown(runs)
-    assert "ignored note about a shared GPU" in caplog.text
+def test_what_is_about_no_share_there_is_left_out(runs, subtests, caplog):
+    for step, fields, told_by in (
+        ("over", {"uuid": "GPU-node-1-1"}, {}),
+        ("over", {"uuid": ""}, {}),
+        ("over", {"generation": 7}, {}),
+        ("exploded", {}, {}),
+        ("over", {"used": 40}, {}),
+        ("over", {}, {"node": "node-2"}),
+        ("over", {}, {"pool": "another"}),
+    ):
+        caplog.clear()
+        with subtests.test(step=step, **fields, **told_by):
+            assert told(note(runs, step, **fields), **told_by) == 0
+            assert not kinds(runs) and not notices() and not shown(runs)
+            assert "ignored note about a shared GPU" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["", "no-uuid", "00000000-0000-0000-0000-000000000000"])

@@ -339,6 +339,7 @@ class Stage:
     def __init__(self, people: dict[str, Any], workspace: Any, token: Any, pool: Any) -> None:
         self.people, self.workspace, self.pool = people, workspace, pool
         self.signed_in: dict[str, str] = {}
+        self.tokens = {who: self.token(who, Scope.ALL) for who in people}
         node = pool.nodes.get()
         # What is out may be reset.
         node.devices.filter(pk=node.devices.first().pk).update(cordoned=True)
@@ -577,13 +578,18 @@ class Stage:
         """Sign everybody in once. What a request does to a session is taken back with the rest of it."""
         self.signed_in = {who: self.browser(who).cookies.output(header="", sep=";") for who in self.people}
 
-    def program(self, who: str, *scopes: str) -> Client:
-        if who == "nobody":
-            return Client()
+    def token(self, who: str, *scopes: str) -> str:
         token, secret = make_token(self.people[who], Scope.TEAMS_READ)
         # An auditor may have one of before, that writes.
-        token.scopes = list(scopes or [Scope.ALL])
+        token.scopes = list(scopes)
         token.save(update_fields=["scopes"])
+        return secret
+
+    def program(self, who: str, *scopes: str) -> Client:
+        """A program with a token of `who`: of these scopes, or of all."""
+        if who == "nobody":
+            return Client()
+        secret = self.token(who, *scopes) if scopes else self.tokens[who]
         return Client(headers={"Authorization": f"Bearer {secret}"})
 
     def ask(self, client: Client, row: Row, *, slash: bool = False) -> Any:

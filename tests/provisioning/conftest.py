@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 
@@ -134,25 +136,85 @@ class StubPortal:
         self.thread.join()
 
 
-@dataclass
 class Caller:
     """A process that is about to call the driver; see `apps/call_driver.py`."""
 
-    process: subprocess.Popen[str]
+    def __init__(self, fork: Callable[[tuple[int, ...]], None]) -> None:
+        """`fork` starts the process on its three standard streams and a pipe for its exit status."""
+        theirs, self._input = os.pipe()
+        ends = [os.pipe() for _ in range(3)]
+        self._output, self._error, self._status = (os.fdopen(read, "rb") for read, _ in ends)
+        streams = (theirs, *(write for _, write in ends))
+        fork(streams)
+        for stream in streams:
+            os.close(stream)
+
+    def tell(self, line: str) -> None:
+        os.write(self._input, f"{line}\n".encode())
+
+    def is_ready(self) -> bool:
+        return self._output.readline() == b"ready\n"
 
     def go(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.tell("")
+
+    def error(self) -> str:
+        return self._read_to_end()[self._error].decode()
 
     def answer(self) -> dict[str, Any] | None:
         """What the call came to; `None` when the process was killed."""
-        # The workspace may hold no pipe of ours: reading to the end proves that it does not.
-        out, err = self.process.communicate(timeout=30)
-        if self.process.returncode == -signal.SIGKILL:
+        read = self._read_to_end()
+        code = int(read[self._status])
+        if code == -signal.SIGKILL:
             return None
-        assert self.process.returncode == 0, err
-        return dict(json.loads(out.strip().splitlines()[-1]))
+        assert code == 0, read[self._error].decode()
+        return dict(json.loads(read[self._output].decode().strip().splitlines()[-1]))
+
+    def _read_to_end(self, timeout_s: float = 30) -> dict[BinaryIO, bytes]:
+        """The workspace may hold no pipe of ours: reading to the end proves that it does not."""
+        os.close(self._input)
+        deadline = time.monotonic() + timeout_s
+        read = dict.fromkeys((self._output, self._error, self._status), b"")
+        with selectors.DefaultSelector() as selector:
+            for file in read:
+                selector.register(file, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = selector.select(deadline - time.monotonic())
+                assert ready, f"still open after {timeout_s} s; read: {list(read.values())}"
+                for key, _ in ready:
+                    file = cast(BinaryIO, key.fileobj)
+                    if more := file.read1(1 << 16):  # type: ignore[attr-defined]
+                        read[file] += more
+                    else:
+                        selector.unregister(file)
+                        file.close()
+        return read
+
+
+class Callers:
+    """Forks the processes of `Caller` from one that has imported the drivers."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(APPS / "call_driver.py"), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=REPOSITORY,
+                env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            )
+
+    def start(self) -> Caller:
+        environment = json.dumps(os.environ | {"PYTHONPATH": str(REPOSITORY)}).encode()
+        return Caller(lambda streams: self._fork(environment, streams))
+
+    def _fork(self, environment: bytes, streams: tuple[int, ...]) -> None:
+        socket.send_fds(self._requests, [environment], streams)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait(10)
 
 
 @dataclass
@@ -161,6 +223,7 @@ class Harness(ABC):
 
     tmp: Path
     portal: StubPortal
+    callers: Callers
     specs: list[WorkspaceSpec] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
 
@@ -277,15 +340,7 @@ class Harness(ABC):
 
     def caller(self, op: str, spec: WorkspaceSpec, *, kill_at: int = 0) -> Caller:
         """A process of its own that stands ready to make one call."""
-        process = subprocess.Popen(
-            [sys.executable, str(APPS / "call_driver.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        )
+        caller = self.callers.start()
         order = {
             "pool": messages.dump(self.pool),
             "op": op,
@@ -293,11 +348,9 @@ class Harness(ABC):
             "placement": messages.dump(self.placement()),
             "kill_at": kill_at,
         }
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(order) + "\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "ready\n", process.communicate(timeout=10)[1]
-        return Caller(process)
+        caller.tell(json.dumps(order))
+        assert caller.is_ready(), caller.error()
+        return caller
 
     def close(self) -> None:
         """End all that the test has started, then hold the driver to what is true of every call."""
@@ -384,9 +437,9 @@ class SimulatedHarness(Harness):
 class LocalHarness(Harness):
     driver_name = "local"
 
-    def __init__(self, tmp: Path, portal: StubPortal, environment: Path) -> None:
+    def __init__(self, tmp: Path, portal: StubPortal, callers: Callers, environment: Path) -> None:
         self.environment = environment
-        super().__init__(tmp, portal)
+        super().__init__(tmp, portal, callers)
         self.portal_socket = PortalSocket(tmp / "berth", portal.handler)
 
     def config(self) -> dict[str, JsonScalar]:
@@ -494,6 +547,14 @@ def app_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def callers() -> Iterator[Callers]:
+    """Starts processes that call drivers."""
+    made = Callers()
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def stub_portal() -> Iterator[StubPortal]:
     """Where the agents of a test call back."""
@@ -504,14 +565,18 @@ def stub_portal() -> Iterator[StubPortal]:
 
 @pytest.fixture(params=sorted(registry.DRIVERS))
 def harness(
-    request: pytest.FixtureRequest, tmp_path: Path, stub_portal: StubPortal, app_environment: Path
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    stub_portal: StubPortal,
+    callers: Callers,
+    app_environment: Path,
 ) -> Iterator[SimulatedHarness | LocalHarness]:
     """Each registered driver in turn. A driver without a harness fails here: none goes untested."""
     kind = HARNESSES[request.param]
     made = (
-        LocalHarness(tmp_path, stub_portal, app_environment)
+        LocalHarness(tmp_path, stub_portal, callers, app_environment)
         if kind is LocalHarness
-        else kind(tmp_path, stub_portal)
+        else kind(tmp_path, stub_portal, callers)
     )
     yield made
     made.close()

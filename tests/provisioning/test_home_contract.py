@@ -85,12 +85,12 @@ def test_a_deletion_killed_at_any_point_is_finished_by_the_next(harness):
     assert died >= KILL_POINTS // 2
 
 
-@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc", ".deleting-ada", "a\0b", "a\nb"])
-def test_no_name_leads_elsewhere(harness, name):
+def test_no_name_leads_elsewhere(harness):
     spec = harness.spec()
     harness.run(spec)
     harness.delete(spec.ref)
-    for team, owner in ((spec.team, name), (name, spec.owner)):
-        with contextlib.suppress(InvalidSpec):
-            harness.driver.delete_home(team=team, owner=owner)
-    assert harness.home_exists(spec)
+    for name in ("..", ".", "", "a/b", "/etc", ".deleting-ada", "a\0b", "a\nb"):
+        for team, owner in ((spec.team, name), (name, spec.owner)):
+            with contextlib.suppress(InvalidSpec):
+                harness.driver.delete_home(team=team, owner=owner)
+        assert harness.home_exists(spec), name

@@ -93,51 +93,53 @@ def people(db, idp):
     return idp
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ('userName eq "gina"', ["gina"]),
-        ('userName eq "GINA"', ["gina"]),
-        ('userName ne "gina"', ["hal", "ivy"]),
-        ('externalId eq "E1"', ["gina"]),
-        ('externalId eq "e1"', ["hal"]),
-        ('not (externalId pr)', ["ivy"]),
-        ('emails.value eq "Gina@example.org"', ["gina"]),
-        ('emails[type eq "work" and value ew "example.com"]', ["hal"]),
-        ('emails[type eq "home"]', []),
-        ('emails co "example"', ["gina", "hal"]),
-        ("emails[primary eq true]", ["gina", "hal"]),
-        ("active eq false", ["hal"]),
-        ('active eq "True"', ["gina", "ivy"]),
-        ('name.givenName sw "g" or userName eq "ivy"', ["gina", "ivy"]),
-        ('name.familyName eq "Gray" and active eq true', ["gina"]),
-        ('displayName co "%_"', ["ivy"]),
-        ('displayName co "\' OR 1=1"', []),
-        ('userName eq "x\\" or \\"1\\"=\\"1"', []),
-        ('userName co "\\u0000"', ["gina", "hal", "ivy"]),
-        ('meta.lastModified gt "2020-01-01T00:00:00Z"', ["gina", "hal", "ivy"]),
-        ('meta.created lt "2020-01-01T00:00:00Z"', []),
-        ('id eq "nonsense"', []),
-        ("id pr", ["gina", "hal", "ivy"]),
-        ("groups pr", []),
-    ],
-)  # fmt: skip
-def test_users_are_found_by_filters(people, text, names):
-    found = people.get(f"Users?filter={quote(text)}")
-    assert [each["userName"] for each in found["Resources"]] == names
-    assert found["totalResults"] == len(names)
+FILTERS = [
+    ('userName eq "gina"', ["gina"]),
+    ('userName eq "GINA"', ["gina"]),
+    ('userName ne "gina"', ["hal", "ivy"]),
+    ('externalId eq "E1"', ["gina"]),
+    ('externalId eq "e1"', ["hal"]),
+    ('not (externalId pr)', ["ivy"]),
+    ('emails.value eq "Gina@example.org"', ["gina"]),
+    ('emails[type eq "work" and value ew "example.com"]', ["hal"]),
+    ('emails[type eq "home"]', []),
+    ('emails co "example"', ["gina", "hal"]),
+    ("emails[primary eq true]", ["gina", "hal"]),
+    ("active eq false", ["hal"]),
+    ('active eq "True"', ["gina", "ivy"]),
+    ('name.givenName sw "g" or userName eq "ivy"', ["gina", "ivy"]),
+    ('name.familyName eq "Gray" and active eq true', ["gina"]),
+    ('displayName co "%_"', ["ivy"]),
+    ('displayName co "\' OR 1=1"', []),
+    ('userName eq "x\\" or \\"1\\"=\\"1"', []),
+    ('userName co "\\u0000"', ["gina", "hal", "ivy"]),
+    ('meta.lastModified gt "2020-01-01T00:00:00Z"', ["gina", "hal", "ivy"]),
+    ('meta.created lt "2020-01-01T00:00:00Z"', []),
+    ('id eq "nonsense"', []),
+    ("id pr", ["gina", "hal", "ivy"]),
+    ("groups pr", []),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['password eq "x"', 'user__is_superuser eq "1"', "user.password pr", 'active gt true',
-     'active eq "perhaps"',
-     'meta.created gt "then"', 'meta.created gt "0001-01-01T00:00:00+14:00"', 'id co "a"', "userName gt 5",
-     'groups co "x"', 'emails[value[type eq "work"]]', 'emails.type gt "a"', 'userName eq'],
-)  # fmt: skip
-def test_what_cannot_be_asked_for_is_an_invalid_filter(people, text):
-    found = people.get(f"Users?filter={quote(text)}", 400)
-    assert found["scimType"] == "invalidFilter"
+def test_users_are_found_by_filters(people, subtests):
+    for text, names in FILTERS:
+        with subtests.test(text):
+            found = people.get(f"Users?filter={quote(text)}")
+            assert [each["userName"] for each in found["Resources"]] == names
+            assert found["totalResults"] == len(names)
+
+
+INVALID = ['password eq "x"', 'user__is_superuser eq "1"', "user.password pr", 'active gt true',
+ 'active eq "perhaps"',
+ 'meta.created gt "then"', 'meta.created gt "0001-01-01T00:00:00+14:00"', 'id co "a"', "userName gt 5",
+ 'groups co "x"', 'emails[value[type eq "work"]]', 'emails.type gt "a"', 'userName eq']  # fmt: skip
+
+
+def test_what_cannot_be_asked_for_is_an_invalid_filter(people, subtests):
+    for text in INVALID:
+        with subtests.test(text):
+            found = people.get(f"Users?filter={quote(text)}", 400)
+            assert found["scimType"] == "invalidFilter"
 
 
 def test_groups_are_found_by_filters(people):

@@ -26,6 +26,8 @@ METHODS = frozenset({"match", "search", "fullmatch", "sub", "subn", "split", "fi
 CALLS = frozenset({*METHODS, "compile", "RegexValidator", "RegexField"})
 LENGTH = 8192
 """Characters of the longest text."""
+SHORTER = (256, 1024)
+"""Characters of the texts before that one, which show patterns of a higher degree within seconds."""
 QUICK_S = 0.005
 """A quadratic pattern takes above 20 ms for the longest text, a linear one below 1 ms."""
 MAX_CPU_S = 60
@@ -236,11 +238,18 @@ def growth(pattern: Pattern) -> str:
 
 def _grows(call: Any, head: str, pump: str, end: str, is_bytes: bool) -> bool:
     """Return whether time grows by far more than twice, two doublings in a row."""
+
+    def subject_of(length: int) -> Any:
+        text = head + pump * (length // len(pump)) + end
+        return text.encode() if is_bytes else text
+
+    # Short texts first, since the time for the longest may have no end.
+    if all(_seconds(call, subject_of(length)) <= QUICK_S for length in (*SHORTER, LENGTH)):
+        return False
     times = []
     length = 16
     while length <= LENGTH:
-        text = head + pump * (length // len(pump)) + end
-        subject: Any = text.encode() if is_bytes else text
+        subject = subject_of(length)
         times.append(_seconds(call, subject))
         if times[-1] > QUICK_S:
             # Shorter texts took too little time to compare. Take the best of some for each length.
@@ -291,18 +300,19 @@ def _matchers() -> Iterator[tuple[str, Any, str]]:
 def main() -> None:
     limit_s = 2 if sys.argv[1:] else MAX_CPU_S
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+    if sys.argv[1:]:
+        print(growth(Pattern("argument", sys.argv[1], 0, METHODS & {"fullmatch", "findall"})))
+        return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     sys.path += [str(ROOT / "provisioning/agent" / folder) for folder in ("files", "program")]
     import django
 
     django.setup()
-    if sys.argv[1:]:
-        print(growth(Pattern("argument", sys.argv[1], 0, METHODS & {"fullmatch", "findall"})))
-        return
     found, unreadable = patterns()
     for place in unreadable:
         print(f"{place}: not readable", flush=True)
-    for pattern in found:
+    alike = {(pattern.text, pattern.flags, pattern.methods): pattern for pattern in found}
+    for pattern in alike.values():
         sys.stderr.write(f"{pattern.place}\n")
         sys.stderr.flush()
         if attack := growth(pattern):

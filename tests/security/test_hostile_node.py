@@ -32,9 +32,12 @@ from provisioning.node import hello as node_hello
 from provisioning.signed_celery import SENDER
 from provisioning.signing import public_text
 from provisioning.types import Failure, NodeHello, Op, Result
+from tests import sites
 from tests.newcomers import Newcomer, open_doors, token_for
 from tests.senders import sent_by
 from tests.workspaces.helpers import taken
+
+WORLD = sites.one_machine
 
 
 @pytest.fixture

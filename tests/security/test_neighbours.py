@@ -376,21 +376,21 @@ def test_only_the_front_door_gets_through(pool: Pool, gateway: Gateway, tmp_path
     assert gateway.get(seen)[0] == 200
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "", "ws-1", "../../etc/passwd", "{name}/../{name}", "{name} ", "{name}.1", "{upper}", "{name}0",
-        "unix//run/docker.sock", "127.0.0.1:22", "{{env.HOME}}", "{name}\t", ".gateway/portal.1",
-    ],
-)  # fmt: skip
-def test_no_other_name_leads_anywhere(pool: Pool, gateway: Gateway, name: str) -> None:
+NAMES = [
+    "", "ws-1", "../../etc/passwd", "{name}/../{name}", "{name} ", "{name}.1", "{upper}", "{name}0",
+    "unix//run/docker.sock", "127.0.0.1:22", "{{env.HOME}}", "{name}\t", ".gateway/portal.1",
+]  # fmt: skip
+
+
+def test_no_other_name_leads_anywhere(pool: Pool, gateway: Gateway, subtests: pytest.Subtests) -> None:
     seen = pool.run(pool.spec())
     good = socket_name(seen.endpoint)
-    given = name.format(name=good, upper=good.upper())
-    if given.strip() == good and given != good:
-        assert gateway.get(given)[0] in (200, 400, 502)  # white space around a header's value means nothing
-    else:
-        assert gateway.get(given)[0] == 502
+    for name in NAMES:
+        given = name.format(name=good, upper=good.upper())
+        # White space around a header's value means nothing.
+        padded = given.strip() == good and given != good
+        with subtests.test(name):
+            assert gateway.get(given)[0] in ((200, 400, 502) if padded else (502,))
 
 
 def agent_call(method: str, path: str) -> str:

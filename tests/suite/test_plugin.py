@@ -13,6 +13,8 @@ import pytest
 from tests.suite import tally
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Other plugins take a second to import."""
 SOME = """
 import pytest
 
@@ -27,10 +29,10 @@ def test_thorough(): pass
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: x\n    thorough: x\n    apart: x\n")
-    options = ("-p", "no:django", "-p", "no:cacheprovider", "-p", "tests.suite.plugin", "--junitxml=one.xml")
+    options = ("-p", "no:cacheprovider", "-p", "tests.suite.plugin", "--junitxml=one.xml")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--progress-file=one.progress", *arguments],
-        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+        cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
     )  # fmt: skip
 
 

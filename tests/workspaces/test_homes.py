@@ -198,10 +198,10 @@ def test_some_of_it_has_gone_and_the_rest_is_asked_for_at_once(deletion, sent):
     assert len(entries("user.home_deleted")) == 1
 
 
-@pytest.mark.parametrize("deletion_id", ["", "x", "-1", "999999", "1 OR 1=1", "९९९९९९"])
-def test_an_answer_about_nothing_is_dropped(deletion, sent, deletion_id):
+def test_an_answer_about_nothing_is_dropped(deletion, sent):
     order = asked(sent)
-    assert not deletions.apply(HomeDeleted(deletion_id, order.lease, done=True))
+    for deletion_id in ("", "x", "-1", "999999", "1 OR 1=1", "९९९९९९"):
+        assert not deletions.apply(HomeDeleted(deletion_id, order.lease, done=True)), deletion_id
     assert not deletions.apply(HomeDeleted(order.deletion, "", done=True))
     assert HomeDeletion.objects.exists()
 

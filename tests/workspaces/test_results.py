@@ -15,6 +15,7 @@ from provisioning.types import Observation, ObservedState, Op, Result, Workspace
 from tests import sites
 from tests.factories import FlavorFactory
 from tests.rows import error_code, error_message
+from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 from tests.workspaces.helpers import (
     active,
@@ -60,7 +61,10 @@ def test_an_answer_counts_once(workspace, sent):
     assert picture(workspace) == before
 
 
-@pytest.mark.parametrize("state", list(ObservedState))
+@pytest.mark.parametrize(
+    "state",
+    quick_of(ObservedState, (ObservedState.RUNNING, ObservedState.FAILED), "`make test` has two states"),
+)
 @pytest.mark.parametrize("lease", ["", "0" * 32])
 def test_an_answer_with_another_lease_changes_nothing(workspace, sent, state, lease):
     command = taken(sent, Op.START)

@@ -1,8 +1,13 @@
 """Calls a driver once in a process of its own, for tests of races and of sudden death.
 
-Reads one line of JSON: `pool`, `op`, `spec`, `placement`, and `kill_at`. Prints `ready`, waits for a
-line, makes the call, and prints one line of JSON: `state` or `error`, and the number of `steps` (calls of
-Python and C functions) that it took. With `kill_at` the process kills itself (SIGKILL) at that step, so
+`python call_driver.py SOCKET` forks such a process for each message that comes on the inherited UNIX socket,
+since each would take 0.2 s to import the drivers. A message is the environment as JSON, with four file
+descriptors: standard input, output and error, and one to which the exit status is written at the end,
+negative for a signal.
+
+The process reads one line of JSON: `pool`, `op`, `spec`, `placement`, and `kill_at`. It prints `ready`, waits
+for a line, makes the call, and prints one line of JSON: `state` or `error`, and the number of `steps` (calls
+of Python and C functions) that it took. With `kill_at` the process kills itself (SIGKILL) at that step, so
 that every point inside a driver's call can be tried, whichever driver it is.
 """
 
@@ -11,14 +16,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
+import traceback
 
 from provisioning import messages, registry
 from provisioning.errors import ProvisioningError
 from provisioning.types import Placement, PoolConfig, WorkspaceSpec
 
 
-def main() -> None:
+def call() -> None:
     order = json.loads(sys.stdin.readline())
     driver = registry.driver_for(messages.load(order["pool"], PoolConfig))
     spec = messages.load(order["spec"], WorkspaceSpec)
@@ -59,4 +66,55 @@ def main() -> None:
     print(json.dumps(answer | {"steps": steps}), flush=True)
 
 
-main()
+def run(environment: dict[str, str]) -> None:
+    """Make one call and end the process."""
+    code = 1
+    try:
+        os.environ.clear()
+        os.environ.update(environment)
+        call()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def fork(environment: dict[str, str], streams: list[int]) -> None:
+    """Run one call in a child of a child, which waits for it."""
+    if os.fork():
+        return
+    *standard, status = streams
+    pid = os.fork()
+    if not pid:
+        for number, stream in enumerate(standard):
+            os.dup2(stream, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        run(environment)
+    for stream in standard:
+        os.close(stream)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.write(status, str(code).encode())
+    os._exit(0)
+
+
+def serve(requests: socket.socket) -> None:
+    for name in registry.DRIVERS:
+        registry.driver_class(name)
+    children = 0
+    while True:
+        message, streams, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+        if not message:
+            break
+        children += 1
+        fork(json.loads(message), streams)
+        for stream in streams:
+            os.close(stream)
+    # Their processor time then counts for this process.
+    for _ in range(children):
+        os.wait()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

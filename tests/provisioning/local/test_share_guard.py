@@ -37,6 +37,7 @@ from provisioning.types import (
     WorkspaceSpec,
 )
 from tests.gpu.fake_nvml import FakeLibrary, h100_mig, h200, installed
+from tests.suite.choice import quick_of
 
 GPU = "GPU-4d8f3f33-0000-0000-0000-000000000000"
 SIZE = 80_000
@@ -357,7 +358,7 @@ def test_in_a_container_nobody_can_be_told_apart(tmp_path: Path, pool: Pool) -> 
     assert "container" in share_guard.refusal(scan, proc=tmp_path / "none")
 
 
-@pytest.mark.parametrize("milli", [1, 500, 999])
+@pytest.mark.parametrize("milli", quick_of((1, 500, 999), (500,), "`make test` has half of a GPU"))
 @pytest.mark.parametrize("why", ["switched off", "in a container", "a driver that does not tell"])
 def test_a_part_is_refused_where_it_cannot_be_held(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, milli: int, why: str
