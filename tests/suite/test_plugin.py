@@ -101,7 +101,7 @@ def test_a_group_starts_first_and_tests_that_are_apart_come_last(tmp_path):
     for file, (mark, number) in FILES.items():
         tests = "".join(f"def test_{index}(): pass\n" for index in range(number))
         (tmp_path / file).write_text(f"import pytest\n{mark}\n{tests}")
-    done = run(tmp_path, "-v", "-n", "2", "--dist", "loadfile")
+    done = run(tmp_path, "-p", "xdist.plugin", "-v", "-n", "2", "--dist", "loadfile")
     assert done.returncode == 0, done.stdout
 
     ran: dict[str, list[str]] = {"gw0": [], "gw1": []}
