@@ -1,7 +1,7 @@
 """An app for tests: counts over HTTP and over a WebSocket, like a kernel that keeps its state.
 
 Run as `python3 -I counting_app.py PORT`, with the standard library alone: a node needs no environment for it.
-Each message on the WebSocket is answered with the next number.
+Each message on the WebSocket is answered with the next number, which is also in the log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Handler(BaseHTTPRequestHandler):
             if kind == PING:
                 self.send(PONG, data)
             elif kind == TEXT:
-                self.send(TEXT, str(next(numbers)).encode())
+                number = str(next(numbers))
+                print("number", number, flush=True)
+                self.send(TEXT, number.encode())
 
     def send(self, kind: int, data: bytes) -> None:
         self.wfile.write(bytes((128 | kind, len(data))) + data)
