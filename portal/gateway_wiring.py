@@ -1,17 +1,21 @@
-"""Connects the rooms that the gateway process uses to extend workspaces (`portal.reclaim.bar`).
+"""Connects what the gateway process needs to read logs and to extend workspaces (`portal.reclaim.bar`).
 
 `portal.wiring` connects everything, and with it loads the scheduler, which this process does not need.
 """
 
 from __future__ import annotations
 
+from portal.celery import ask_directory
 from portal.common.domain_events import in_transaction
+from portal.fleet.machines import keys as machines
 from portal.reclaim import extensions
 from portal.workspaces.domain_events import WorkspaceExtended
 from portal.workspaces.extension_policy import extension_policy
 
 
 def connect() -> None:
-    """Connect the port and the listener that an extension needs, as `portal.wiring` does."""
+    """Connect what nodes' replies and an extension need, as `portal.wiring` does."""
+    # Logs of machines that have joined come in messages that these have signed.
+    ask_directory(machines.directory)
     extension_policy.connect(extensions.LimitExtensions())
     in_transaction(WorkspaceExtended, extensions.workspace_extended)

@@ -46,8 +46,11 @@ class QoS(redis.QoS):
         self._quick_ack(delivery_tag)
         super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call]
 
-    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
-        """Redeliver messages of dead workers, with a lock that needs no script: nodes may run none."""
+    def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
+        """Redeliver up to `num` messages of dead workers; `None` is all.
+
+        The lock needs no script: nodes may run none.
+        """
         self._vrestore_count += 1
         if (self._vrestore_count - 1) % interval:
             return
@@ -55,8 +58,9 @@ class QoS(redis.QoS):
             if not client.set(self.unacked_mutex_key, "1", nx=True, ex=RESTORE_EVERY_S):
                 return
             until = time.time() - self.visibility_timeout
+            offset = None if num is None else start
             for tag in client.zrange(
-                self.unacked_index_key, until, 0, desc=True, byscore=True, offset=start, num=num
+                self.unacked_index_key, until, 0, desc=True, byscore=True, offset=offset, num=num
             ):
                 self.restore_by_tag(tag, client)  # type: ignore[no-untyped-call]
 

@@ -2,7 +2,7 @@
 
 Fields that the request cannot set are accepted while they have the value that GET returns now, and refused by
 name otherwise. In a body with all fields that GET returns, those that change by themselves (`observed` of the
-view) are ignored.
+view) are ignored. If the body was read before the latest change, as `If-Match` shows, the answer is 412.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.request import Request
+from rest_framework.response import Response
 
+from portal.common import etags
 from portal.common.json_output import JsonRenderer
 
 METHODS = ("PUT", "PATCH")
@@ -30,14 +32,21 @@ def without_read_only(request: Request, serializer: serializers.Serializer[Any])
     if request.method not in METHODS or not _has_more(data, serializer):
         return data
     view: Any = request.parser_context["view"]
-    shown = json.loads(JsonRenderer().render(view.current().data))
+    current = view.current()
+    shown = json.loads(JsonRenderer().render(current.data))
     is_whole = shown.keys() <= data.keys()
     observed = CHANGED_BY_EACH_WRITE | view.observed if is_whole else frozenset()
     errors: dict[str, Any] = {}
     kept = _without(data, serializer, shown, observed, "", errors)
-    if errors:
+    if errors and not _is_outdated(request, current):
         raise serializers.ValidationError(errors)
     return kept
+
+
+def _is_outdated(request: Request, current: Response) -> bool:
+    """Return whether `If-Match` has none of the current version, so that the service refuses the write."""
+    expected = etags.expected_by(request)
+    return bool(expected) and current.has_header("ETag") and current["ETag"][3:-1] not in expected
 
 
 def _has_more(data: Any, serializer: serializers.Serializer[Any]) -> bool:

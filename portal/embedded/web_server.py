@@ -11,6 +11,8 @@ from typing import Any
 import gunicorn
 
 from portal.common import loading
+from portal.embedded import web_memory
+from portal.embedded.proxy import SMALL_BODY_BYTES
 from portal.scheduling import pauses
 
 loading.begin()
@@ -42,6 +44,9 @@ def when_ready(_server: Any) -> None:
     loading.end()
 
 
-def post_request(_worker: Any, _request: Any, _environ: Any, _response: Any) -> None:
-    """The response is on its way: use the time to collect garbage of decisions and previews."""
+def post_request(_worker: Any, _request: Any, environ: Any, _response: Any) -> None:
+    """The response is on its way: use the time to collect garbage of decisions, previews and large bodies."""
     pauses.rest()
+    length = environ.get("CONTENT_LENGTH") or ""
+    if length.isdecimal() and int(length) > SMALL_BODY_BYTES:
+        web_memory.release_soon()

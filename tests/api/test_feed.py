@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.test import AsyncClient
 from django.test.utils import CaptureQueriesContext
+from django.urls import resolve
 
 from portal.common.actors import SYSTEM
 from portal.common.events import feed, live
+from portal.common.events.event_types import TYPE_OF_KIND
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, TargetKind
 from portal.common.events.services import Target, record
+from portal.notify.webhooks import payloads
 from portal.people.accounts.models import Membership, Role
 from portal.web.event_feed import selectors
 from tests.api.conftest import V1, problem
@@ -51,6 +55,34 @@ def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
         "device": happen(AuditKind.DEVICE_CORDONED, pool=pool, targets=[Target(TargetKind.DEVICE, "GPU-1")]),
         "account": happen(AuditKind.SESSION_LOCKED_OUT, data={"username": "eve"}),
     }
+
+
+def test_the_gateway_process_sends_the_addresses_of_the_portal(
+    happened: dict[str, int], team: Any, settings: Any
+) -> None:
+    """It serves the stream, and has no other paths."""
+    number = str(uuid.uuid4())
+    happen(
+        AuditKind.QUOTA_SET,
+        team=team,
+        targets=[Target(TargetKind.QUOTA_REQUEST, number)],
+        data={"reservation": number},
+    )
+    events = Event.objects.filter(kind__in=TYPE_OF_KIND).order_by("pk")
+    settings.ROOT_URLCONF = "portal.stream_urls"
+    shown = [payloads.of_entry(event)["data"] for event in events]
+    settings.ROOT_URLCONF = "portal.urls"
+    urls = {
+        subject: each["url"]
+        for data in shown
+        for subject, each in data.items()
+        if isinstance(each, dict) and "url" in each
+    }
+    assert urls.keys() == {"workspace", "team", "pool", "quota_request", "reservation"}
+    for subject, url in urls.items():
+        assert url.startswith(settings.BERTH_PUBLIC_URL)
+        name = resolve(url.removeprefix(settings.BERTH_PUBLIC_URL)).view_name
+        assert name == f"api:{subject.replace('_', '-')}-detail"
 
 
 def told(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list[str]:

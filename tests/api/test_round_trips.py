@@ -108,6 +108,20 @@ def test_what_is_read_is_written_back_without_a_change(made: tuple[Any, str, str
     assert _still(again.json()) == _still(read.json())
 
 
+def test_what_was_read_before_a_change_is_refused_by_its_version(made: tuple[Any, str, str]) -> None:
+    """Read-only fields of an older version are no mistake of the client."""
+    program, path, method = made
+    read = program.get(path)
+    older = {name: _older(name, value) for name, value in read.json().items()}
+    refused = program.send(method, path, older, **{"If-Match": '"0123456789abcdef"'})
+    assert refused.status_code == 412, refused.content
+    assert program.get(path)["ETag"] == read["ETag"]
+
+
+def _older(name: str, value: Any) -> Any:
+    return value - 1 if name in ("version", "spent") else value
+
+
 def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]) -> None:
     program, path, method = made
     read = program.get(path).json()
@@ -140,6 +154,14 @@ def test_a_part_of_what_is_read_changes_nothing_else(api: Any, people: Any) -> N
     refused = problem(program.put("ledgers/vision", {**read, "nonsense": 1}), 400, "invalid")
     assert list(refused["errors"]) == ["nonsense"]
     assert "Unknown field" in refused["errors"]["nonsense"][0]
+
+
+def test_a_secret_takes_its_whole_representation_with_a_value(api: Any, people: Any) -> None:
+    program = api(people["bob"])
+    path = _secret("me/secrets/KEY")(program)
+    read = program.get(path).json()
+    assert (read["vault_path"], read["vault_key"]) == ("", "")
+    assert program.put(path, {**read, "value": "renewed"}).json()["version"] == 2
 
 
 def test_nested_fields_are_named_by_their_path(api: Any, people: Any) -> None:

@@ -83,11 +83,14 @@ def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest
 def test_the_process_loads_its_urls_with_its_own_settings() -> None:
     """It has fewer apps than the portal: an import of one of the others ends every stream.
 
-    Nothing connects its ports but `portal.gateway_wiring`; JupyterLab's bar asks for extensions.
+    Nothing connects its ports but `portal.gateway_wiring`; JupyterLab's bar asks for extensions, and log
+    streams believe the machines that have joined.
     """
     code = (
         "import django; django.setup(); import portal.asgi, portal.stream_urls;"
-        "from portal.workspaces.extension_policy import extension_policy; extension_policy()"
+        "from portal.workspaces.extension_policy import extension_policy; extension_policy();"
+        "from portal import celery; from portal.fleet.machines.keys import directory;"
+        "assert celery._directories == [directory]"
     )
     environ = {
         **os.environ,

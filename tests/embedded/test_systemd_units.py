@@ -87,6 +87,17 @@ def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[s
         assert " && ".join(run) == wanted, name
 
 
+def test_the_front_door_starts_when_what_is_behind_it_answers(units: dict[str, Unit]) -> None:
+    """It stops first, since systemd stops in the opposite order."""
+    (after,) = (line for line in units["front-door"]["After"] if "berth-web" in line)
+    assert {"berth-web.service", "berth-gateway.service"} <= set(after.split())
+    # A unit of the type `exec` has started before its program answers.
+    assert units["web"]["Type"] == ["notify"]
+    assert units["gateway"]["ExecStartPost"] == [
+        f"{PROGRAMS}python -m portal.embedded.ready ${{BERTH_GATEWAY_PORT}}"
+    ]
+
+
 def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], compose: dict[str, Any]) -> None:
     for name, unit in units.items():
         assert unit["TemporaryFileSystem"] == ["/var/lib/berth:ro"], name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,10 @@ from redis.exceptions import ConnectionError as RedisAway
 
 from portal.celery import app as control_app
 from provisioning import redis_transport
+from provisioning.celery_config import KEY_PREFIX
 from provisioning.node.worker import app as node_app
+from tests.security.test_malformed_envelopes import QUEUE, envelope, worker_app
+from tests.workspaces.gateway.gateway_support import redis, redis_url  # noqa: F401
 
 TAGS = ("one", "two")
 
@@ -48,3 +52,22 @@ def test_both_planes_use_it(app, scheme):
         assert connection.get_transport_cls() is redis_transport.Transport
     with app.connection_for_read() as connection:
         assert connection.get_transport_cls().Channel.QoS is redis_transport.QoS
+
+
+@pytest.mark.engine
+def test_messages_of_a_dead_worker_are_delivered_again(redis, redis_url):  # noqa: F811
+    """Its successor's timer names no number of messages."""
+    app = worker_app(redis_url)
+    redis.lpush(QUEUE, json.dumps(envelope()))
+    with app.connection_for_read() as dead, dead.channel() as channel:
+        channel.basic_consume("control", False, lambda _: None, "tag")
+        dead.drain_events(timeout=10)
+        index = KEY_PREFIX + channel.unacked_index_key
+        (tag,) = redis.zrange(index, 0, -1)
+        redis.zadd(index, {tag: 1})
+        with app.connection_for_read() as alive, alive.channel() as other:
+            redis.delete(KEY_PREFIX + other.unacked_mutex_key)  # as it ends by itself
+            assert redis.llen(QUEUE) == 0
+            other.qos.restore_visible(num=other.unacked_restore_limit)
+            assert redis.llen(QUEUE) == 1
+            assert redis.zcard(index) == 0

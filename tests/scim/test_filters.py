@@ -129,10 +129,29 @@ def test_users_are_found_by_filters(people, subtests):
             assert found["totalResults"] == len(names)
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('emails[type eq "Home"]', ["gina"]),
+        ('emails.type ne "home"', ["hal"]),
+        ('emails.type gt "house"', ["hal"]),
+        ("emails.primary eq false", ["gina"]),
+        ("emails[primary eq true]", ["hal"]),
+        ("emails.type pr", ["gina", "hal"]),
+    ],
+)
+def test_addresses_are_found_by_what_the_provider_says_of_them(people, text, names):
+    gina = people.get('Users?filter=userName eq "gina"'.replace(" ", "%20"))["Resources"][0]
+    home = [{"value": "gina@example.org", "type": "home", "primary": False}]
+    people.patch(f"Users/{gina['id']}", {"op": "replace", "path": "emails", "value": home})
+    found = people.get(f"Users?filter={quote(text)}")
+    assert [each["userName"] for each in found["Resources"]] == names
+
+
 INVALID = ['password eq "x"', 'user__is_superuser eq "1"', "user.password pr", 'active gt true',
  'active eq "perhaps"',
  'meta.created gt "then"', 'meta.created gt "0001-01-01T00:00:00+14:00"', 'id co "a"', "userName gt 5",
- 'groups co "x"', 'emails[value[type eq "work"]]', 'emails.type gt "a"', 'userName eq']  # fmt: skip
+ 'groups co "x"', 'emails[value[type eq "work"]]', 'emails.primary gt true', 'userName eq']  # fmt: skip
 
 
 def test_what_cannot_be_asked_for_is_an_invalid_filter(people, subtests):

@@ -112,6 +112,13 @@ def test_what_is_returned_is_what_was_sent_and_the_schema_says_so(idp, people):
         },
     )
     assert user["name"] == {"givenName": "Gus", "familyName": "G"}
+    for kind, primary in (("home", False), ("other", True), ("work", False), ("work", True)):
+        sent = [{"value": "g@example.org", "type": kind, "primary": primary}]
+        assert (
+            idp.patch(f"Users/{user['id']}", {"op": "replace", "path": "emails", "value": sent})["emails"]
+            == sent
+        )
+        assert idp.get(f"Users/{user['id']}")["emails"] == sent
     assert "emails" not in idp.patch(f"Users/{user['id']}", {"op": "remove", "path": "emails"})
     [group] = idp.get("Groups")["Resources"]
     [member] = group["members"]

@@ -227,7 +227,7 @@ def test_a_user_is_replaced(idp):
             "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User": {"department": "R"},
         },
     )
-    assert changed["emails"][0]["value"] == "gina@example.org"
+    assert changed["emails"] == [{"value": "gina@example.org", "type": "work", "primary": True}]
     assert changed["name"] == {"givenName": "Gina", "familyName": "Gray"}
     assert "displayName" not in changed
     assert "externalId" not in changed

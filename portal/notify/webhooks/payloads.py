@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
-
-from django.urls import reverse
+from urllib.parse import quote
 
 from portal.common.events.event_types import TYPE_OF_KIND
 from portal.common.events.models import Event, TargetKind
@@ -45,12 +44,12 @@ def _subjects(entry: Event) -> dict[str, Any]:
         subjects["workspace"] = {
             "id": str(entry.workspace_id),
             "name": entry.workspace.name if entry.workspace else "",
-            "url": _url("workspace-detail", entry.workspace_id),
+            "url": _url("workspaces", entry.workspace_id),
         }
     if entry.team is not None:
-        subjects["team"] = {"slug": entry.team.slug, "url": _url("team-detail", entry.team.slug)}
+        subjects["team"] = {"slug": entry.team.slug, "url": _url("teams", entry.team.slug)}
     if entry.pool is not None:
-        subjects["pool"] = {"slug": entry.pool.slug, "url": _url("pool-detail", entry.pool.slug)}
+        subjects["pool"] = {"slug": entry.pool.slug, "url": _url("pools", entry.pool.slug)}
     keys: dict[str, list[str]] = {}
     for target in entry.targets.all():
         keys.setdefault(target.kind, []).append(target.key)
@@ -59,10 +58,10 @@ def _subjects(entry: Event) -> dict[str, Any]:
     if nodes := keys.get(TargetKind.NODE):
         subjects["node"] = {"name": nodes[0]}
     if requests := keys.get(TargetKind.QUOTA_REQUEST):
-        subjects["quota_request"] = {"id": requests[0], "url": _url("quota-request-detail", requests[0])}
+        subjects["quota_request"] = {"id": requests[0], "url": _url("quota-requests", requests[0])}
     if entry.data.get("reservation"):
         key = str(entry.data["reservation"])
-        subjects["reservation"] = {"id": key, "url": _url("reservation-detail", key)}
+        subjects["reservation"] = {"id": key, "url": _url("reservations", key)}
     for subject, key in ACCOUNTS.items():
         if entry.data.get(key):
             subjects[subject] = {"username": str(entry.data[key])}
@@ -80,8 +79,9 @@ def _details(entry: Event) -> dict[str, Any]:
     return details
 
 
-def _url(name: str, key: object) -> str:
-    return f"{public_url()}{reverse(f'api:{name}', args=[key])}"
+def _url(collection: str, key: object) -> str:
+    """Return the REST URL of a row. The gateway process sends payloads too, and does not know these paths."""
+    return f"{public_url()}/api/v1/{collection}/{quote(str(key), safe='')}"
 
 
 def _stamp(at: datetime) -> str:

@@ -19,6 +19,7 @@ class ScimUserQuerySet(models.QuerySet["ScimUser"]):
 class ScimUser(models.Model):
     """An account managed by SCIM, with the id of the account. `user_name` is the provider's name for it.
 
+    `email_type` and `email_primary` are what the provider says of the account's address.
     `switched_off`: SCIM deactivated the account and may reactivate it. The row of a removed user stays, so
     that the provider can take the account up again.
     """
@@ -29,6 +30,8 @@ class ScimUser(models.Model):
     user_name = models.CharField(max_length=254, unique=True)
     external_id = models.CharField(max_length=255, blank=True, db_index=True)
     display_name = models.CharField(max_length=200, blank=True)
+    email_type = models.CharField(max_length=64, default="work")
+    email_primary = models.BooleanField(default=True)
     switched_off = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
     changed_at = models.DateTimeField(auto_now=True)

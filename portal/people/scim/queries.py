@@ -40,25 +40,9 @@ class Column:
     lookup: str
 
 
-def _email_type_query(condition: Compare) -> Q:
-    """`emails.type`: every address has the type `work`."""
-    return _constant(condition, "work") & ~Q(user__email="")
-
-
-def _primary(condition: Compare) -> Q:
-    return _constant(condition, True) & ~Q(user__email="")
-
-
-def _constant(condition: Compare, value: str | bool) -> Q:
-    wanted = condition.value
-    if isinstance(value, bool):
-        wanted = _boolean(condition)
-    elif isinstance(wanted, str):
-        wanted = wanted.lower()
-    outcome = {"pr": True, "eq": wanted == value, "ne": wanted != value}.get(condition.operator)
-    if outcome is None:
-        raise _unsupported(condition)
-    return EVERYBODY if outcome else NOBODY
+def _of_email(column: Column) -> Callable[[Compare], Q]:
+    """Return the query of a sub-attribute of `emails`, which accounts without an address do not have."""
+    return lambda condition: _column_query(condition, column) & ~Q(user__email="")
 
 
 def _in_group(condition: Compare) -> Q:
@@ -100,8 +84,8 @@ USERS: Attributes = _COMMON | {
     "active": Column(Kind.BOOLEAN, "user__is_active"),
     "emails": Column(Kind.TEXT, "user__email"),
     "emails.value": Column(Kind.TEXT, "user__email"),
-    "emails.type": _email_type_query,
-    "emails.primary": _primary,
+    "emails.type": _of_email(Column(Kind.TEXT, "email_type")),
+    "emails.primary": _of_email(Column(Kind.BOOLEAN, "email_primary")),
     "groups": _in_group,
     "groups.value": _in_group,
 }

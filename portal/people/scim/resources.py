@@ -31,6 +31,9 @@ ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
 USER_SHAPE = Shape(USER, ("userName", "externalId", "displayName", "active"), ("name",), ("emails",))
 GROUP_SHAPE = Shape(GROUP, ("displayName", "externalId"), (), ("members",))
 MAX_MEMBERS = 10_000
+MAX_EMAIL_TYPE = 64
+WORK = "work"
+"""Type of an address that the provider sends without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class UserValues:
     first_name: str
     last_name: str
     email: str
+    email_type: str
+    email_primary: bool
     active: bool
 
 
@@ -70,7 +75,8 @@ def user_document(row: ScimUser) -> dict[str, Any]:
         document["displayName"] = row.display_name
     name = {"givenName": user.first_name, "familyName": user.last_name}
     document["name"] = {key: value for key, value in name.items() if value}
-    document["emails"] = [{"value": user.email, "type": "work", "primary": True}] if user.email else []
+    email = {"value": user.email, "type": row.email_type, "primary": row.email_primary}
+    document["emails"] = [email] if user.email else []
     return document
 
 
@@ -173,13 +179,16 @@ def user_values(document: Mapping[str, Any]) -> UserValues:
     if not isinstance(name, Mapping):
         raise invalid_value("name")
     name = {SUB_ATTRIBUTES.get(str(key).lower(), str(key)): value for key, value in name.items()}
+    email = _email(fields.get("emails"))
     return UserValues(
         user_name=_user_name(fields.get("userName")),
         external_id=_text(fields.get("externalId"), "externalId", 255),
         display_name=_text(fields.get("displayName"), "displayName", 200),
         first_name=_text(name.get("givenName"), "name.givenName", 150),
         last_name=_text(name.get("familyName"), "name.familyName", 150),
-        email=_email(fields.get("emails")),
+        email=_address(email.get("value")),
+        email_type=_text(email.get("type"), "emails.type", MAX_EMAIL_TYPE) or WORK,
+        email_primary=_boolean(email.get("primary"), "emails.primary"),
         active=_boolean(fields.get("active"), "active"),
     )
 
@@ -231,30 +240,32 @@ def _user_name(value: Any) -> str:
         raise refused_value(Reason(ScimCode.USERNAME_NOT_VALID, {"name": name[:100]})) from None
 
 
-def _email(value: Any) -> str:
-    """Return one address: the primary one, else the one for work, else the first."""
+def _email(value: Any) -> Mapping[str, Any]:
+    """Return one entry: the primary one, else the one for work, else the first; empty without an address."""
     if value is None:
-        return ""
+        return {}
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise invalid_value("emails")
     emails = [
         {SUB_ATTRIBUTES.get(str(key).lower(), key): item for key, item in entry.items()} for entry in value
     ]
-    emails = [entry for entry in emails if entry.get("value")]
-    if not emails:
-        return ""
 
     def rank(entry: Mapping[str, Any]) -> int:
         if entry.get("primary") in (True, "true", "True"):
             return 0
-        return 1 if str(entry.get("type")).lower() == "work" else 2
+        return 1 if str(entry.get("type")).lower() == WORK else 2
 
-    email = _text(min(emails, key=rank)["value"], "emails.value", 254)
+    return min((entry for entry in emails if entry.get("value")), key=rank, default={})
+
+
+def _address(value: Any) -> str:
+    address = _text(value, "emails.value", 254)
     try:
-        validate_email(email)
+        if address:
+            validate_email(address)
     except ValidationError:
         raise invalid_value("emails.value") from None
-    return email
+    return address
 
 
 def _boolean(value: Any, attribute: str) -> bool:

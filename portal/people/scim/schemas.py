@@ -122,8 +122,8 @@ _USER_ATTRIBUTES = [
         multiValued=True,
         subAttributes=[
             _attribute("value", "The address.", uniqueness="server"),
-            _attribute("type", "Always work.", canonicalValues=["work"]),
-            _attribute("primary", "Always true.", type="boolean"),
+            _attribute("type", "Its use; work by default.", canonicalValues=["work", "home", "other"]),
+            _attribute("primary", "Whether it is the preferred one; true by default.", type="boolean"),
         ],
     ),
     _attribute("active", "Whether the account can be used.", type="boolean"),

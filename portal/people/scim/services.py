@@ -31,6 +31,8 @@ from portal.people.scim.resources import GroupValues, UserValues
 
 MAX_NAMED = 100
 """Maximum number of members named in an audit entry."""
+_OF_PROVIDER = ("external_id", "display_name", "email_type", "email_primary")
+"""What is stored as the provider sends it, apart from the account."""
 
 
 @transaction.atomic
@@ -61,6 +63,8 @@ def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
             user_name=values.user_name,
             external_id=values.external_id,
             display_name=values.display_name,
+            email_type=values.email_type,
+            email_primary=values.email_primary,
         )
     else:
         row = _take_up(actor, user, values.user_name)
@@ -119,19 +123,17 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
     if values.user_name != row.user_name:
         raise mutability(Reason(ScimCode.USERNAME_FIXED, {"name": row.user_name}))
     _change_account(actor, user, values)
-    if (values.external_id, values.display_name) != (row.external_id, row.display_name):
-        row.external_id, row.display_name = values.external_id, values.display_name
-        row.save(update_fields=["external_id", "display_name", "changed_at"])
+    sent = {name: getattr(values, name) for name in _OF_PROVIDER}
+    if any(value != getattr(row, name) for name, value in sent.items()):
+        for name, value in sent.items():
+            setattr(row, name, value)
+        row.save(update_fields=[*sent, "changed_at"])
         events.record(
             actor=actor,
             kind=AuditKind.USER_CHANGED,
             message=f"changed what SCIM calls {user.username}",
             targets=sessions.about(user),
-            data={
-                "username": user.username,
-                "external_id": row.external_id,
-                "display_name": row.display_name,
-            },
+            data={"username": user.username, **sent},
         )
     _switch(actor, row, user, active=values.active)
     grants.settle([row])

@@ -52,8 +52,8 @@ KINDS = (
             Group(
                 _("For administrators"),
                 ("operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
-                 "environment-builds", "systemd", "containers", "postgresql", "tls", "sign-in", "scim",
-                 "account-security", "audit-log", "monitoring", "backup"),
+                 "environment-builds", "systemd", "web-hosts", "containers", "postgresql", "tls", "sign-in",
+                 "scim", "account-security", "audit-log", "monitoring", "backup"),
                 1.1,
             ),
             Group(_("For developers"), ("testing",), 0.4),

@@ -3,7 +3,7 @@
 Programs send their token with each request, so entries that are already recorded have to be detected: in
 memory for `REMEMBERED_S`, else in Redis, which all processes share. An entry is recorded before its first
 request is admitted. If a process is killed while it records, its claim expires, and the next request is
-recorded instead.
+recorded instead. While Redis is full, each process records the entries that it does not remember.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from portal.workspaces.gateway.request import ClientRequest
 
@@ -52,6 +53,8 @@ class Entries:
         self._redis = redis
         self._record = record
         self._remembered: dict[bytes, float] = {}
+        # Entries that this process records without a claim in Redis.
+        self._recording: set[bytes] = set()
 
     async def note(self, token: str, name: str, client: ClientRequest) -> bool:
         """Record that `client` enters the workspace `name` with `token`, unless it is already recorded.
@@ -61,38 +64,73 @@ class Entries:
         """
         if self.remembers(token, name, client):
             return True
-        remembered = _digest(token, name, client)
-        key = KEY_PREFIX + remembered.hex()
-        async with asyncio.timeout(STORE_TIMEOUT_S):
-            # `None`: this process has the claim.
-            previous: Any = await self._redis.set(key, _CLAIMED, nx=True, get=True, ex=CLAIM_S)
-        if previous is None and not await self._recorded(key, token, name, client):
+        digest = _digest(token, name, client)
+        key = KEY_PREFIX + digest.hex()
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                # `None`: this process has the claim.
+                previous: Any = await self._redis.set(key, _CLAIMED, nx=True, get=True, ex=CLAIM_S)
+        except OutOfMemoryError:
+            return await self._note_without_claim(digest, key, token, name, client)
+        if previous is None and not await self._recorded(digest, key, token, name, client):
             return False
         if previous != _CLAIMED:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[remembered] = time.monotonic() + REMEMBERED_S
+            self._remember(digest, REMEMBERED_S)
         return True
 
     def remembers(self, token: str, name: str, client: ClientRequest) -> bool:
         """Return whether this entry is known to be recorded, without a Redis call."""
         return time.monotonic() < self._remembered.get(_digest(token, name, client), 0.0)
 
-    async def _recorded(self, key: str, token: str, name: str, client: ClientRequest) -> bool:
-        entry = Entry(
-            token=token,
-            external_name=name,
-            address=client.address,
-            user_agent=client.sent("user-agent"),
-            request_id=client.sent("x-request-id"),
-        )
+    def _remember(self, digest: bytes, for_s: float) -> None:
+        if len(self._remembered) >= _MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[digest] = max(self._remembered.get(digest, 0.0), time.monotonic() + for_s)
+
+    async def _recorded(self, digest: bytes, key: str, token: str, name: str, client: ClientRequest) -> bool:
+        """Record the entry under the claim `key`. Returns `False` if the token may no longer enter."""
         done = False
         try:
-            done = await self._record(entry)
+            done = await self._record(_entry(token, name, client))
         finally:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                await (self._redis.set(key, _RECORDED, ex=PERIOD_S) if done else self._redis.delete(key))
+                try:
+                    await (self._redis.set(key, _RECORDED, ex=PERIOD_S) if done else self._redis.delete(key))
+                except OutOfMemoryError:
+                    self._remember(digest, PERIOD_S)
         return done
+
+    async def _note_without_claim(
+        self, digest: bytes, key: str, token: str, name: str, client: ClientRequest
+    ) -> bool:
+        """Record an entry while Redis is full, once per `PERIOD_S` in this process.
+
+        Redis still shows what was recorded before. Returns `False` if the token may no longer enter.
+        """
+        async with asyncio.timeout(STORE_TIMEOUT_S):
+            previous = await self._redis.get(key)
+        if previous == _RECORDED:
+            self._remember(digest, REMEMBERED_S)
+        # Another request may have recorded it while Redis was asked.
+        elif previous is None and digest not in self._recording and not self.remembers(token, name, client):
+            self._recording.add(digest)
+            try:
+                if not await self._record(_entry(token, name, client)):
+                    return False
+            finally:
+                self._recording.discard(digest)
+            self._remember(digest, PERIOD_S)
+        return True
+
+
+def _entry(token: str, name: str, client: ClientRequest) -> Entry:
+    return Entry(
+        token=token,
+        external_name=name,
+        address=client.address,
+        user_agent=client.sent("user-agent"),
+        request_id=client.sent("x-request-id"),
+    )
 
 
 def _digest(token: str, name: str, client: ClientRequest) -> bytes:

@@ -81,10 +81,11 @@ class SecretWriteSerializer(StrictSerializer):
     vault_path = serializers.CharField(
         max_length=MAX_PATH,
         required=False,
+        allow_blank=True,
         help_text="Path in Vault below the site's mount, instead of a value.",
     )
     vault_key = serializers.CharField(
-        max_length=MAX_KEY, required=False, help_text="Key at the path in Vault."
+        max_length=MAX_KEY, required=False, allow_blank=True, help_text="Key at the path in Vault."
     )
     kind = serializers.ChoiceField(
         SecretKind.choices,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from gateway_support import WS_A, Portal, Stack, settings, view
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import OutOfMemoryError
 from test_app import Http, ask, code, cookie_for
 
 from portal.workspaces.gateway import access, entries, workspace_views
@@ -153,6 +155,71 @@ async def test_a_process_killed_while_it_records_leaves_a_claim_that_ends(
         await asyncio.gather(lost, return_exceptions=True)
     await killed.close()
     await alive.close()
+
+
+@pytest.fixture
+def full(redis: Redis) -> Iterator[Callable[[bool], None]]:
+    """Lets Redis refuse writes that need memory, as it does when it is full, or accept them again."""
+
+    def change(is_full: bool) -> None:
+        redis.config_set("maxmemory", 1 if is_full else 0)
+
+    yield change
+    change(False)
+
+
+async def test_a_full_redis_keeps_no_token_out(
+    http: Http, portal: Portal, redis: Redis, full: Callable[[bool], None]
+) -> None:
+    full(True)
+    with pytest.raises(OutOfMemoryError):
+        redis.set("more", "x")
+    # The audit log gets one entry, also from requests at once.
+    answers = await asyncio.gather(*(ask(http, BEARER) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(portal.entries) == 1
+    assert code(await ask(http, ("authorization", "Bearer other"))) == (403, "forbidden")
+    assert code(await ask(http, ("authorization", "Bearer bad"))) == (401, "not_signed_in")
+    assert len(portal.entries) == 1
+
+
+async def test_what_was_recorded_before_redis_was_full_is_not_recorded_again(
+    portal: Portal, redis: Redis, redis_async: AsyncRedis, full: Callable[[bool], None]
+) -> None:
+    for _ in range(2):
+        app = build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, portal.record_entry)
+        async with from_address(app, "192.0.2.7") as http:
+            assert (await ask(http, BEARER)).status_code == 200
+        await app.close()
+        full(True)
+    assert len(portal.entries) == 1
+
+
+async def test_nobody_enters_a_full_redis_without_a_record(
+    http: Http, portal: Portal, full: Callable[[bool], None]
+) -> None:
+    await ask(http, ("authorization", "Bearer other"))  # the view is known from here on
+    full(True)
+    portal.broken = True
+    assert (await ask(http, BEARER)).status_code == 503
+    portal.broken = False
+    assert (await ask(http, BEARER)).status_code == 200
+    assert len(portal.entries) == 1
+
+
+async def test_redis_may_fill_while_an_entry_is_recorded(
+    portal: Portal, redis_async: AsyncRedis, full: Callable[[bool], None]
+) -> None:
+    async def record(entry: Entry) -> bool:
+        full(True)
+        return await portal.record_entry(entry)
+
+    app = build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, record)
+    async with from_address(app, "192.0.2.7") as http:
+        for _ in range(3):
+            assert (await ask(http, BEARER)).status_code == 200
+    await app.close()
+    assert len(portal.entries) == 1
 
 
 def test_no_client_says_itself_where_it_comes_from(stack: Stack) -> None:

@@ -29,6 +29,8 @@ class Migration(migrations.Migration):
                 ('user_name', models.CharField(max_length=254, unique=True)),
                 ('external_id', models.CharField(blank=True, db_index=True, max_length=255)),
                 ('display_name', models.CharField(blank=True, max_length=200)),
+                ('email_type', models.CharField(default='work', max_length=64)),
+                ('email_primary', models.BooleanField(default=True)),
                 ('switched_off', models.BooleanField(default=False)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('changed_at', models.DateTimeField(auto_now=True)),

@@ -1,0 +1,402 @@
+"""Two web hosts behind one address, over one PostgreSQL and one Redis: docs/web-hosts.md.
+
+A first server has Redis, the workers and the doors. A node joins it from a network of its own, and both web
+hosts reach the app of a workspace there. Then the hosts are restarted one after the other, under load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from portal.cli.loopback import Connection, LoopbackTransport
+from tests import instance, postgresql
+from tests.e2e.second_machine import HOME_LIMIT_MIB, SecondMachine, network
+from tests.e2e.web_hosts import WebHost, balancer
+from tests.instance import Api, Berth, eventually
+from tests.populate import PASSWORD
+from tests.ports import consecutive_ports, free_port
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("web-hosts"),
+    pytest.mark.thorough("three sets of processes; `make test` has sessions, streams and keys in one"),
+]
+LIMIT_S = 180
+PROXY_SECRET = "5b" * 32
+SETTLED_S = 5
+"""Longer than the address needs to see that a host answers again."""
+APP = Path(__file__).with_name("counting_app.py")
+SET_UP = """
+import sys
+import django; django.setup()
+from portal.catalog.models import Template
+from portal.common.actors import SYSTEM
+from portal.fleet.inventory.models import Pool
+from portal.fleet.machines import services
+from portal.people.accounts import tokens
+from portal.people.accounts.models import User
+argv = ["python3", "-I", "-c", sys.argv[1], "{port}"]
+Template.objects.create(
+    slug="counting", name="Counting", program="bash", argv=argv, ready_path="/", open_path="/"
+)
+print(services.make_join_token(actor=SYSTEM, pool=Pool.objects.get(simulated=False)).text)
+admin = User.objects.get(username="admin")
+print(tokens.create_token(actor=SYSTEM, user=admin, name="tests").secret)
+"""
+
+
+@dataclass
+class Address:
+    """What people know: one address. `Api` takes it for a Berth."""
+
+    port: int
+    tokens: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}"
+
+    def host(self, workspace_id: str) -> str:
+        return f"ws-{workspace_id.replace('-', '')}.localhost:{self.port}"
+
+    def origin(self, workspace_id: str) -> str:
+        return f"http://{self.host(workspace_id)}"
+
+
+@dataclass
+class Site:
+    address: Address
+    hosts: list[WebHost]
+    ada: Api
+    workspace: str = ""
+
+    def client(self, host: WebHost | None = None, **named: Any) -> httpx.Client:
+        """A client of the address, or of one host as the address would ask it."""
+        port = self.address.port if host is None else host.port
+        headers = {"Host": f"localhost:{self.address.port}"}
+        return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20, **named)
+
+    @contextlib.contextmanager
+    def websocket(self) -> Iterator[ClientConnection]:
+        """A WebSocket to the app of the workspace."""
+        with Connection(self.address.origin(self.workspace), self.address.tokens["ada"]) as connection:
+            target = connection.websocket("/")
+        plug = socket.create_connection((target.host, target.port), timeout=20)
+        with connect(target.uri, sock=plug, additional_headers=target.headers, open_timeout=30) as channel:
+            yield channel
+
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.address.tokens['ada']}"}
+
+
+@contextlib.contextmanager
+def database() -> Iterator[str]:
+    """The URL of a PostgreSQL of its own; skips where there is none."""
+    try:
+        binaries, identity = postgresql.find_binaries(), postgresql.unprivileged()
+    except postgresql.Unavailable as reason:
+        pytest.skip(str(reason))
+    with tempfile.TemporaryDirectory(prefix="berth-postgres-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if identity:
+            postgresql.os.chown(folder, identity["user"], identity["group"])
+        postgresql.initialize(binaries, folder, identity)
+        with postgresql.running(binaries, folder, identity) as url:
+            yield url
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("hosts")
+    with contextlib.ExitStack() as stack:
+        wire = stack.enter_context(network())
+        url = stack.enter_context(database())
+        port, door_port = free_port(), consecutive_ports(2)
+        common = {
+            "DATABASE_URL": url,
+            "BERTH_PUBLIC_URL": f"http://localhost:{port}",
+            "BERTH_TRUSTED_PROXIES": "127.0.0.1",
+            "BERTH_PROXY_SECRET": PROXY_SECRET,
+            "BERTH_NODES_ADDRESS": wire.here,
+            "BERTH_NODES_PORT": str(door_port),
+            "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
+            # The node says soon after it has joined what it has installed.
+            "BERTH_INVENTORY_INTERVAL_S": "5",
+        }
+        node = SecondMachine(folder / "node", wire, environment=folder / "none")
+        node.environ["BERTH_SKIP_NOTEBOOK"] = "1"
+        stack.callback(node.end)
+        first = stack.enter_context(instance.running(folder, environment=None, **common))
+        stack.callback(node.end)
+        limits = {name: value for name, value in first.environ.items() if "_PER_" in name}
+        hosts = [WebHost(name, folder, first, **common, **limits) for name in ("a", "b")]
+        for host in hosts:
+            stack.callback(host.end)
+            host.prepare()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(WebHost.start, hosts))
+        stack.enter_context(balancer(folder, port, hosts, PROXY_SECRET))
+        address = Address(port, first.tokens)
+        ada = Api(address, first.tokens["ada"])  # type: ignore[arg-type]
+        stack.callback(ada.close)
+        eventually(lambda: answers(address), limit_s=30, what="the address answers")
+        join(first, address, node, f"https://{wire.here}:{door_port}")
+        yield Site(address, hosts, ada)
+        for row in ada.json("GET", "workspaces")["results"]:
+            ada.act(row["id"], "delete")
+            ada.wait(row["id"], "terminated")
+
+
+def answers(address: Address) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(f"http://127.0.0.1:{address.port}/healthz/live", timeout=5).is_success
+    return False
+
+
+def join(first: Berth, address: Address, node: SecondMachine, door: str) -> None:
+    """Make the second machine the only node that takes work."""
+    lines = first.run("-c", SET_UP, APP.read_text(), DJANGO_SETTINGS_MODULE="portal.settings").split()
+    done = node.join(door, lines[0], "node-b")
+    assert done.returncode == 0, done.stdout + done.stderr
+    node.run()
+    admin = Api(address, lines[1])  # type: ignore[arg-type]
+
+    def online() -> dict[str, Any] | None:
+        rows = {row["name"]: row for row in admin.json("GET", "nodes")["results"]}
+        return rows if rows.get("node-b", {}).get("online") else None
+
+    rows = eventually(online, limit_s=LIMIT_S, what=lambda: node.log.read_text()[-3000:])
+    admin.json("POST", f"nodes/{rows['node-a']['id']}/cordon", {})
+    admin.close()
+
+
+def sign_in(client: httpx.Client, address: Address) -> None:
+    page = client.get("/sign-in/")
+    found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
+    assert found is not None
+    fields = {"username": "ada", "password": PASSWORD, "csrfmiddlewaretoken": found[1]}
+    answer = client.post("/sign-in/", data=fields, headers={"Referer": f"{address.url}/sign-in/"})
+    assert answer.status_code == 302, answer.text[:2000]
+
+
+def test_a_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
+    a, b = site.hosts
+    with site.client(a) as at_a, site.client(b) as at_b:
+        # The form of one host, sent to the other.
+        page = at_a.get("/sign-in/")
+        found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
+        assert found is not None
+        at_b.cookies.update(at_a.cookies)
+        fields = {"username": "ada", "password": PASSWORD, "csrfmiddlewaretoken": found[1]}
+        answer = at_b.post("/sign-in/", data=fields, headers={"Referer": f"{site.address.url}/sign-in/"})
+        assert answer.status_code == 302
+        at_a.cookies.update(at_b.cookies)
+        assert at_a.get("/").status_code == at_b.get("/").status_code == 200
+        # It ends at both, too.
+        token = at_a.cookies["berth-csrf"]
+        headers = {"Referer": f"{site.address.url}/", "X-CSRFToken": token}
+        assert at_a.post("/sign-out/", headers=headers).status_code == 302
+        assert at_b.get("/").status_code == 302
+
+
+def test_a_request_repeated_at_the_other_host_is_done_once(site: Site) -> None:
+    body = {"team": "lab", "template": "files", "flavor": "tiny", "name": "once"}
+    headers = {**site.bearer(), "Idempotency-Key": uuid.uuid4().hex}
+    answers = []
+    for host in site.hosts:
+        with site.client(host) as client:
+            answers.append(client.post("/api/v1/workspaces", json=body, headers=headers))
+    assert [answer.status_code for answer in answers] == [201, 201], [answer.text for answer in answers]
+    assert answers[0].json()["id"] == answers[1].json()["id"]
+    with site.client(site.hosts[1]) as client:
+        other = client.post("/api/v1/workspaces", json={**body, "name": "twice"}, headers=headers)
+    assert other.status_code == 409, other.text
+    site.ada.act(answers[0].json()["id"], "delete")
+    site.ada.wait(answers[0].json()["id"], "terminated", limit_s=LIMIT_S)
+
+
+# --- a rolling restart -------------------------------------------------------------------------------
+
+
+@dataclass
+class Load:
+    """What several people do meanwhile, each in a thread; `problems` is what any of them would have seen."""
+
+    site: Site
+    over: threading.Event = field(default_factory=threading.Event)
+    written: threading.Event = field(default_factory=threading.Event)
+    problems: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    connected: int = 0
+
+    def count(self, what: str, answer: httpx.Response) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        if not 200 <= answer.status_code < 400:
+            self.problems.append(f"{what}: {answer.status_code} {answer.text[:300]}")
+
+    def run(self, each: Callable[[], None], pause_s: float) -> None:
+        try:
+            while not self.over.is_set():
+                each()
+                self.over.wait(pause_s)
+        except Exception as error:
+            self.problems.append(f"{each.__name__}: {error!r}")
+
+    def pages(self) -> None:
+        with self.site.client() as client:
+            sign_in(client, self.site.address)
+            for _ in range(20):
+                self.count("page", client.get("/"))
+                self.over.wait(0.1)
+
+    def rest(self) -> None:
+        with self.site.client() as client:
+            answer = client.get("/api/v1/workspaces", headers=self.site.bearer())
+            self.count("rest", answer)
+
+    def writes(self) -> None:
+        """A workspace that is created and deleted, without a key and without a second try."""
+        if self.written.is_set():
+            return
+        body = {"team": "lab", "template": "files", "flavor": "tiny", "name": f"w-{uuid.uuid4().hex[:8]}"}
+        with self.site.client() as client:
+            answer = client.post("/api/v1/workspaces", json=body, headers=self.site.bearer())
+            self.count("create", answer)
+            if answer.is_success:
+                self.made.append(answer.json()["id"])
+                path = f"/api/v1/workspaces/{answer.json()['id']}"
+                self.count("delete", client.delete(path, headers=self.site.bearer()))
+
+    def app(self) -> None:
+        with httpx.Client(transport=LoopbackTransport(), timeout=20) as client:
+            url = f"{self.site.address.origin(self.site.workspace)}/"
+            self.count("app", client.get(url, headers=self.site.bearer()))
+
+    def messages(self) -> None:
+        """Messages on one WebSocket after the other: notebooks connect again when one ends."""
+        with contextlib.suppress(ConnectionClosed), self.site.websocket() as channel:
+            self.connected += 1
+            while not self.over.is_set():
+                channel.send("next")
+                self.numbers.append(int(channel.recv(timeout=20)))
+                self.over.wait(0.2)
+
+    def follow(self, path: str, take: Callable[[str, str], None]) -> Callable[[], None]:
+        """A reader of an event stream, which continues after the last event that it has seen."""
+        last = ""
+
+        def read() -> None:
+            nonlocal last
+            headers = {**self.site.bearer(), "Accept": "text/event-stream"}
+            if last:
+                headers["Last-Event-ID"] = last
+            with (
+                contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout),
+                self.site.client() as client,
+                client.stream("GET", path, headers=headers) as answer,
+            ):
+                if answer.status_code != 200:
+                    answer.read()
+                self.count(path.rpartition("/v1/")[2].split("/")[0] + " stream", answer)
+                number = ""
+                for line in answer.iter_lines():
+                    name, _, value = line.partition(": ")
+                    if name == "id":
+                        number = value
+                    elif name == "data" and number:
+                        take(number, value)
+                        last, number = number, ""
+                    if self.over.is_set():
+                        return
+
+        return read
+
+
+def test_nobody_sees_a_rolling_restart(site: Site) -> None:
+    ada, address = site.ada, site.address
+    made = ada.create("counting", "tiny", name="kept")
+    site.workspace = made["id"]
+    ada.wait(made["id"], "running", limit_s=LIMIT_S)
+    with httpx.Client(
+        transport=LoopbackTransport(), base_url=address.origin(made["id"]), headers=site.bearer(), timeout=20
+    ) as client:
+        eventually(lambda: client.get("/").is_success, limit_s=60, what="the app opens")
+    before = ada.json("GET", "events?sort=-id&page_size=1")["results"][0]["id"]
+
+    load = Load(site)
+    events = load.follow("/api/v1/events/stream", lambda number, _: load.events.append(int(number)))
+    logs = load.follow(
+        f"/api/v1/workspaces/{made['id']}/logs/stream", lambda _, data: load.lines.append(data)
+    )
+    loops = [
+        (load.pages, 0.1), (load.rest, 0.1), (load.writes, 2.0), (load.app, 0.2), (load.messages, 0.5),
+        (events, 0.2), (logs, 0.2),
+    ]  # fmt: skip
+    threads = [threading.Thread(target=load.run, args=loop, daemon=True) for loop in loops]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(load.made) > 1, limit_s=30, what=lambda: f"load: {load.problems}")
+    began = load.events[0] if load.events else before
+    for host in site.hosts:
+        host.restart()
+        time.sleep(SETTLED_S)
+    quiet(ada, load)
+    load.over.set()
+    for thread in threads:
+        thread.join(timeout=60)
+    print(json.dumps(load.counts), len(load.numbers), "messages on", load.connected, "connections")
+    assert load.problems == []
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(load.counts.get(what, 0) > 5 for what in ("page", "rest", "app"))
+    assert load.counts["create"] == load.counts["delete"] > 2
+    # The app has lost nothing; the streams and the WebSocket were cut at least once.
+    assert load.numbers == sorted(set(load.numbers)) and load.connected > 1
+    assert load.counts["events stream"] > 1
+    wanted = [row["id"] for row in all_events(ada, began)]
+    assert load.events == [began, *wanted] if load.events and load.events[0] == began else wanted
+    logged = [int(number) for number in re.findall(r"number (\d+)", "\n".join(load.lines))]
+    assert logged == list(range(logged[0], logged[-1] + 1)) and len(logged) > len(load.numbers) / 2
+
+
+def quiet(ada: Api, load: Load) -> None:
+    """Stop writing, and wait until the reader has the newest event."""
+    load.written.set()
+    time.sleep(SETTLED_S)
+    for each in load.made:
+        ada.wait(each, "terminated", limit_s=LIMIT_S)
+
+    def look() -> bool:
+        newest: int = ada.json("GET", "events?sort=-id&page_size=1")["results"][0]["id"]
+        return bool(load.events) and load.events[-1] >= newest
+
+    eventually(look, limit_s=60, what=lambda: f"the stream has the newest event: {load.problems}")
+
+
+def all_events(ada: Api, after: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while rows := ada.json("GET", f"events?after={found[-1]['id'] if found else after}&page_size=200")[
+        "results"
+    ]:
+        found += rows
+    return found
