@@ -182,7 +182,10 @@ def _raw(gpu: Gpu, test: Test, chance: random.Random, wrong: int, *, shows: bool
         case "burn":
             dtype = str(test.params["dtype"])
             speed = gpu.slow if shows else 1.0
-            measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * REACHED * noise * speed}
+            if dtype == "int8":
+                measures = {"gemm_int8_own_tops": peak.tflops["fp16"] * REACHED * noise * speed}
+            else:
+                measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * REACHED * noise * speed}
     kept = {name: round(value, 2) for name, value in measures.items()}
     return Raw(test.name, "done", errors=wrong, measures=kept, duration_ms=round(50 * test.deadline_s))
 

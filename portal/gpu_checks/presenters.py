@@ -91,7 +91,7 @@ _METRICS: Mapping[str, str | Promise] = {
     "coverage_per_mille": _("Memory covered"),
 }
 _SUMS = re.compile(r"all_reduce_bus_gb_s:(\d+):(\d+(?:\.\d+)*)")
-_BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+|{_SUMS.pattern}")
+_BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_(tflops|tops)|{ALL_PAIRS}\d+|{_SUMS.pattern}")
 _AGAINST: Mapping[str, str | Promise] = {
     "datasheet": _("datasheet"),
     "baseline": _("other devices of this model"),
@@ -272,7 +272,7 @@ test_title.__test__ = False  # type: ignore[attr-defined]
 def metric_title(name: str) -> str:
     """Return the name of a figure for display."""
     if name.startswith("gemm_"):
-        dtype, _, how = name.removeprefix("gemm_").removesuffix("_tflops").partition("_")
+        dtype, how, *_ = name.removeprefix("gemm_").split("_")
         text = gettext("%(type)s matrix product")
         if how == "own":
             text = gettext("%(type)s matrix product (own kernel)")

@@ -199,6 +199,8 @@ def _raw(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int) -> Raw
             measures = {"to_device_gb_s": link, "to_host_gb_s": link}
         case "two_nodes":
             measures = {BETWEEN_NODES: HEALTHY * float(test.params.get("port_gb_s") or PORT_GB_S)}
+        case "burn" if dtype == "int8":
+            measures = {"gemm_int8_own_tops": peak.tflops["fp16"] * HEALTHY}
         case "burn":
             measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * HEALTHY}
     rounded = {name: round(value, 2) for name, value in measures.items()}

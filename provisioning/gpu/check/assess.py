@@ -39,7 +39,7 @@ def judgements(
     """Return the judgements of all values that have, or should have, a floor."""
     found = []
     for metric, value in raw.measures.items():
-        judged = metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops")
+        judged = metric in thresholds.MEMORY_METRICS or metric.endswith(thresholds.PRODUCT_RATES)
         if judged or metric.startswith(thresholds.ALL_PAIRS):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif test.probe == "pcie" and metric in _PCIE:
@@ -81,7 +81,7 @@ def _problem(
         pairs = "; ".join(map(str, wrong_pairs.of(raw.detail, own=True)))
         return Status.FAILED, f"{raw.errors} wrong words{_where(raw)}" + (f" ({pairs})" if pairs else "")
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
-    if test.probe == "burn" and not any(metric.endswith("_tflops") for metric in raw.measures):
+    if test.probe == "burn" and not any(metric.endswith(thresholds.PRODUCT_RATES) for metric in raw.measures):
         missing.append("TFLOP/s")
     if test.probe in TOGETHER and not any(metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures):
         missing.append(thresholds.BUS_GB_S)

@@ -20,6 +20,8 @@ SINCE: Mapping[str, tuple[int, int]] = {
     "bf16": (8, 0),
     "tf32": (8, 0),
     "fp8": (8, 9),
+    "int8": (7, 5),
+    "fp4": (12, 0),
 }
 # Joint tests of several devices, which do not show which of them is at fault.
 TOGETHER = frozenset({"all_reduce"})

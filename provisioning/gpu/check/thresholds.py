@@ -1,7 +1,7 @@
 """Thresholds: peaks from datasheets, the fractions that a healthy device reaches, and comparisons.
 
-Units: GB/s (10^9 bytes per second), TFLOP/s (10^12, dense). Every floor is linted on import: one below 0.3 of
-the peak could never fail, one above 0.95 could never pass.
+Units: GB/s (10^9 bytes per second), TFLOP/s and TOP/s (10^12, dense). Every floor is linted on import: one below
+0.3 of the peak could never fail, one above 0.95 could never pass.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ LINKS_UP = "nvlinks_up"
 RETIRED = "retired_memory"
 OWN = (LINKS_UP, RETIRED)
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
+PRODUCT_RATES = ("_tflops", "_tops")
 ALL_PAIRS = "all_pairs_gb_s:"
 # All-reduce across devices; the metric's name continues with their number and the library.
 BUS_GB_S = "all_reduce_bus_gb_s"
@@ -256,6 +257,8 @@ def held(value: float, fail: float, warn: float) -> Status:
 
 
 def _unit(metric: str) -> str:
+    if metric.endswith("_tops"):
+        return "TOP/s"
     return "TFLOP/s" if metric.endswith("_tflops") else "GB/s"
 
 
@@ -269,12 +272,12 @@ def judge(
 ) -> Judgement:
     """Judge a bandwidth or a matrix product, first by the fleet's baseline, then by the datasheet.
 
-    Floors of datasheets assume cuBLAS. Results of the check's own kernels (`…_own_tflops`) and of several
-    devices are compared only with their own kind. Baselines outside the linted range are rejected: they come
-    from a faulty or a different device.
+    Floors of datasheets assume cuBLAS. Results of the check's own kernels (`…_own_tflops`, `…_own_tops`) and
+    of several devices are compared only with their own kind. Baselines outside the linted range are rejected:
+    they come from a faulty or a different device.
     """
     unit = _unit(metric)
-    own_kernel = metric.endswith("_own_tflops")
+    own_kernel = metric.endswith(("_own_tflops", "_own_tops"))
     if facts.vgpu:
         return Judgement(
             metric, value, unit, Status.MEASURED, text="A vGPU shares its device: advisory.", advisory=True

@@ -496,18 +496,21 @@ def test_strangers() -> None:
     ("capability", "names"),
     [
         ((7, 0), ["fp32", "fp64"]),
-        ((7, 5), ["fp32", "fp64", "fp16"]),
-        ((8, 0), ["fp32", "fp64", "fp16", "bf16", "tf32"]),
-        ((8, 6), ["fp32", "fp64", "fp16", "bf16", "tf32"]),
-        ((8, 9), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8"]),
-        ((9, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8"]),
+        ((7, 5), ["fp32", "fp64", "fp16", "int8"]),
+        ((8, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "int8"]),
+        ((8, 6), ["fp32", "fp64", "fp16", "bf16", "tf32", "int8"]),
+        ((8, 9), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8"]),
+        ((9, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8"]),
+        ((10, 3), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8"]),
+        ((12, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8", "fp4"]),
+        ((12, 1), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8", "fp4"]),
         ((6, 1), []),
     ],
 )
 def test_types_by_capability(capability: tuple[int, int], names: list[str]) -> None:
     assert list(dtypes(capability)) == names
     assert list(supported(capability)) == names
-    assert set(dtypes(None)) == set(DTYPES)
+    assert list(dtypes(None)) == list(DTYPES)
 
 
 def steps(
@@ -518,7 +521,7 @@ def steps(
     return [(t.name, t.probe, t.deadline_s, dict(t.params)) for t in plan]
 
 
-TYPES = ("fp32", "fp64", "fp16", "bf16", "tf32", "fp8")
+TYPES = ("fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8")
 FIRST: list[Any] = [
     ("canary", "canary", 15.0, {}),
     ("residue", "residue", 30.0, {}),
@@ -580,6 +583,18 @@ def test_deadlines() -> None:
 
 
 # --- assessment ---
+
+
+def test_integer_products_are_judged_as_those_of_an_own_kernel() -> None:
+    metric = "gemm_int8_own_tops"
+    burn = Test("burn_int8", "burn", 45.0)
+    found = assess(burn, done(**{metric: 400.0}), H200)
+    (judged,) = found.judgements
+    assert (found.status, judged.unit, judged.advisory) == (Status.PASSED, "TOP/s", True)
+    assert status_of(burn, done(**{metric: 400.0}), baseline={metric: 500.0})[0] == Status.FAILED
+    assert status_of(burn, done(**{metric: 430.0}), baseline={metric: 500.0})[0] == Status.WARNED
+    assert status_of(burn, done(cpu_worst=0.1)) == (Status.SKIPPED, "It measured no TFLOP/s")
+
 
 COPY = Test("copy", "copy", 15.0)
 

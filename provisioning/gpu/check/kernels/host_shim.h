@@ -159,7 +159,7 @@ extern "C" inline __attribute__((used)) void berth_run(void* handle) {
 // The warp's matrix product as the PTX manual lays its fragments out: lane = 4 * group + quad holds of A the rows
 // `group` and `group + 8`, of B the column `group`, and of each the words `quad` and `quad + 4` of a K step.
 namespace berth {
-static float warp_a[32][32][4][4], warp_b[32][32][2][4];
+static float warp_a[32][32][4][8], warp_b[32][32][2][8];
 
 static inline float bits_to_float(u32 sign, int exponent, u32 mantissa, int ebits, int mbits) {
   float v = (float)mantissa / (1 << mbits) + (exponent == 0 ? 0.0f : 1.0f);
@@ -187,6 +187,7 @@ static inline float multiplied(float a, float b, int mantissa) {
 }
 template <int EBITS, int MBITS, int UNREAD = 0>
 struct Mma {
+  typedef float Sum;
   static inline void mma(float* c, const u32* a, const u32* b) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quad = lane % 4;
     u32 self = threadIdx.x;
@@ -214,10 +215,46 @@ struct Mma {
   }
 };
 
+// One of the four bytes of a word as a signed integer.
+static inline int integer(u32 word, int i, u64 clear, u64 set) {
+  return (signed char)((word >> (8 * i) & ~(u32)clear) | (u32)set);
+}
+// a * b in two's complement, without the partial product that is broken: that of a sign bit counts negative.
+static inline int multiplied(int a, int b) {
+  int i = broken_multiplier.cell_a, j = broken_multiplier.cell_b, whole = a * b;
+  if (i < 0 || !(a >> i & b >> j & 1)) return whole;
+  int part = 1 << (i + j);
+  return (i == 7) != (j == 7) ? whole + part : whole - part;
+}
+static int warp_ia[32][32][4][4], warp_ib[32][32][2][4];
+struct MmaInt8 {
+  typedef int Sum;
+  static inline void mma(int* c, const u32* a, const u32* b) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quad = lane % 4;
+    u32 self = threadIdx.x;
+    const Broken& dead = broken_multiplier;
+    for (int i = 0; i < 4; i++) {
+      for (int w = 0; w < 4; w++) warp_ia[warp][lane][w][i] = integer(a[w], i, dead.clear_a, dead.set_a);
+      for (int w = 0; w < 2; w++) warp_ib[warp][lane][w][i] = integer(b[w], i, dead.clear_b, dead.set_b);
+    }
+    meet();
+    for (int e = 0; e < 4; e++) {
+      u32 column = quad * 2 + e % 2;
+      for (u32 q = 0; q < 4; q++)
+        for (int half = 0; half < 2; half++)
+          for (int i = 0; i < 4; i++)
+            c[e] += multiplied(warp_ia[warp][group * 4 + q][half * 2 + e / 2][i], warp_ib[warp][column * 4 + q][half][i]);
+    }
+    meet();
+    threadIdx = {self, 0, 0};
+  }
+};
+
 // The warpgroup's product of 64 rows of A and 128 of B, read from shared memory as hopper.cu lays them out: `COLUMN`
 // words further is the next 16 bytes of the same row. A thread's results are of two rows and of 32 columns.
 template <int EBITS, int MBITS, int UNREAD, int COLUMN>
 struct Wgmma {
+  typedef float Sum;
   static const int PER_WORD = 32 / (1 + EBITS + MBITS + UNREAD), K = 8 * PER_WORD;
   static void row_of(float* to, const u32* matrix, u32 row, u64 clear, u64 set) {
     for (int w = 0; w < 8; w++)
@@ -240,7 +277,26 @@ struct Wgmma {
       }
   }
 };
+template <int COLUMN>
+struct WgmmaInt8 {
+  typedef int Sum;
+  static int at(const u32* matrix, u32 row, int k, u64 clear, u64 set) {
+    return integer(matrix[k / 16 * COLUMN + row * 4 + k / 4 % 4], k % 4, clear, set);
+  }
+  static void step(int* d, const u32* a, const u32* b) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const Broken& dead = broken_multiplier;
+    for (u32 j = 0; j < 16; j++)
+      for (u32 e = 0; e < 2; e++)
+        for (u32 h = 0; h < 2; h++)
+          for (int k = 0; k < 32; k++)
+            d[j * 4 + h * 2 + e] += multiplied(at(a, warp * 16 + lane / 4 + 8 * h, k, dead.clear_a, dead.set_a),
+                                               at(b, j * 8 + lane % 4 * 2 + e, k, dead.clear_b, dead.set_b));
+  }
+};
 }  // namespace berth
+typedef berth::MmaInt8 Int8;
+typedef berth::Mma<2, 1> Fp4;
 typedef berth::Mma<5, 10> Fp16;
 typedef berth::Mma<8, 7> Bf16;
 typedef berth::Mma<8, 10, 13> Tf32;
