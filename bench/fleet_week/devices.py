@@ -16,7 +16,7 @@ from provisioning.gpu.check import Report, Simulation, health, second_look, stan
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import summarise, summary_of
 from provisioning.gpu.check.session import Check, Timing
-from provisioning.gpu.check.thresholds import PCIE_PEAK, peak_of
+from provisioning.gpu.check.thresholds import PCIE_PEAK, UNIT_METRIC, peak_of
 from provisioning.gpu.check.types import Facts, Finding, Level, Raw, Severity, TestResult
 from provisioning.gpu.scrub import ScrubResult
 from provisioning.types import DeviceInfo
@@ -179,6 +179,8 @@ def _raw(gpu: Gpu, test: Test, chance: random.Random, wrong: int, *, shows: bool
             width = gpu.fault.link_width if gpu.fault is not None else 16
             value = PCIE_PEAK[gpu.model.generation] * REACHED * width / 16 * noise
             measures = {"to_device_gb_s": value, "to_host_gb_s": value}
+        case "functions" | "atomics" | "shared_memory" | "caches":
+            measures = {UNIT_METRIC[test.probe]: peak.sms * REACHED * noise}
         case "burn":
             dtype = str(test.params["dtype"])
             speed = gpu.slow if shows else 1.0

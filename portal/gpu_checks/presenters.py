@@ -76,6 +76,10 @@ _TESTS: Mapping[str, str | Promise] = {
     "steady": _("Steady full load"),
     "power_steps": _("Power steps, idle to full"),
     "all_reduce": _("Sums over several GPUs"),
+    "functions": _("Special functions"),
+    "atomics": _("Atomic operations"),
+    "shared_memory": _("Shared memory"),
+    "caches": _("L1 and L2 caches"),
 }
 _METRICS: Mapping[str, str | Promise] = {
     "copy_gb_s": _("Memory copy"),
@@ -89,6 +93,10 @@ _METRICS: Mapping[str, str | Promise] = {
     "nvlinks_up": _("NVLinks up"),
     "retired_memory": _("Retired memory pages or rows"),
     "coverage_per_mille": _("Memory covered"),
+    "functions_gop_s": _("Special functions"),
+    "atomics_gop_s": _("Atomic operations"),
+    "shared_gb_s": _("Shared memory"),
+    "l2_gb_s": _("L2 cache"),
 }
 _SUMS = re.compile(r"all_reduce_bus_gb_s:(\d+):(\d+(?:\.\d+)*)")
 _BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_(tflops|tops)|{ALL_PAIRS}\d+|{_SUMS.pattern}")

@@ -20,11 +20,14 @@ _MEASURING: Mapping[str, tuple[str, ...]] = {
     "memory": thresholds.MEMORY_METRICS,
     "pcie": _PCIE,
     "two_nodes": (thresholds.BETWEEN_NODES,),
+    **{probe: (metric,) for probe, metric in thresholds.UNIT_METRIC.items()},
 }
+_UNITS = frozenset(thresholds.UNIT_METRIC)
 _COVERED = frozenset({"residue", "address", "inversions", "modulo20", "bit_fade"})
 _COMPARING = (
     frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "two_nodes", *WITH_PEERS})
     | _COVERED
+    | _UNITS
 )
 
 
@@ -39,7 +42,8 @@ def judgements(
     """Return the judgements of all values that have, or should have, a floor."""
     found = []
     for metric, value in raw.measures.items():
-        judged = metric in thresholds.MEMORY_METRICS or metric.endswith(thresholds.PRODUCT_RATES)
+        judged = metric in (*thresholds.MEMORY_METRICS, *thresholds.UNIT_METRICS)
+        judged = judged or metric.endswith(thresholds.PRODUCT_RATES)
         if judged or metric.startswith(thresholds.ALL_PAIRS):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif test.probe == "pcie" and metric in _PCIE:
@@ -183,10 +187,17 @@ def _of_crowd(judged: Sequence[Judgement]) -> tuple[Status, str]:
     return status, text
 
 
+def _of_units(judged: Sequence[Judgement]) -> tuple[Status, str]:
+    """Downgrade a slow unit: no datasheet says how fast it should be."""
+    status, text = _of_figures(judged)
+    return (Status.WARNED if status == Status.FAILED else status), text
+
+
 _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
     "peers": _of_links,
     "all_pairs": _of_crowd,
     "all_reduce": _of_crowd,
+    **dict.fromkeys(_UNITS, _of_units),
 }
 
 

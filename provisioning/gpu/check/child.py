@@ -22,7 +22,15 @@ from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
 from provisioning.gpu.check.nccl import NcclError
-from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory, two_nodes
+from provisioning.gpu.check.probes import (
+    bandwidth,
+    collective,
+    compute,
+    crowd,
+    memory,
+    two_nodes,
+    units,
+)
 from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
 from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
@@ -37,6 +45,10 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "exact": compute.exact,
     "burn": compute.burn,
     "power_steps": compute.power_steps,
+    "functions": units.functions,
+    "atomics": units.atomics,
+    "shared_memory": units.shared_memory,
+    "caches": units.caches,
     "copy": bandwidth.copy,
     "memory": bandwidth.memory,
     "pcie": bandwidth.pcie,

@@ -17,7 +17,7 @@ from provisioning.gpu.check.nvrtc import CompileError, Nvrtc, compilers
 
 KERNELS = Path(__file__).parent / "kernels"
 CUBINS = KERNELS / "cubin"
-UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "tensor")
+UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "functions", "atomics", "cache", "tensor")
 # These use instructions that only one major architecture has, so they are built for `sm_90a` or `sm_120a`.
 ONLY_FOR = {"hopper": 9, "fp4": 12}
 CUDA_13 = 13000

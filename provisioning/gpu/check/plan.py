@@ -92,6 +92,10 @@ def plan_for(
         Test("bandwidth", "memory", 30.0),
         Test("pcie", "pcie", 30.0, params={"seconds": 1.0, "both_ways": True}),
         *(Test(f"burn_{name}", "burn", 45.0, params={"dtype": name, "seconds": 10.0}) for name in burns),
+        Test("functions", "functions", 60.0, params={"turns": 8 if full else 1}),
+        Test("atomics", "atomics", 60.0),
+        Test("shared_memory", "shared_memory", 60.0, params={"turns": 512 if full else 32}),
+        Test("caches", "caches", 60.0, params={"turns": 512 if full else 32}),
     ]
     if peers and not facts.mig:
         tests.append(Test("peers", "peers", 60.0, required=peers_required))

@@ -1,7 +1,7 @@
 """Thresholds: peaks from datasheets, the fractions that a healthy device reaches, and comparisons.
 
-Units: GB/s (10^9 bytes per second), TFLOP/s and TOP/s (10^12, dense). Every floor is linted on import: one below
-0.3 of the peak could never fail, one above 0.95 could never pass.
+Units: GB/s (10^9 bytes per second), TFLOP/s and TOP/s (10^12, dense). Every floor is linted on import: one
+below 0.3 of the peak could never fail, one above 0.95 could never pass.
 """
 
 from __future__ import annotations
@@ -158,6 +158,14 @@ LINKS_UP = "nvlinks_up"
 RETIRED = "retired_memory"
 OWN = (LINKS_UP, RETIRED)
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
+# By test: figures of units that no datasheet has. They are judged by the fleet only, as a warning.
+UNIT_METRIC: Mapping[str, str] = {
+    "functions": "functions_gop_s",
+    "atomics": "atomics_gop_s",
+    "shared_memory": "shared_gb_s",
+    "caches": "l2_gb_s",
+}
+UNIT_METRICS = frozenset(UNIT_METRIC.values())
 PRODUCT_RATES = ("_tflops", "_tops")
 ALL_PAIRS = "all_pairs_gb_s:"
 # All-reduce across devices; the metric's name continues with their number and the library.
@@ -259,6 +267,8 @@ def held(value: float, fail: float, warn: float) -> Status:
 def _unit(metric: str) -> str:
     if metric.endswith("_tops"):
         return "TOP/s"
+    if metric.endswith("_gop_s"):
+        return "Gop/s"
     return "TFLOP/s" if metric.endswith("_tflops") else "GB/s"
 
 
@@ -305,12 +315,12 @@ def judge(
             fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
             status = held(value, fail, warn)
     if against == "none":
-        crowd = metric.startswith((ALL_PAIRS, BUS_GB_S))
+        compared_only = metric in UNIT_METRICS or metric.startswith((ALL_PAIRS, BUS_GB_S))
         reason = (
             "measured by the check's own kernel"
             if own_kernel
             else "no others that passed have measured it"
-            if crowd
+            if compared_only
             else f"no floor is known for {facts.name or 'it'}, nor three of them that agree"
         )
         return Judgement(
@@ -319,7 +329,7 @@ def judge(
             unit,
             Status.MEASURED,
             text=" ".join(filter(None, (note, f"Not judged: {reason}."))),
-            advisory=own_kernel or crowd,
+            advisory=own_kernel or compared_only,
         )
     return Judgement(metric, value, unit, status, round(fail, 3), round(warn, 3), against, note)
 

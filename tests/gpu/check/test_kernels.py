@@ -44,7 +44,8 @@ def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
         pytest.skip("NVRTC is not installed")
     kernels = {"memory": "fill_mix", "scrub": "count_nonzero", "bandwidth": "copy16", "operands": "encode",
                "gemm": "gemm_reference", "tensor": "gemm_fp16", "hopper": "gemm_fp8_wg",
-               "fp4": "gemm_fp4"}  # fmt: skip
+               "fp4": "gemm_fp4", "functions": "check_function", "atomics": "run_atomics",
+               "cache": "test_shared"}  # fmt: skip
     assert ("hopper" in units_of(capability)) == (capability == (9, 0))
     assert ("fp4" in units_of(capability)) == (capability == (12, 0))
     for unit in units_of(capability):
@@ -78,12 +79,18 @@ INSTRUCTIONS = [
     ("hopper", (9, 0), "gemm_int8_wg", "IGMMA.64x128x32.S8.S8"),
     ("tensor", (12, 0), "gemm_fp8", "QMMA.16832.F32.E4M3.E4M3"),
     ("fp4", (12, 0), "gemm_fp4", "OMMA.SF.16864.F32.E2M1.E2M1.E8"),
+    ("functions", (9, 0), "fill_function", "MUFU.SIN"),
+    ("functions", (9, 0), "check_function", "MUFU.TANH"),
+    ("atomics", (9, 0), "run_atomics", "REDG.E.MIN.S32.STRONG.GPU"),
+    ("atomics", (9, 0), "run_atomics_shared", "ATOMS.CAS.64"),
+    ("cache", (9, 0), "check_l1", "LDG.E.64.STRONG.SM"),
+    ("cache", (9, 0), "invert_l2", "STG.E.64.STRONG.GPU"),
 ]
 
 
-@pytest.mark.thorough("disassembles sixteen kernels")
+@pytest.mark.thorough("disassembles each")
 @pytest.mark.parametrize(("unit", "capability", "kernel", "instruction"), INSTRUCTIONS)
-def test_the_machine_code_multiplies_by_the_tensor_cores(
+def test_the_machine_code_has_the_instructions_that_a_test_is_for(
     unit: str, capability: tuple[int, int], kernel: str, instruction: str, tmp_path: Path
 ) -> None:
     disassembler = next(

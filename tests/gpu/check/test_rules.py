@@ -534,6 +534,15 @@ def burn(name: str) -> Any:
     return (f"burn_{name}", "burn", 45.0, {"dtype": name, "seconds": 10.0})
 
 
+def units(turns: int) -> list[Any]:
+    return [
+        ("functions", "functions", 60.0, {"turns": 8 if turns > 32 else 1}),
+        ("atomics", "atomics", 60.0, {}),
+        ("shared_memory", "shared_memory", 60.0, {"turns": turns}),
+        ("caches", "caches", 60.0, {"turns": turns}),
+    ]
+
+
 def test_the_quick_level() -> None:
     assert steps(Level.QUICK) == [*FIRST, ("copy", "copy", 15.0, {}), ("pcie", "pcie", 15.0, {})]
     assert steps(Level.QUICK, peers=("GPU-2",)) == steps(Level.QUICK)
@@ -547,6 +556,7 @@ def test_the_standard_level() -> None:
         ("pcie", "pcie", 30.0, {"seconds": 1.0, "both_ways": True}),
         burn("bf16"),
         burn("fp32"),
+        *units(32),
     ]
     assert steps(Level.STANDARD) == standard
     assert steps(Level.STANDARD, peers=("GPU-2",)) == [
@@ -557,7 +567,7 @@ def test_the_standard_level() -> None:
     mig = Facts("MIG-1", mig=True, compute_capability=(9, 0))
     assert steps(Level.STANDARD, mig, ("GPU-2",)) == standard
     old = [name for name, *_ in steps(Level.STANDARD, Facts("GPU-1", compute_capability=(7, 5)))]
-    assert old[-2:] == ["burn_fp16", "burn_fp32"]
+    assert old[-6:-4] == ["burn_fp16", "burn_fp32"]
 
 
 def test_the_extended_level() -> None:
@@ -567,6 +577,7 @@ def test_the_extended_level() -> None:
         ("bandwidth", "memory", 30.0, {}),
         ("pcie", "pcie", 30.0, {"seconds": 1.0, "both_ways": True}),
         *map(burn, TYPES),
+        *units(512),
         ("peers", "peers", 60.0, {}),
         ("modulo20", "modulo20", 180.0, {}),
         ("bit_fade", "bit_fade", 240.0, {"seconds": 60.0}),
@@ -594,6 +605,32 @@ def test_integer_products_are_judged_as_those_of_an_own_kernel() -> None:
     assert status_of(burn, done(**{metric: 400.0}), baseline={metric: 500.0})[0] == Status.FAILED
     assert status_of(burn, done(**{metric: 430.0}), baseline={metric: 500.0})[0] == Status.WARNED
     assert status_of(burn, done(cpu_worst=0.1)) == (Status.SKIPPED, "It measured no TFLOP/s")
+
+
+UNITS = [
+    ("functions", "functions_gop_s", "Gop/s"),
+    ("atomics", "atomics_gop_s", "Gop/s"),
+    ("shared_memory", "shared_gb_s", "GB/s"),
+    ("caches", "l2_gb_s", "GB/s"),
+]
+
+
+@pytest.mark.parametrize(("probe", "metric", "unit"), UNITS)
+def test_a_slow_unit_is_a_warning_and_a_wrong_word_of_it_fails(probe: str, metric: str, unit: str) -> None:
+    test = Test(probe, probe, 60.0)
+    found = assess(test, done(**{metric: 100.0}), H200)
+    (judged,) = found.judgements
+    assert (found.status, judged.unit, judged.advisory) == (Status.PASSED, unit, True)
+    assert judged.text == "Not judged: no others that passed have measured it."
+    assert not thresholds.lacks_datasheet(metric, "NVIDIA GH200 480GB")
+    for value, status in ((92.0, Status.PASSED), (91.9, Status.WARNED), (1.0, Status.WARNED)):
+        assert status_of(test, done(**{metric: value}), baseline={metric: 100.0})[0] == status
+    low = assess(test, done(**{metric: 84.9}), H200, node_median={metric: 100.0})
+    assert (low.status, low.judgements[0].status) == (Status.WARNED, Status.FAILED)
+    assert low.text == f"{metric} 84.9 {unit} is below 85 (by the node's median)"
+    assert status_of(test, Raw("x", "done", 2, {metric: 100.0})) == (Status.FAILED, "2 wrong words")
+    assert status_of(test, Raw("x", "done", None, {metric: 1.0})) == (Status.SKIPPED, "It compared nothing")
+    assert status_of(test, done()) == (Status.SKIPPED, f"It measured no {metric}")
 
 
 COPY = Test("copy", "copy", 15.0)

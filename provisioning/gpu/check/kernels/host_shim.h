@@ -67,6 +67,57 @@ static inline double operand(double v, u64 clear, u64 set) { return stuck<u64>(v
 #define OPERAND_A(v) operand(v, broken_multiplier.clear_a, broken_multiplier.set_a)
 #define OPERAND_B(v) operand(v, broken_multiplier.clear_b, broken_multiplier.set_b)
 
+// A broken unit besides the multipliers, for tests of its oracle: bits of what it returns that are stuck at 0 or at 1,
+// and for shared memory a line of the address that is dead. `block`: only there, as on one multiprocessor; -1: everywhere.
+enum { NO_UNIT, FUNCTIONS, ATOMICS, SHARED, L1, L2 };
+static struct {
+  int unit, block;
+  u64 clear, set, dead_address;
+} broken_unit = {NO_UNIT, -1, 0, 0, 0};
+extern "C" __attribute__((visibility("default"))) void berth_break_unit(int unit, int block, u64 clear, u64 set,
+                                                                        u64 dead_address) {
+  broken_unit = {unit, block, clear, set, dead_address};
+}
+static inline bool is_broken(int unit) {
+  return broken_unit.unit == unit && (broken_unit.block < 0 || broken_unit.block == (int)blockIdx.x);
+}
+static inline u64 from_unit(int unit, u64 v) { return is_broken(unit) ? (v & ~broken_unit.clear) | broken_unit.set : v; }
+#define UNIT_RESULT(v) from_unit(FUNCTIONS, v)
+#define SHARED_READ(v) from_unit(SHARED, v)
+#define SHARED_AT(i) ((i) & ~(is_broken(SHARED) ? broken_unit.dead_address : 0))
+static inline u64 load_l1(const u64* p) { return from_unit(L1, *p); }
+static inline u64 load_l2(const u64* p) { return from_unit(L2, *p); }
+static inline void store_l2(u64* p, u64 v) { *p = v; }
+// As wide as the cell is: a 32-bit operation has the lower half of the broken bits.
+template <class T>
+static inline void keep(T* p, T v) {
+  u64 bits = 0;
+  memcpy(&bits, &v, sizeof v);
+  bits = from_unit(ATOMICS, bits);
+  memcpy(p, &bits, sizeof v);
+}
+template <class T> static inline void UNIT_ADD(T* p, T v) { keep<T>(p, *p + v); }
+template <class T> static inline void UNIT_MIN(T* p, T v) { keep<T>(p, v < *p ? v : *p); }
+template <class T> static inline void UNIT_MAX(T* p, T v) { keep<T>(p, v > *p ? v : *p); }
+template <class T> static inline void UNIT_AND(T* p, T v) { keep<T>(p, *p & v); }
+template <class T> static inline void UNIT_OR(T* p, T v) { keep<T>(p, *p | v); }
+template <class T> static inline void UNIT_XOR(T* p, T v) { keep<T>(p, *p ^ v); }
+template <class T> static inline void UNIT_CAS_ADD(T* p, T v) { keep<T>(p, *p + v); }
+// As precise as a float is, which is within the bounds of the approximations.
+static inline float sin_of(float x) { return (float)std::sin((double)x); }
+static inline float cos_of(float x) { return (float)std::cos((double)x); }
+static inline float exp2_of(float x) { return (float)std::exp2((double)x); }
+static inline float log2_of(float x) { return (float)std::log2((double)x); }
+static inline float rsqrt_of(float x) { return (float)(1 / std::sqrt((double)x)); }
+static inline float rcp_of(float x) { return 1 / x; }
+static inline float sqrt_of(float x) { return std::sqrt(x); }
+static inline float tanh_of(float x) { return (float)std::tanh((double)x); }
+#define SQRT_ROUNDED(x) std::sqrt((float)(x))
+#define DIV_ROUNDED(x, y) ((float)(x) / (float)(y))
+#define RCP_ROUNDED(x) (1.0f / (float)(x))
+#define SQRT_ROUNDED64(x) std::sqrt((double)(x))
+#define DIV_ROUNDED64(x, y) ((double)(x) / (double)(y))
+
 namespace berth {
 struct Fibre {
   ucontext_t context;
@@ -114,16 +165,18 @@ struct Launch {
   std::function<void()> kernel;
   Dim3 grid;
   u32 threads;
-  bool whole;
+  int how;
 };
+// How a launch runs: as one thread that strides over everything, with whole blocks, or with one thread for each block.
+enum { ONE_THREAD, WHOLE_BLOCKS, THREAD_EACH };
 template <class... A, size_t... I>
 static std::function<void()> closure(void (*k)(A...), void** params, std::index_sequence<I...>) {
   std::tuple<A...> values{*(A*)params[I]...};
   return [k, values] { std::apply(k, values); };
 }
 template <class... A>
-static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads, int whole) {
-  return new Launch{closure(k, params, std::index_sequence_for<A...>{}), {gx, gy, 1}, threads, whole != 0};
+static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads, int how) {
+  return new Launch{closure(k, params, std::index_sequence_for<A...>{}), {gx, gy, 1}, threads, how};
 }
 }  // namespace berth
 
@@ -132,19 +185,27 @@ static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads
 // Binds a kernel's arguments, as a launch does; berth_run() below runs it.
 #define HOST_KERNEL(name)                                                                              \
   extern "C" void* prepare_##name(void** params, u32 gx, u32 gy, u32 threads, int whole) {             \
-    return berth::prepare(name, params, gx, gy, threads, whole);                                       \
+    return berth::prepare(name, params, gx, gy, threads, whole ? berth::WHOLE_BLOCKS : berth::ONE_THREAD); \
+  }
+// For kernels whose blocks each do all of their work by themselves.
+#define HOST_BLOCKS(name)                                                                              \
+  extern "C" void* prepare_##name(void** params, u32 gx, u32 gy, u32 threads, int whole) {             \
+    return berth::prepare(name, params, gx, gy, threads, whole ? berth::WHOLE_BLOCKS : berth::THREAD_EACH); \
   }
 
 extern "C" inline __attribute__((used)) void berth_run(void* handle) {
   auto* l = (berth::Launch*)handle;
-  if (l->whole) {
+  if (l->how != berth::ONE_THREAD) {
+    u32 threads = l->how == berth::WHOLE_BLOCKS ? l->threads : 1;
     gridDim = l->grid;
-    blockDim = {l->threads, 1, 1};
+    blockDim = {threads, 1, 1};
     berth::body = l->kernel;
     for (u32 y = 0; y < l->grid.y; y++)
       for (u32 x = 0; x < l->grid.x; x++) {
         blockIdx = {x, y, 0};
-        berth::run_block(l->threads);
+        threadIdx = {0, 0, 0};
+        if (threads == 1) l->kernel();
+        else berth::run_block(threads);
       }
   } else {
     gridDim = {1, 1, 1};
