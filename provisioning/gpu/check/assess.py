@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from provisioning.gpu.check import thresholds, wrong_pairs
+from provisioning.gpu.check import joint_load, thresholds, wrong_pairs
 from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
@@ -53,6 +53,8 @@ def judgements(
             found.append(thresholds.judge_peer(metric, value, links, facts))
         elif metric.startswith(thresholds.BUS_GB_S):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
+        elif metric.startswith(thresholds.JOINT):
+            found.append(thresholds.judge_joint(metric, value))
         elif metric == thresholds.BETWEEN_NODES:
             found.append(thresholds.judge_port(metric, value, float(test.params.get("port_gb_s", 0.0))))
     return tuple(found)
@@ -89,6 +91,8 @@ def _problem(
         missing.append("TFLOP/s")
     if test.probe in TOGETHER and not any(metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures):
         missing.append(thresholds.BUS_GB_S)
+    if test.probe == joint_load.PROBE and not any(m.startswith(thresholds.JOINT) for m in raw.measures):
+        missing.append(thresholds.JOINT)
     if missing:
         return Status.SKIPPED, f"It measured no {', '.join(missing)}"
     if test.probe in _COVERED:
@@ -203,7 +207,7 @@ _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
 
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
-    against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
+    against = {"node_median": "node's median", "alone": "device alone"}.get(j.against, j.against)
     note = f". {j.text}" if j.text else ""
     return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against}){note}"
 
@@ -220,6 +224,7 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
             return None
         detail = dict(message.get("detail") or {})
         wrong_pairs.of(detail, own=True)
+        joint_load.of(detail)
         return Raw(
             test=str(message["test"]),
             state=str(message["state"]),
@@ -231,5 +236,5 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
             device_fault=bool(message.get("device_fault", False)),
             duration_ms=int(message.get("duration_ms", 0)),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -27,6 +27,7 @@ from provisioning.gpu.check.probes import (
     collective,
     compute,
     crowd,
+    joint,
     memory,
     two_nodes,
     units,
@@ -54,6 +55,7 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "pcie": bandwidth.pcie,
     "peers": bandwidth.peers,
     "all_pairs": crowd.all_pairs,
+    "joint_burn": joint.joint_burn,
     "all_reduce": collective.all_reduce,
     "two_nodes": two_nodes.two_nodes,
 }

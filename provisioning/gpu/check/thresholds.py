@@ -136,6 +136,9 @@ GEMM_PLAIN = Floor(0.50, 0.60)
 BASELINE = Floor(0.85, 0.92)
 NODE_MEDIAN = Floor(0.85, 0.85)
 PEER = Floor(0.75, 0.80)
+# A device while all of the node are busy, in percent of its speed alone. Lower values mean that power or
+# cooling do not suffice for all. There is no failure floor, since the cause may be the node.
+JOINT_WARN_PERCENT = 85.0
 # All-reduce across two nodes, as a fraction of the slowest port. Lower values mean a narrow link, or RDMA
 # without direct access to GPU memory. There is no failure floor, since a link has two ends.
 PORT_WARN = 0.5
@@ -168,6 +171,7 @@ UNIT_METRIC: Mapping[str, str] = {
 UNIT_METRICS = frozenset(UNIT_METRIC.values())
 PRODUCT_RATES = ("_tflops", "_tops")
 ALL_PAIRS = "all_pairs_gb_s:"
+JOINT = "joint_burn_percent:"
 # All-reduce across devices; the metric's name continues with their number and the library.
 BUS_GB_S = "all_reduce_bus_gb_s"
 _MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|(?<!\s)\s+MIG\s.*", re.DOTALL)
@@ -376,6 +380,12 @@ def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
     warn = lint(PORT_WARN, "port") * port_gb_s
     return Judgement(metric, value, "GB/s", held(value, 0.0, warn), None, round(warn, 3), "link")
+
+
+def judge_joint(metric: str, value: float) -> Judgement:
+    """Judge the speed of a device while others are busy by its speed alone; it can warn, but not fail."""
+    warn = 100 * lint(JOINT_WARN_PERCENT / 100, "joint burn")
+    return Judgement(metric, value, "%", held(value, 0.0, warn), None, warn, "alone")
 
 
 def judge_link_state(facts: Facts, seen: Sequence[tuple[int | None, int | None]]) -> str:

@@ -583,6 +583,7 @@ def test_the_extended_level() -> None:
         ("bit_fade", "bit_fade", 240.0, {"seconds": 60.0}),
         ("steady", "burn", 240.0, {"dtype": "bf16", "seconds": 120.0}),
         ("power_steps", "power_steps", 90.0, {"cycles": 10, "seconds": 1.0}),
+        ("joint_burn", "joint_burn", 105.0, {"dtype": "bf16", "seconds": 30.0}),
         ("all_reduce", "all_reduce", 90.0, {}),
     ]
 

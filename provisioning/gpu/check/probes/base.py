@@ -62,6 +62,8 @@ class Sizes:
     atomic_operations: int = 4096
     atomic_cells: int = 64
     """Words in global memory that the atomic operations share."""
+    joint_products: int = 4
+    """Products per timing when all devices are busy; two such chunks are queued ahead."""
     shared_rounds: int = 1
     """Passes over shared memory in one timing."""
 
@@ -90,6 +92,7 @@ def sizes_for(device: Device, level: str) -> Sizes:
         function_words=1 << 16,
         atomic_operations=1 << 22,
         atomic_cells=1 << 12,
+        joint_products=64,
         shared_rounds=64,
     )
 
