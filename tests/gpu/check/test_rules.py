@@ -11,7 +11,7 @@ import pytest
 
 from provisioning.gpu.check import health, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
-from provisioning.gpu.check.plan import DEADLINE_S, Test, dtypes, plan_for
+from provisioning.gpu.check.plan import DEADLINE_S, SINCE, Test, dtypes, plan_for
 from provisioning.gpu.check.probes.compute import DTYPES, supported
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.thresholds import BadThreshold, Floor, judge, judge_pcie, judge_peer, peak_of
@@ -293,6 +293,7 @@ HOPPER = Facts("GPU-1", compute_capability=(9, 0))
 def test_peers_by_their_links() -> None:
     assert judge_peer("peer", 18 * 25 * 0.75 - 0.1, 18, HOPPER).status == Status.FAILED
     assert judge_peer("peer", 18 * 25 * 0.75, 18, HOPPER).status == Status.WARNED
+    assert judge_peer("peer", 18 * 25 * 0.80 - 0.1, 18, HOPPER).status == Status.WARNED
     good = judge_peer("peer", 18 * 25 * 0.80, 18, HOPPER)
     assert (good.status, good.against) == (Status.PASSED, "link")
     assert judge_peer(
@@ -511,6 +512,7 @@ def test_types_by_capability(capability: tuple[int, int], names: list[str]) -> N
     assert list(dtypes(capability)) == names
     assert list(supported(capability)) == names
     assert list(dtypes(None)) == list(DTYPES)
+    assert dict(SINCE) == {dtype.name: dtype.since for dtype in DTYPES.values()}
 
 
 def steps(

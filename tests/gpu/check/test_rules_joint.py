@@ -98,6 +98,8 @@ def test_peers_are_noted_and_take_nothing_from_the_verdict() -> None:
     assert (wrong.code, wrong.severity, wrong.action) == (joint_load.WRONG, Severity.INFO, Action.NONE)
     assert wrong.text == "Wrong words of peers while all GPUs were busy: GPU-4 (7). Check each of them."
     assert decide([slow, wrong], [found], simulated=False) == ("pass", Action.NONE)
+    (first,) = of_tests([assess(JOINT, raw(100.0, 0, ("GPU-2", 50.0, 0)), H200)])
+    assert "GPU-2 (50 %)" in first.text
 
 
 def test_the_checked_device_is_no_peer_and_another_test_has_none() -> None:
