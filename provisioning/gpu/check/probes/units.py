@@ -86,8 +86,9 @@ def functions(bench: Bench) -> Outcome:
             seed = bench.seed ^ turn << 50
             for code, function in enumerate(FUNCTIONS):
                 device.launch("functions", "fill_function", p(values), u64(n), u64(seed), u32(code))
-                host: NDArray[np.uint64] = np.zeros(n, np.uint64)
-                device.read((ctypes.c_uint64 * n).from_buffer(host), values)
+                found = (ctypes.c_uint64 * n)()
+                device.read(found, values)
+                host = np.frombuffer(bytes(found), np.uint64).copy()
                 wrong = outside(function, host, seed)
                 for index, got, want in wrong.samples:
                     tally.add(0, index, f"{function.name} on the CPU", got, want)
