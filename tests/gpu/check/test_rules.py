@@ -11,16 +11,19 @@ import pytest
 
 from provisioning.gpu.check import health, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
-from provisioning.gpu.check.plan import DEADLINE_S, SINCE, Test, dtypes, plan_for
+from provisioning.gpu.check.plan import DEADLINE_S, SINCE, START_S, Test, dtypes, plan_for
 from provisioning.gpu.check.probes.compute import DTYPES, supported
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.thresholds import BadThreshold, Floor, judge, judge_pcie, judge_peer, peak_of
 from provisioning.gpu.check.types import (
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
     Action,
     Facts,
     Finding,
     Judgement,
     Level,
+    Progress,
     Raw,
     Severity,
     Status,
@@ -594,6 +597,22 @@ def test_deadlines() -> None:
     for level in Level:
         for test in plan_for(level, H200, ("GPU-2",)):
             assert test.deadline_s < DEADLINE_S[level]
+
+
+# --- values that are not given ---
+
+
+def test_what_no_message_gives_is_zero() -> None:
+    assert Progress("start") == Progress("start", "", 0, 0, 0, "")
+    assert Raw("x", "done").duration_ms == 0
+    assert TestResult("x", Status.PASSED, True, "").duration_ms == 0
+    assert (EXIT_UNAVAILABLE, EXIT_USAGE) == (4, 64)
+    assert START_S == 60.0
+
+
+def test_the_floor_of_a_link_with_hidden_nodes_has_three_decimals() -> None:
+    hidden = Facts("GPU-1", pcie_max_gen=4, pcie_max_width=1, numa_hidden=True)
+    assert judge_pcie("to_host_gb_s", 1.0, hidden).warn_below == 1.312
 
 
 # --- assessment ---

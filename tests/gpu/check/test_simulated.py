@@ -265,10 +265,10 @@ def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check
 
 
 def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) -> None:
-    bad = Test("exact_odd", "exact", 20.0, params={"dtype": "fp4"})
+    bad = Test("exact_odd", "exact", 20.0, params={"dtype": "odd"})
     report = check(bad, "canary")
     assert statuses(report) == {"exact_odd": Status.SKIPPED, "canary": Status.PASSED}
-    assert "an error that it does not know: KeyError: 'fp4'" in report.tests[0].text
+    assert "an error that it does not know: KeyError: 'odd'" in report.tests[0].text
     assert report.verdict == Verdict.INCONCLUSIVE
 
 
