@@ -16,7 +16,7 @@ from provisioning.gpu.check import health, second_look, standing, verdict
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
-from provisioning.gpu.check.thresholds import PCIE_PEAK, peak_of
+from provisioning.gpu.check.thresholds import PCIE_PEAK, UNIT_METRIC, peak_of
 from provisioning.gpu.check.types import Facts, Finding, Level, Raw, Severity, TestResult
 from provisioning.gpu.scrub import ScrubResult
 from provisioning.types import DeviceInfo
@@ -179,10 +179,15 @@ def _raw(gpu: Gpu, test: Test, chance: random.Random, wrong: int, *, shows: bool
             width = gpu.fault.link_width if gpu.fault is not None else 16
             value = PCIE_PEAK[gpu.model.generation] * REACHED * width / 16 * noise
             measures = {"to_device_gb_s": value, "to_host_gb_s": value}
+        case "functions" | "atomics" | "shared_memory" | "caches":
+            measures = {UNIT_METRIC[test.probe]: peak.sms * REACHED * noise}
         case "burn":
             dtype = str(test.params["dtype"])
             speed = gpu.slow if shows else 1.0
-            measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * REACHED * noise * speed}
+            if dtype == "int8":
+                measures = {"gemm_int8_own_tops": peak.tflops["fp16"] * REACHED * noise * speed}
+            else:
+                measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * REACHED * noise * speed}
     rounded = {name: round(value, 2) for name, value in measures.items()}
     return Raw(test.name, "done", errors=wrong, measures=rounded, duration_ms=round(50 * test.deadline_s))
 

@@ -1,8 +1,9 @@
-"""`python -m bench.gpu_check [--uuid GPU-…] [--out DIR]`: the acceptance of the GPU check on a real device.
+"""`python -m bench.gpu_check [--uuid GPU-…] [--all-levels] [--peer GPU-…] [--out DIR]`: acceptance on a GPU.
 
-Writes `gpu-check.json` (all figures and reports) and `gpu-check.md` (a section for docs/measurements.md).
-Exit codes: 0 all met, 1 something missed, 4 no driver or GPU. Takes two to three minutes. The device must be
-idle; its memory is overwritten.
+Writes `gpu-check.json` (all figures and reports) and `gpu-check.md` (a section for docs/measurements.md, with
+the time of each test). Exit codes: 0 all met, 1 something missed, 4 no driver or GPU. Takes two to three
+minutes; with `--all-levels`, which adds a shortened extended level, up to eight. The device and its peers
+must be idle; their memory is overwritten.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.plan import Test, plan_for
 from provisioning.gpu.check.report import Report
 from provisioning.gpu.check.runner import run_check
 from provisioning.gpu.check.session import Simulation
 from provisioning.gpu.check.thresholds import peak_of
-from provisioning.gpu.check.types import Status, TestResult, Verdict
+from provisioning.gpu.check.types import Facts, Level, Status, TestResult, Verdict
 
-QUICK_S, STANDARD_S = 5.0, 60.0
+QUICK_S, STANDARD_S, EXTENDED_S = 5.0, 60.0, 330.0
+# Seconds of the longest tests of the extended level, by probe, so that all levels take less than 8 min.
+SHORTENED = {"bit_fade": 15.0, "burn": 5.0, "joint_burn": 20.0}
+STEADY_S = 40.0
 COPY_SHARE, BF16_SHARE, COVERAGE = 0.88, 0.75, 0.98
 KILL_AFTER_S, KILLED_WITHIN_S = 0.5, 20.0
 
@@ -172,28 +176,59 @@ def _after(report: Report) -> Line:
     )
 
 
-def accept(uuid: str, run: Callable[..., Report]) -> tuple[list[Line], dict[str, Report]]:
+def shortened(plan: Sequence[Test]) -> list[Test]:
+    """The same tests, of which the longest take less time."""
+
+    def seconds(test: Test) -> dict[str, Any]:
+        wanted = STEADY_S if test.name == "steady" else SHORTENED.get(test.probe)
+        return {} if wanted is None else {"seconds": wanted}
+
+    return [replace(test, params={**test.params, **seconds(test)}) for test in plan]
+
+
+def times(reports: dict[str, Report]) -> str:
+    """A table of what each test took at each level, in seconds."""
+    columns = {name: report for name, report in reports.items() if name in ("quick", "standard", "extended")}
+    names = list(dict.fromkeys(test.name for report in columns.values() for test in report.tests))
+    rows = []
+    for name in names:
+        found = [_test(report, name) for report in columns.values()]
+        cells = ["" if t is None else f"{t.duration_ms / 1000:.1f} {t.status}" for t in found]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    head = [f"| test, s | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    return "\n".join([*head, *rows, ""])
+
+
+def accept(
+    uuid: str, run: Callable[..., Report], *, all_levels: bool = False, peers: Sequence[str] = ()
+) -> tuple[list[Line], dict[str, Report]]:
     """All demands, and the reports they are taken from."""
     reports: dict[str, Report] = {}
 
-    def timed(name: str, level: str) -> float:
+    def timed(name: str, level: str, **more: Any) -> float:
         print(f"{name} …", file=sys.stderr, flush=True)
         started = time.monotonic()
-        reports[name] = run(uuid, level)
+        reports[name] = run(uuid, level, **more)
         return time.monotonic() - started
 
     # The first run after a driver's start is slower; it is the one that counts for a cold node.
     cold_s = timed("quick, cold", "quick")
     quick_s = timed("quick", "quick")
-    standard_s = timed("standard", "standard")
+    standard_s = timed("standard", "standard", peers=peers)
     print("kill at the deadline …", file=sys.stderr, flush=True)
     kill, reports["killed"] = _killed(uuid, run)
     timed("quick, after", "quick")
     quick, standard = reports["quick"], reports["standard"]
+    extended = []
+    if all_levels:
+        plan = shortened(plan_for(Level.EXTENDED, quick.facts or Facts(uuid), peers))
+        extended_s = timed("extended", "extended", peers=peers, deadline_s=EXTENDED_S, plan=plan)
+        extended.append(_time("extended", reports["extended"], extended_s, EXTENDED_S))
     return [
         _time("quick", quick, quick_s, QUICK_S),
         Line("quick level, first run", "told", f"{cold_s:.1f} s", True),
         _time("standard", standard, standard_s, STANDARD_S),
+        *extended,
         _copy(standard),
         _bf16(standard),
         _canary(quick),
@@ -203,8 +238,9 @@ def accept(uuid: str, run: Callable[..., Report]) -> tuple[list[Line], dict[str,
     ], reports
 
 
-def markdown(lines: Sequence[Line], report: Report, at: datetime) -> str:
+def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) -> str:
     """A section for docs/measurements.md."""
+    report = reports["standard"]
     facts = report.facts
     marks = {True: "met", False: "**missed**", None: "not measured"}
     name = facts.name if facts else report.uuid
@@ -225,6 +261,7 @@ def markdown(lines: Sequence[Line], report: Report, at: datetime) -> str:
             "|---|---|---|---|---|",
             *rows,
             "",
+            times(reports),
         ]
     )
 
@@ -232,6 +269,8 @@ def markdown(lines: Sequence[Line], report: Report, at: datetime) -> str:
 def main(argv: Sequence[str] | None = None, *, simulation: Simulation | None = None, **options: Any) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_check", description=__doc__)
     parser.add_argument("--uuid", help="the device; without it the first one")
+    parser.add_argument("--all-levels", action="store_true", help="also the extended level, shortened")
+    parser.add_argument("--peer", action="append", default=[], help="another idle GPU of the node")
     parser.add_argument("--out", default="var/bench", help="where the results go")
     args = parser.parse_args(argv)
     try:
@@ -243,7 +282,7 @@ def main(argv: Sequence[str] | None = None, *, simulation: Simulation | None = N
     def run(device: str, level: str, **more: Any) -> Report:
         return run_check(device, level, simulation=simulation, **{**options, **more})
 
-    lines, reports = accept(uuid, run)
+    lines, reports = accept(uuid, run, all_levels=args.all_levels, peers=args.peer)
     gone = reports["quick"].unavailable
     if gone is not None:
         print(f"{gone.text} Missing: {gone.library}. {gone.fix}", file=sys.stderr)
@@ -258,7 +297,7 @@ def main(argv: Sequence[str] | None = None, *, simulation: Simulation | None = N
         "reports": {name: report.to_dict() for name, report in reports.items()},
     }
     (out / "gpu-check.json").write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    text = markdown(lines, reports["standard"], at)
+    text = markdown(lines, reports, at)
     (out / "gpu-check.md").write_text(text, encoding="utf-8")
     print(text)
     return 0 if all(line.met for line in lines) else 1

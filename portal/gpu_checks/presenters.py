@@ -21,7 +21,7 @@ from portal.gpu_checks.kinds.looks import Look, Repeat
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
-from provisioning.gpu.check.thresholds import ALL_PAIRS
+from provisioning.gpu.check.thresholds import ALL_PAIRS, JOINT
 
 RUNS_SHOWN = 8
 
@@ -70,12 +70,17 @@ _TESTS: Mapping[str, str | Promise] = {
     "bandwidth": _("Memory bandwidth"),
     "peers": _("Links to other GPUs"),
     "all_pairs": _("All links of these GPUs at once"),
+    "joint_burn": _("Full load on all of these GPUs"),
     "two_nodes": _("Sums with another node, compared bit by bit"),
     "modulo20": _("Modulo-20 patterns"),
     "bit_fade": _("Bit fade"),
     "steady": _("Steady full load"),
     "power_steps": _("Power steps, idle to full"),
     "all_reduce": _("Sums over several GPUs"),
+    "functions": _("Special functions"),
+    "atomics": _("Atomic operations"),
+    "shared_memory": _("Shared memory"),
+    "caches": _("L1 and L2 caches"),
 }
 _METRICS: Mapping[str, str | Promise] = {
     "copy_gb_s": _("Memory copy"),
@@ -89,14 +94,21 @@ _METRICS: Mapping[str, str | Promise] = {
     "nvlinks_up": _("NVLinks up"),
     "retired_memory": _("Retired memory pages or rows"),
     "coverage_per_mille": _("Memory covered"),
+    "functions_gop_s": _("Special functions"),
+    "atomics_gop_s": _("Atomic operations"),
+    "shared_gb_s": _("Shared memory"),
+    "l2_gb_s": _("L2 cache"),
 }
 _SUMS = re.compile(r"all_reduce_bus_gb_s:(\d+):(\d+(?:\.\d+)*)")
-_BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+|{_SUMS.pattern}")
+_BY_PATTERN = re.compile(
+    rf"gemm_[a-z0-9]+(_own|_burst)?_(tflops|tops)|{ALL_PAIRS}\d+|{JOINT}\d+|{_SUMS.pattern}"
+)
 _AGAINST: Mapping[str, str | Promise] = {
     "datasheet": _("datasheet"),
     "baseline": _("other devices of this model"),
     "node_median": _("neighbouring devices"),
     "link": _("its link"),
+    "alone": _("its speed alone"),
 }
 
 
@@ -272,7 +284,7 @@ test_title.__test__ = False  # type: ignore[attr-defined]
 def metric_title(name: str) -> str:
     """Return the name of a figure for display."""
     if name.startswith("gemm_"):
-        dtype, _, how = name.removeprefix("gemm_").removesuffix("_tflops").partition("_")
+        dtype, how, *_ = name.removeprefix("gemm_").split("_")
         text = gettext("%(type)s matrix product")
         if how == "own":
             text = gettext("%(type)s matrix product (own kernel)")
@@ -286,6 +298,8 @@ def metric_title(name: str) -> str:
         return gettext("Link to %(device)s…, both ways at once") % {"device": device}
     if name.startswith(ALL_PAIRS):
         return gettext("All links of %(count)s GPUs at once") % {"count": name.removeprefix(ALL_PAIRS)}
+    if name.startswith(JOINT):
+        return gettext("Speed while %(count)s GPUs are busy") % {"count": name.removeprefix(JOINT)}
     if summed := _SUMS.fullmatch(name):
         count, version = summed.groups()
         return gettext("Sum over %(count)s GPUs (NCCL %(version)s)") % {"count": count, "version": version}

@@ -14,7 +14,7 @@ from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Report, Unavailable, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
-from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, Peak, peak_of
+from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, UNIT_METRIC, Peak, peak_of
 from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Progress, Raw, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
@@ -199,6 +199,10 @@ def _raw_result(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int)
             measures = {"to_device_gb_s": link, "to_host_gb_s": link}
         case "two_nodes":
             measures = {BETWEEN_NODES: HEALTHY * float(test.params.get("port_gb_s") or PORT_GB_S)}
+        case "functions" | "atomics" | "shared_memory" | "caches":
+            measures = {UNIT_METRIC[test.probe]: peak.sms * HEALTHY}
+        case "burn" if dtype == "int8":
+            measures = {"gemm_int8_own_tops": peak.tflops["fp16"] * HEALTHY}
         case "burn":
             measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * HEALTHY}
     rounded = {name: round(value, 2) for name, value in measures.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from provisioning.gpu.check import thresholds, wrong_pairs
+from provisioning.gpu.check import joint_load, thresholds, wrong_pairs
 from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
@@ -20,11 +20,14 @@ _MEASURING: Mapping[str, tuple[str, ...]] = {
     "memory": thresholds.MEMORY_METRICS,
     "pcie": _PCIE,
     "two_nodes": (thresholds.BETWEEN_NODES,),
+    **{probe: (metric,) for probe, metric in thresholds.UNIT_METRIC.items()},
 }
+_UNITS = frozenset(thresholds.UNIT_METRIC)
 _COVERED = frozenset({"residue", "address", "inversions", "modulo20", "bit_fade"})
 _COMPARING = (
     frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "two_nodes", *WITH_PEERS})
     | _COVERED
+    | _UNITS
 )
 
 
@@ -39,7 +42,8 @@ def judgements(
     """Return the judgements of all values that have, or should have, a floor."""
     results = []
     for metric, value in raw.measures.items():
-        judged = metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops")
+        judged = metric in (*thresholds.MEMORY_METRICS, *thresholds.UNIT_METRICS)
+        judged = judged or metric.endswith(thresholds.PRODUCT_RATES)
         if judged or metric.startswith(thresholds.ALL_PAIRS):
             results.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif test.probe == "pcie" and metric in _PCIE:
@@ -49,6 +53,8 @@ def judgements(
             results.append(thresholds.judge_peer(metric, value, links, facts))
         elif metric.startswith(thresholds.BUS_GB_S):
             results.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
+        elif metric.startswith(thresholds.JOINT):
+            results.append(thresholds.judge_joint(metric, value))
         elif metric == thresholds.BETWEEN_NODES:
             results.append(thresholds.judge_port(metric, value, float(test.params.get("port_gb_s", 0.0))))
     return tuple(results)
@@ -83,10 +89,12 @@ def _problem(
             f" ({pairs})" if pairs else ""
         )
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
-    if test.probe == "burn" and not any(metric.endswith("_tflops") for metric in raw.measures):
+    if test.probe == "burn" and not any(metric.endswith(thresholds.PRODUCT_RATES) for metric in raw.measures):
         missing.append("TFLOP/s")
     if test.probe in TOGETHER and not any(metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures):
         missing.append(thresholds.BUS_GB_S)
+    if test.probe == joint_load.PROBE and not any(m.startswith(thresholds.JOINT) for m in raw.measures):
+        missing.append(thresholds.JOINT)
     if missing:
         return Status.SKIPPED, f"It measured no {', '.join(missing)}"
     if test.probe in _COVERED:
@@ -185,16 +193,23 @@ def _judge_together(judged: Sequence[Judgement]) -> tuple[Status, str]:
     return status, text
 
 
+def _judge_units(judged: Sequence[Judgement]) -> tuple[Status, str]:
+    """Downgrade a slow unit: no datasheet says how fast it should be."""
+    status, text = _worst_judgement(judged)
+    return (Status.WARNED if status == Status.FAILED else status), text
+
+
 _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
     "peers": _judge_links,
     "all_pairs": _judge_together,
     "all_reduce": _judge_together,
+    **dict.fromkeys(_UNITS, _judge_units),
 }
 
 
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
-    against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
+    against = {"node_median": "node's median", "alone": "device alone"}.get(j.against, j.against)
     note = f". {j.text}" if j.text else ""
     return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against}){note}"
 
@@ -211,6 +226,7 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
             return None
         detail = dict(message.get("detail") or {})
         wrong_pairs.pairs_of(detail, own=True)
+        joint_load.of(detail)
         return Raw(
             test=str(message["test"]),
             state=str(message["state"]),
@@ -222,5 +238,5 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
             device_fault=bool(message.get("device_fault", False)),
             duration_ms=int(message.get("duration_ms", 0)),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None

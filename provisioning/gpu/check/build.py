@@ -17,7 +17,7 @@ from provisioning.gpu.check.compiler import (
 )
 from provisioning.gpu.check.nvrtc import compilers
 
-LIMIT_BYTES = 2 * 1024 * 1024
+LIMIT_BYTES = 2560 * 1024
 
 
 def main() -> int:

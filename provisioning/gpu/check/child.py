@@ -28,12 +28,12 @@ from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
 
 
-def _computed(name: str) -> Callable[[Bench], Outcome]:
-    """Return a probe of `probes.compute`, imported when it runs: NumPy takes half of the start."""
+def _computed(module: str, name: str) -> Callable[[Bench], Outcome]:
+    """Return a probe of `probes`, imported when it runs: NumPy takes half of the start."""
 
     def probe(bench: Bench) -> Outcome:
         run_probe: Callable[[Bench], Outcome] = getattr(
-            importlib.import_module("provisioning.gpu.check.probes.compute"), name
+            importlib.import_module(f"provisioning.gpu.check.probes.{module}"), name
         )
         return run_probe(bench)
 
@@ -47,14 +47,19 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "inversions": memory.inversions,
     "modulo20": memory.modulo20,
     "bit_fade": memory.bit_fade,
-    "exact": _computed("exact"),
-    "burn": _computed("burn"),
-    "power_steps": _computed("power_steps"),
+    "exact": _computed("compute", "exact"),
+    "burn": _computed("compute", "burn"),
+    "power_steps": _computed("compute", "power_steps"),
+    "functions": _computed("units", "functions"),
+    "atomics": _computed("units", "atomics"),
+    "shared_memory": _computed("units", "shared_memory"),
+    "caches": _computed("units", "caches"),
     "copy": bandwidth.copy,
     "memory": bandwidth.memory,
     "pcie": bandwidth.pcie,
     "peers": bandwidth.peers,
     "all_pairs": crowd.all_pairs,
+    "joint_burn": _computed("joint", "joint_burn"),
     "all_reduce": collective.all_reduce,
     "two_nodes": two_nodes.two_nodes,
 }

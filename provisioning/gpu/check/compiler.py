@@ -17,13 +17,13 @@ from provisioning.gpu.check.nvrtc import CompileError, Nvrtc, compilers
 
 KERNELS = Path(__file__).parent / "kernels"
 CUBINS = KERNELS / "cubin"
-UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "tensor")
-# These use instructions that only one architecture has, so they are built for `sm_90a`.
-ONLY_FOR = {"hopper": (9, 0)}
+UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "functions", "atomics", "cache", "tensor")
+# These use instructions that only one major architecture has, so they are built for `sm_90a` or `sm_120a`.
+ONLY_FOR = {"hopper": 9, "fp4": 12}
 CUDA_13 = 13000
 BLACKWELL = (10, 0)
 BLACKWELL_DRIVER = 12080
-ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
+ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 
 
 # Volta has tensor cores, but other instructions for them.
@@ -46,18 +46,18 @@ class Cubin:
 def units_of(capability: tuple[int, int]) -> tuple[str, ...]:
     """Return the units that a device of this compute capability can run."""
     common = (unit for unit in UNITS if unit != "tensor" or capability >= TENSOR_SINCE)
-    return (*common, *(unit for unit, only in ONLY_FOR.items() if only == capability))
+    return (*common, *(unit for unit, only in ONLY_FOR.items() if only == capability[0]))
 
 
 def arch_name(capability: tuple[int, int], unit: str = "") -> str:
-    """Return `sm_90`, or `sm_90a` for a unit with instructions of only that architecture."""
+    """Return `sm_90`, or `sm_90a` for a unit of `ONLY_FOR`."""
     return f"sm_{capability[0]}{capability[1]}{'a' if unit in ONLY_FOR else ''}"
 
 
 def source_hash(unit: str) -> str:
     """Return the hash of all sources of `unit`."""
     digest = hashlib.sha256()
-    for path in (KERNELS / "common.cuh", KERNELS / f"{unit}.cu"):
+    for path in (*sorted(KERNELS.glob("*.cuh")), KERNELS / f"{unit}.cu"):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -100,8 +100,8 @@ def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None 
 def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
     """Return the packaged cubin that runs on `capability`, or None.
 
-    It has the same major and an equal or lower minor architecture. None if there is none or its source
-    changed since it was built.
+    It has the same major and an equal or lower minor architecture; units of `ONLY_FOR` the same minor. None
+    if there is none or its source changed since it was built.
     """
     try:
         manifest = json.loads((CUBINS / "manifest.json").read_text(encoding="utf-8"))
@@ -112,6 +112,8 @@ def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
     major, minor = capability
     for known in sorted(ARCHITECTURES, reverse=True):
         if known[0] != major or known[1] > minor or unit not in units_of(known):
+            continue
+        if unit in ONLY_FOR and known != capability:
             continue
         name = f"{unit}.{arch_name(known, unit)}.cubin"
         try:

@@ -313,33 +313,41 @@ class Device:
 
         Supports a few hundred launches, since the queue behind the gate is limited. Raises `GateGaveUp`.
         """
-        assert self._flag_host is not None
-        flag = (ctypes.c_uint32 * 2).from_address(self._flag_host)
-        flag[0] = flag[1] = 0
         start, end = self.call("cuEventCreate", 0), self.call("cuEventCreate", 0)
         try:
-            self.launch(
-                "bandwidth",
-                "gate",
-                ptr(self._flag),
-                u64(GATE_NS),
-                ptr(self._flag + 4),
-                grid=(1, 1),
-                threads=1,
-            )
+            self.close_gate()
             self.call("cuEventRecord", start, self.stream)
             try:
                 work()
                 self.call("cuEventRecord", end, self.stream)
             finally:
-                flag[0] = 1
+                self.open_gate()
             self.call("cuEventSynchronize", end)
-            if flag[1] != 1:
-                raise GateGaveUp("Queueing took longer than the gate waits.")
+            self.check_gate()
             return float(self.call("cuEventElapsedTime", start, end))
         finally:
             self.call("cuEventDestroy", start)
             self.call("cuEventDestroy", end)
+
+    @property
+    def _gate(self) -> ctypes.Array[ctypes.c_uint32]:
+        """Words in host memory: whether the gate is open, and its answer."""
+        assert self._flag_host is not None
+        return (ctypes.c_uint32 * 2).from_address(self._flag_host)
+
+    def close_gate(self) -> None:
+        """Make later work of the stream wait until `open_gate`, for at most 3 s."""
+        self._gate[0] = self._gate[1] = 0
+        flag, answer = ptr(self._flag), ptr(self._flag + 4)
+        self.launch("bandwidth", "gate", flag, u64(GATE_NS), answer, grid=(1, 1), threads=1)
+
+    def open_gate(self) -> None:
+        self._gate[0] = 1
+
+    def check_gate(self) -> None:
+        """Raise `GateGaveUp` if work started before the gate was opened."""
+        if self._gate[1] != 1:
+            raise GateGaveUp("Queueing took longer than the gate waits.")
 
     @contextmanager
     def beside(self) -> Iterator[Any]:

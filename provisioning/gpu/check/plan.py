@@ -20,13 +20,17 @@ SINCE: Mapping[str, tuple[int, int]] = {
     "bf16": (8, 0),
     "tf32": (8, 0),
     "fp8": (8, 9),
+    "int8": (7, 5),
+    "fp4": (12, 0),
 }
 # Joint tests of several devices, which do not show which of them is at fault.
 TOGETHER = frozenset({"all_reduce"})
+# Tests of several devices that hang if any of them does.
+ANY_CAN_HANG = TOGETHER | {"joint_burn"}
 # Limit for a whole check in seconds; then it is aborted.
 DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, Level.EXTENDED: 2400.0}
 # Probes that need visible peers.
-WITH_PEERS = frozenset({"peers", "all_pairs", "all_reduce"})
+WITH_PEERS = frozenset({"peers", "all_pairs", "joint_burn", "all_reduce"})
 # Until the child has a context and its kernels.
 START_S = 60.0
 # How long one end of a link waits for the other to get its context and its turn.
@@ -90,6 +94,10 @@ def plan_for(
         Test("bandwidth", "memory", 30.0),
         Test("pcie", "pcie", 30.0, params={"seconds": 1.0, "both_ways": True}),
         *(Test(f"burn_{name}", "burn", 45.0, params={"dtype": name, "seconds": 10.0}) for name in burns),
+        Test("functions", "functions", 60.0, params={"turns": 8 if full else 1}),
+        Test("atomics", "atomics", 60.0),
+        Test("shared_memory", "shared_memory", 60.0, params={"turns": 512 if full else 32}),
+        Test("caches", "caches", 60.0, params={"turns": 512 if full else 32}),
     ]
     if peers and not facts.mig:
         tests.append(Test("peers", "peers", 60.0, required=peers_required))
@@ -102,6 +110,10 @@ def plan_for(
             Test("steady", "burn", 240.0, params={"dtype": main, "seconds": 120.0}),
             Test("power_steps", "power_steps", 90.0, params={"cycles": 10, "seconds": 1.0}),
         ]
+    if full and peers and not facts.mig:
+        joint = {"dtype": main, "seconds": 30.0}
+        deadline_s = 90.0 + 15.0 * len(peers)
+        tests.append(Test("joint_burn", "joint_burn", deadline_s, required=peers_required, params=joint))
     if peers and not facts.mig:
         # Last, since its library stays loaded in this process, and a hang affects no other test.
         tests.append(Test("all_reduce", "all_reduce", 90.0, required=peers_required))

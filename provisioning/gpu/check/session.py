@@ -18,7 +18,7 @@ from provisioning.gpu.check import health, hindrances, meeting_env, standing, th
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.nccl import ONE_NODE
-from provisioning.gpu.check.plan import START_S, TOGETHER, WITH_PEERS, Test, plan_for
+from provisioning.gpu.check.plan import ANY_CAN_HANG, START_S, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.process import Process
 from provisioning.gpu.check.report import software_key
 from provisioning.gpu.check.turns import WAIT_S, near_cpus, shared_link
@@ -234,7 +234,7 @@ class Check:
         test = self.state.running
         assert test is not None
         text = f"No end after {test.deadline_s:g} s"
-        if test.probe in TOGETHER:
+        if test.probe in ANY_CAN_HANG:
             text += f", with {', '.join(self.peers)}: any of them may be the cause"
         took = round((time.monotonic() - self.state.since) * 1000)
         self.state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)

@@ -31,6 +31,7 @@ DRAWING = (
     "end it."
 )
 VOLTA = (7, 0)
+DATA_CENTER_BLACKWELL = 10
 NAMED = 8
 """Maximum number of processes to name."""
 
@@ -197,10 +198,13 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 def untested_findings(capability: tuple[int, int] | None) -> list[Finding]:
     """Return a finding if the device has circuits that no test uses."""
-    if capability != VOLTA:
-        return []
-    text = "The tensor cores are not tested: the check has no kernels for those of Volta."
-    return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
+    if capability == VOLTA:
+        text = "The tensor cores are not tested: the check has no kernels for those of Volta."
+        return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
+    if capability is not None and capability[0] == DATA_CENTER_BLACKWELL:
+        text = "FP4 is not tested: the check has no kernel for it on this architecture."
+        return [Finding("fp4_untested", Severity.INFO, text)]
+    return []
 
 
 def excuse_lowered_limits(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:

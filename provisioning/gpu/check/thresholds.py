@@ -1,7 +1,7 @@
 """Thresholds: peaks from datasheets, the fractions that a healthy device reaches, and comparisons.
 
-Units: GB/s (10^9 bytes per second), TFLOP/s (10^12, dense). Every floor is linted on import: one below 0.3 of
-the peak could never fail, one above 0.95 could never pass.
+Units: GB/s (10^9 bytes per second), TFLOP/s and TOP/s (10^12, dense). Every floor is linted on import: one
+below 0.3 of the peak could never fail, one above 0.95 could never pass.
 """
 
 from __future__ import annotations
@@ -136,6 +136,9 @@ GEMM_PLAIN = Floor(0.50, 0.60)
 BASELINE = Floor(0.85, 0.92)
 NODE_MEDIAN = Floor(0.85, 0.85)
 PEER = Floor(0.75, 0.80)
+# A device while all of the node are busy, in percent of its speed alone. Lower values mean that power or
+# cooling do not suffice for all. There is no failure floor, since the cause may be the node.
+JOINT_WARN_PERCENT = 85.0
 # All-reduce across two nodes, as a fraction of the slowest port. Lower values mean a narrow link, or RDMA
 # without direct access to GPU memory. There is no failure floor, since a link has two ends.
 PORT_WARN = 0.5
@@ -158,7 +161,17 @@ LINKS_UP = "nvlinks_up"
 RETIRED = "retired_memory"
 OWN = (LINKS_UP, RETIRED)
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
+# By test: figures of units that no datasheet has. They are judged by the fleet only, as a warning.
+UNIT_METRIC: Mapping[str, str] = {
+    "functions": "functions_gop_s",
+    "atomics": "atomics_gop_s",
+    "shared_memory": "shared_gb_s",
+    "caches": "l2_gb_s",
+}
+UNIT_METRICS = frozenset(UNIT_METRIC.values())
+PRODUCT_RATES = ("_tflops", "_tops")
 ALL_PAIRS = "all_pairs_gb_s:"
+JOINT = "joint_burn_percent:"
 # All-reduce across devices; the metric's name continues with their number and the library.
 BUS_GB_S = "all_reduce_bus_gb_s"
 _MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|(?<!\s)\s+MIG\s.*", re.DOTALL)
@@ -256,6 +269,10 @@ def status_of(value: float, fail: float, warn: float) -> Status:
 
 
 def _unit(metric: str) -> str:
+    if metric.endswith("_tops"):
+        return "TOP/s"
+    if metric.endswith("_gop_s"):
+        return "Gop/s"
     return "TFLOP/s" if metric.endswith("_tflops") else "GB/s"
 
 
@@ -269,12 +286,12 @@ def judge(
 ) -> Judgement:
     """Judge a bandwidth or a matrix product, first by the fleet's baseline, then by the datasheet.
 
-    Floors of datasheets assume cuBLAS. Results of the check's own kernels (`…_own_tflops`) and of several
-    devices are compared only with their own kind. Baselines outside the linted range are rejected: they come
-    from a faulty or a different device.
+    Floors of datasheets assume cuBLAS. Results of the check's own kernels (`…_own_tflops`, `…_own_tops`) and
+    of several devices are compared only with their own kind. Baselines outside the linted range are rejected:
+    they come from a faulty or a different device.
     """
     unit = _unit(metric)
-    own_kernel = metric.endswith("_own_tflops")
+    own_kernel = metric.endswith(("_own_tflops", "_own_tops"))
     if facts.vgpu:
         return Judgement(
             metric, value, unit, Status.MEASURED, text="A vGPU shares its device: advisory.", advisory=True
@@ -302,12 +319,12 @@ def judge(
             fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
             status = status_of(value, fail, warn)
     if against == "none":
-        crowd = metric.startswith((ALL_PAIRS, BUS_GB_S))
+        compared_only = metric in UNIT_METRICS or metric.startswith((ALL_PAIRS, BUS_GB_S))
         reason = (
             "measured by the check's own kernel"
             if own_kernel
             else "no others that passed have measured it"
-            if crowd
+            if compared_only
             else f"no floor is known for {facts.name or 'it'}, nor three of them that agree"
         )
         return Judgement(
@@ -316,7 +333,7 @@ def judge(
             unit,
             Status.MEASURED,
             text=" ".join(filter(None, (note, f"Not judged: {reason}."))),
-            advisory=own_kernel or crowd,
+            advisory=own_kernel or compared_only,
         )
     return Judgement(metric, value, unit, status, round(fail, 3), round(warn, 3), against, note)
 
@@ -363,6 +380,12 @@ def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
     warn = lint(PORT_WARN, "port") * port_gb_s
     return Judgement(metric, value, "GB/s", status_of(value, 0.0, warn), None, round(warn, 3), "link")
+
+
+def judge_joint(metric: str, value: float) -> Judgement:
+    """Judge the speed of a device while others are busy by its speed alone; it can warn, but not fail."""
+    warn = 100 * lint(JOINT_WARN_PERCENT / 100, "joint burn")
+    return Judgement(metric, value, "%", status_of(value, 0.0, warn), None, warn, "alone")
 
 
 def judge_link_state(facts: Facts, observed: Sequence[tuple[int | None, int | None]]) -> str:

@@ -21,10 +21,12 @@ from provisioning.gpu.topology import pci_place
 WAIT_S = 60.0
 LOOK_S = 0.05
 # Probes that measure, and those that need the full bandwidth to the host.
-MEASURING = frozenset({"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn"})
+MEASURING = frozenset(
+    {"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn", "joint_burn"}
+)
 OVER_PCIE = frozenset({"pcie", "peers", "two_nodes"})
-# These load links of several devices; without NVLink also PCIe links below other switches.
-ALONE = frozenset({"all_pairs", "all_reduce"})
+# These load several devices or their links; without NVLink also PCIe links below other switches.
+ALONE = frozenset({"all_pairs", "all_reduce", "joint_burn"})
 
 
 @dataclass(frozen=True, slots=True)

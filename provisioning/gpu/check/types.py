@@ -144,7 +144,8 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A measured value compared with its floor. `against`: datasheet, baseline, node_median, link, none.
+    """A measured value compared with its floor. `against`: datasheet, baseline, node_median, link, alone,
+    none.
 
     `advisory`: the value cannot be judged here (a shared link, a vGPU), which does not affect the test. Any
     other unjudged value is a warning.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provisioning.gpu.check import wrong_pairs
-from provisioning.gpu.check.plan import TOGETHER
+from provisioning.gpu.check import joint_load, wrong_pairs
+from provisioning.gpu.check.plan import ANY_CAN_HANG, TOGETHER
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 
 _ORDER = (Severity.INFO, Severity.DEGRADED, Severity.INCONCLUSIVE, Severity.FAIL, Severity.HUNG)
@@ -27,7 +27,7 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
         if test.status == Status.FAILED:
             action = Action.REPLACE if test.errors and test.name not in TOGETHER else Action.INSPECT
             findings.append(Finding(code, Severity.FAIL, test.text, action))
-        elif test.status == Status.HUNG and test.name in TOGETHER:
+        elif test.status == Status.HUNG and test.name in ANY_CAN_HANG:
             # Any of the devices may be the cause, so this is neither a failure of this one nor a pass.
             findings.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
         elif test.status == Status.HUNG:
@@ -36,7 +36,7 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
             findings.append(Finding(code, Severity.DEGRADED, test.text, Action.INSPECT))
         elif test.required and test.status in (Status.SKIPPED, Status.MEASURED):
             findings.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
-    return findings + wrong_pairs.findings(tests)
+    return findings + wrong_pairs.findings(tests) + joint_load.findings(tests)
 
 
 def decide(

@@ -9,6 +9,10 @@
 #include "operands.cu"
 #include "gemm.cu"
 #include "tensor.cu"
+#include "fp4.cu"
+#include "functions.cu"
+#include "atomics.cu"
+#include "cache.cu"
 #include "hopper.cu"
 
 #include <elf.h>
@@ -67,8 +71,11 @@ const std::map<std::string, Kernel> kernels = {
     K(fill_walk, 0), K(check_walk, 0), K(fill_modulo, 0), K(check_modulo, 0), K(compare_words, 0), K(flip_bit, 0),
     K(count_nonzero, 0), K(or_reduce, 0), K(copy16, 0), K(read16, 0), K(write16, 0), K(check16, 0), K(gate, 0),
     K(fill_integers, 0), K(encode, 0), K(fill_random, 0), K(compare_f32, 0), K(compare_f64, 0),
+    K(compare_i32, 0), K(fill_function, 0), K(check_function, 0), K(start_atomics, 0), K(run_atomics, 0),
+    K(run_atomics_shared, 0), K(check_atomics, 0), K(test_shared, 0), K(read_shared, 0), K(check_l1, 0),
+    K(check_l2, 0), K(invert_l2, 0),
     K(gemm_reference, 1), K(gemm_fp32, 1), K(gemm_fp64, 1), K(gemm_fp16, 1), K(gemm_bf16, 1), K(gemm_tf32, 1),
-    K(gemm_fp8, 1), K(gemm_fp16_wg, 1), K(gemm_bf16_wg, 1), K(gemm_tf32_wg, 1), K(gemm_fp8_wg, 1),
+    K(gemm_fp8, 1), K(gemm_int8, 1), K(gemm_int8_wg, 1), K(gemm_fp4, 1), K(gemm_fp16_wg, 1), K(gemm_bf16_wg, 1), K(gemm_tf32_wg, 1), K(gemm_fp8_wg, 1),
 };
 struct Function {
   std::string name;
@@ -136,6 +143,9 @@ API cuInit(unsigned) {
   if (arena) return number("no_device", 0) ? NO_DEVICE : OK;
   if (setup.count("dead_bit_a") || setup.count("dead_bit_b"))
     berth_break((u64)number("dead_bit_a", 0), 0, (u64)number("dead_bit_b", 0), 0, -1, -1);
+  if (setup.count("dead_unit"))
+    berth_break_unit((int)number("dead_unit", 0), (int)number("dead_unit_block", -1), 1ull << (int)number("dead_unit_bit", 0),
+                     0, 0);
   arena_size = (u64)number("memory_mib", 16) * 1024 * 1024;
   arena = (char*)mmap(nullptr, arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   for (u64 i = 0; i < (u64)number("dirty_words", 0); i++) ((u64*)arena)[i * 7] = 1;
@@ -301,7 +311,8 @@ API cuLaunchKernel(void* f, u32 gx, u32 gy, u32, u32 bx, u32, u32, u32, void*, v
   if (name == "write16") moves = 16 * *(u64*)params[1];
   if (starts(name, "gemm_")) {
     u64 side = *(u32*)params[3], depth = *(u32*)params[4];
-    int in_word = starts(name, "gemm_fp16") || starts(name, "gemm_bf16") ? 2 : starts(name, "gemm_fp8") ? 4 : 1;
+    int in_word = starts(name, "gemm_fp16") || starts(name, "gemm_bf16") ? 2 : starts(name, "gemm_fp8") || starts(name, "gemm_int8") ? 4
+                  : starts(name, "gemm_fp4") ? 8 : 1;
     flop = 2.0 * side * side * depth * in_word;
     if (name != "gemm_reference") result = *(void**)params[2];
     square = side == depth * in_word ? side * side : 0;

@@ -37,6 +37,13 @@ class Host:
         self.run(kernel, *args, log)
         return log
 
+    def broken_unit(
+        self, unit: int = 0, *, block: int = -1, clear: int = 0, stuck: int = 0, dead_address: int = 0
+    ) -> None:
+        """A unit (as in host_shim.h) has these faults, in one block or in all; without any it is whole."""
+        values = [ctypes.c_uint64(v) for v in (clear, stuck, dead_address)]
+        self.library.berth_break_unit(ctypes.c_int(unit), ctypes.c_int(block), *values)
+
     def broken(
         self,
         *,

@@ -38,11 +38,13 @@ MODULES = (
     "check.standing",
     "check.consequences",
     "check.wrong_pairs",
+    "check.joint_load",
     "counters",
 )
 TESTS = (
     "tests.gpu.check.test_rules",
     "tests.gpu.check.test_rules_crowd",
+    "tests.gpu.check.test_rules_joint",
     "tests.gpu.check.test_rules_links",
     "tests.gpu.check.test_rules_software",
     "tests.gpu.check.test_rules_sums",

@@ -26,7 +26,7 @@ def driver() -> Any:
 def sizes() -> Sizes:
     return Sizes(
         copy_bytes=1 << 20, pcie_bytes=1 << 20, exact_side=128, exact_depth=64, rate_side=128,
-        rate_side_wide=128, copies=2, launches=1,
+        rate_side_wide=128, copies=2, launches=1, blocks=3,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from bench.gpu_check import __main__ as bench
-from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.plan import Test, dtypes, plan_for
 from provisioning.gpu.check.session import Timing
+from provisioning.gpu.check.types import Facts, Level
 from tests.gpu.check.conftest import SIMULATION
 from tests.gpu.check.sim_cuda import UUID
 from tests.gpu.fake_nvml import FakeLibrary, installed
@@ -70,6 +72,45 @@ def test_lines_that_are_missed(check: Callable[..., Any]) -> None:
     assert [line(empty).met for line in (bench._copy, bench._bf16, bench._canary, bench._coverage)] == [
         None
     ] * 4
+
+
+def test_all_levels_take_less_than_eight_minutes() -> None:
+    facts = Facts("GPU-1", compute_capability=(9, 0))
+    plan = bench.shortened(plan_for(Level.EXTENDED, facts, ("GPU-2", "GPU-3")))
+    assert [test.name for test in plan] == [
+        test.name for test in plan_for(Level.EXTENDED, facts, ("GPU-2", "GPU-3"))
+    ]
+    seconds = {test.name: test.params["seconds"] for test in plan if "seconds" in test.params}
+    assert {seconds[f"burn_{name}"] for name in dtypes((9, 0))} == {5.0}
+    chosen = {name: seconds[name] for name in ("bit_fade", "steady", "joint_burn", "power_steps")}
+    assert chosen == {"bit_fade": 15.0, "steady": 40.0, "joint_burn": 20.0, "power_steps": 1.0}
+    limits = bench.QUICK_S * 3 + bench.STANDARD_S + bench.EXTENDED_S + bench.KILLED_WITHIN_S
+    assert limits < 8 * 60
+
+
+def test_the_time_of_each_test_is_a_table(check: Callable[..., Any]) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def run(uuid: str, level: str, **more: Any) -> Any:
+        calls.append((level, more))
+        tests = ("canary",) if level == "quick" else ("canary", "residue")
+        return check(*tests, level=level)
+
+    lines, reports = bench.accept(UUID, run, all_levels=True, peers=["GPU-2"])
+    assert [level for level, _ in calls] == ["quick", "quick", "standard", "quick", "quick", "extended"]
+    assert calls[2][1] == {"peers": ["GPU-2"]}
+    extended = calls[-1][1]
+    assert (extended["peers"], extended["deadline_s"]) == (["GPU-2"], bench.EXTENDED_S)
+    assert "joint_burn" in [test.name for test in extended["plan"]]
+    assert [line.what for line in lines][:4] == [
+        "quick level", "quick level, first run", "standard level", "extended level",
+    ]  # fmt: skip
+    table = bench.times(reports).splitlines()
+    assert table[0] == "| test, s | quick | standard | extended |"
+    assert [re.sub(r"\d+\.\d", "N", row) for row in table[2:]] == [
+        "| canary | N passed | N passed | N passed |",
+        "| residue |  | N passed | N passed |",
+    ]
 
 
 def test_without_a_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

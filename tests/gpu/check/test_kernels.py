@@ -43,8 +43,11 @@ def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
     kernels = {"memory": "fill_mix", "scrub": "count_nonzero", "bandwidth": "copy16", "operands": "encode",
-               "gemm": "gemm_reference", "tensor": "gemm_fp16", "hopper": "gemm_fp8_wg"}  # fmt: skip
+               "gemm": "gemm_reference", "tensor": "gemm_fp16", "hopper": "gemm_fp8_wg",
+               "fp4": "gemm_fp4", "functions": "check_function", "atomics": "run_atomics",
+               "cache": "test_shared"}  # fmt: skip
     assert ("hopper" in units_of(capability)) == (capability == (9, 0))
+    assert ("fp4" in units_of(capability)) == (capability == (12, 0))
     for unit in units_of(capability):
         code = compiler.compile_unit(unit, capability)
         assert code.startswith(b"\x7fELF")
@@ -53,7 +56,7 @@ def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
             assert (b".text.gemm_bf16" in code) == (capability >= (8, 0))
             assert (b".text.gemm_fp8" in code) == (capability >= (8, 9))
         shipped = compiler.cubin(unit, capability)
-        assert shipped.arch == ("sm_90a" if unit == "hopper" else arch_name(capability))
+        assert shipped.arch == {"hopper": "sm_90a", "fp4": "sm_120a"}.get(unit, arch_name(capability))
         assert shipped.origin == PACKAGED
 
 
@@ -70,12 +73,24 @@ INSTRUCTIONS = [
     ("hopper", (9, 0), "gemm_bf16_wg", "HGMMA.64x128x16.F32.BF16"),
     ("hopper", (9, 0), "gemm_tf32_wg", "HGMMA.64x128x8.F32.TF32"),
     ("hopper", (9, 0), "gemm_fp8_wg", "QGMMA.64x128x32.F32.E4M3.E4M3"),
+    ("tensor", (7, 5), "gemm_int8", "IMMA.8816.S8.S8"),
+    ("tensor", (8, 0), "gemm_int8", "IMMA.16832.S8.S8"),
+    ("tensor", (10, 0), "gemm_int8", "IMMA.16832.S8.S8"),
+    ("hopper", (9, 0), "gemm_int8_wg", "IGMMA.64x128x32.S8.S8"),
+    ("tensor", (12, 0), "gemm_fp8", "QMMA.16832.F32.E4M3.E4M3"),
+    ("fp4", (12, 0), "gemm_fp4", "OMMA.SF.16864.F32.E2M1.E2M1.E8"),
+    ("functions", (9, 0), "fill_function", "MUFU.SIN"),
+    ("functions", (9, 0), "check_function", "MUFU.TANH"),
+    ("atomics", (9, 0), "run_atomics", "REDG.E.MIN.S32.STRONG.GPU"),
+    ("atomics", (9, 0), "run_atomics_shared", "ATOMS.CAS.64"),
+    ("cache", (9, 0), "check_l1", "LDG.E.64.STRONG.SM"),
+    ("cache", (9, 0), "invert_l2", "STG.E.64.STRONG.GPU"),
 ]
 
 
-@pytest.mark.thorough("disassembles ten kernels")
+@pytest.mark.thorough("disassembles each")
 @pytest.mark.parametrize(("unit", "capability", "kernel", "instruction"), INSTRUCTIONS)
-def test_the_machine_code_multiplies_by_the_tensor_cores(
+def test_the_machine_code_has_the_instructions_that_a_test_is_for(
     unit: str, capability: tuple[int, int], kernel: str, instruction: str, tmp_path: Path
 ) -> None:
     disassembler = next(
@@ -108,13 +123,13 @@ def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
 @pytest.mark.parametrize("capability", ARCHITECTURES, ids=arch_name)
 def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], driver: int) -> None:
     """Drivers before R580 refuse version 8 of the ABI, which is all that CUDA 13 makes."""
-    if capability == (10, 0) and driver < 12080:
+    if capability >= (10, 0) and driver < 12080:
         with pytest.raises(Unbuildable, match="this driver"):
             compiler.cubin("scrub", capability, driver)
         return
     found = list(compiler.cubins("scrub", capability, driver))
     assert found[0].origin == PACKAGED
-    newest = 8 if driver >= 13000 or capability == (10, 0) else 7
+    newest = 8 if driver >= 13000 or capability >= (10, 0) else 7
     assert compiler.elf_abi(found[1].code) == newest
     assert all(compiler.elf_abi(each.code) <= newest for each in found)
     assert [each.origin.partition(".")[0] for each in found[1:]] == (
@@ -157,7 +172,7 @@ def test_the_packaged_kernels_are_not_stale() -> None:
     assert names == set(manifest["cubins"]) == {path.name for path in CUBINS.glob("*.cubin")}
     assert sum(path.stat().st_size for path in CUBINS.glob("*.cubin")) < LIMIT_BYTES
     for path in CUBINS.glob("*.cubin"):
-        assert compiler.elf_abi(path.read_bytes()) == (8 if "sm_100" in path.name else 7), path.name
+        assert compiler.elf_abi(path.read_bytes()) == (8 if "sm_1" in path.name else 7), path.name
 
 
 @pytest.mark.parametrize(
@@ -168,7 +183,9 @@ def test_the_packaged_kernels_are_not_stale() -> None:
         ((10, 3), "sm_100"),
         ((7, 5), "sm_75"),
         ((7, 0), None),
-        ((12, 0), None),
+        ((12, 0), "sm_120"),
+        ((12, 1), "sm_120"),
+        ((11, 0), None),
     ],
 )
 def test_a_packaged_kernel_of_the_same_major_fits(
@@ -181,6 +198,12 @@ def test_a_packaged_kernel_of_the_same_major_fits(
     else:
         built = compiler.cubin("memory", capability)
         assert (built.arch, built.origin) == (arch, PACKAGED)
+
+
+def test_code_for_one_architecture_alone_is_not_used_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiler.cubin("fp4", (12, 0)).origin == PACKAGED
+    assert compiler.packaged("fp4", (12, 1)) is None
+    assert compiler.cubin("fp4", (12, 1)).arch == "sm_121a"
 
 
 def test_a_packaged_kernel_that_was_changed_is_not_used(

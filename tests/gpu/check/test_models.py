@@ -115,6 +115,7 @@ def _raws(level: Level, facts: Facts, situation: Situation) -> Iterator[tuple[An
         if test.probe == "burn":
             metrics = [f"gemm_{test.params['dtype']}_tflops"]
         measures = {metric: situation.speed * _healthy(metric, facts) for metric in metrics}
+        measures |= dict.fromkeys(thresholds.UNIT_METRICS, 100.0)
         measures |= {"coverage": 1.0, "free_mib": situation.free_mib}
         if test.probe == "pcie":
             peak = thresholds.PCIE_PEAK.get(facts.pcie_max_gen or 4, 200.0)

@@ -21,9 +21,12 @@ from tests.suite.choice import quick_of
 
 DEEPEST = 32
 KINDS = {"fp32": np.float32, "fp16": np.uint16, "bf16": np.uint16, "fp8": np.uint8, "fp64": np.float64,
-         "tf32": np.float32}  # fmt: skip
-# Exponent and mantissa bits, and how many bits of the word the multiplier does not read.
-FORMATS = {"fp32": (8, 23), "fp64": (11, 52), "fp16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "fp8": (4, 3)}
+         "tf32": np.float32, "int8": np.int8, "fp4": np.uint8}  # fmt: skip
+# Exponent and mantissa bits; an integer has none of an exponent.
+FORMATS = {"fp32": (8, 23), "fp64": (11, 52), "fp16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "fp8": (4, 3),
+           "int8": (0, 7), "fp4": (2, 1)}  # fmt: skip
+# Bits of the largest operand: of a float those of its mantissa, with the leading one.
+SIZES = {dtype: mantissa + (exponent > 0) for dtype, (exponent, mantissa) in FORMATS.items()}
 # Each type by its plain kernel, and by Hopper's where there is one.
 KERNELS = [
     (d.name, suffix) for d in DTYPES.values() for suffix in ("", "_wg") if d.unit == "tensor" or not suffix
@@ -49,23 +52,30 @@ class Operands:
 
     @property
     def inner(self) -> int:
-        return self.round.depth if self.d.unit == "gemm" else self.round.depth * self.d.size // 4
+        return self.d.inner(self.round.depth)
 
     def multiply(self, host: Host, suffix: str = "") -> NDArray[Any]:
-        c = np.full(self.side**2, np.nan, np.float64 if self.d.name == "fp64" else np.float32)
+        kind = {"fp64": np.float64, "int8": np.int32}.get(self.d.name, np.float32)
+        c = np.full(self.side**2 * self.d.c_size, self.d.unwritten, np.uint8).view(kind)
         kernel = f"gemm_{self.d.name}{suffix}"
         host.run(kernel, self.a, self.b, c, u32(self.side), u32(self.inner), 0, block=True)
         return c
 
     def errors(self, host: Host, c: NDArray[Any]) -> Any:
-        return host.log("compare_f64" if self.d.name == "fp64" else "compare_f32", c, self.want, c.size)
+        kernel = {"fp64": "compare_f64", "int8": "compare_i32"}.get(self.d.name, "compare_f32")
+        return host.log(kernel, c, self.want, c.size)
+
+
+def made(d: DType, elements: int) -> NDArray[Any]:
+    """Room for operands of a type, empty."""
+    return np.zeros(d.bytes_of(elements), np.uint8).view(KINDS[d.name])
 
 
 def operands(host: Host, d: DType, round_: Round) -> Operands:
     side = d.tile
     size, wides, integers = side * round_.depth, [], []
     for bits, gap, seed in zip((round_.a_bits, round_.b_bits), round_.gaps, (1, 1 ^ 0xB), strict=True):
-        whole, wide = np.zeros(size, np.int64), np.zeros(size, KINDS[d.name])
+        whole, wide = np.zeros(size, np.int64), made(d, size)
         host.run("fill_integers", whole, size, seed, u32(bits), u32(round_.depth), u32(gap))
         host.run("encode", wide, whole, size, u32(d.code))
         integers.append(whole.reshape(side, round_.depth))
@@ -112,9 +122,9 @@ def test_every_type_of_the_plan_has_rounds() -> None:
 def test_all_bits_of_a_mantissa_take_part_and_every_sum_is_exact(dtype: str, deepest: int) -> None:
     d = DTYPES[dtype]
     rounds = rounds_of(dtype, d.step, deepest)
-    mantissa = FORMATS[dtype][1] + 1
+    mantissa = SIZES[dtype]
     assert {(mantissa, SMALL), (SMALL, mantissa)} <= {(r.a_bits, r.b_bits) for r in rounds}
-    exact = {"fp8": 2**11, "fp64": 2**53}.get(dtype, 2**24)
+    exact = {"fp8": 2**11, "fp4": 2**11, "fp64": 2**53, "int8": 2**31 - 1}.get(dtype, 2**24)
     for r in rounds:
         assert r.depth % d.step == 0
         assert r.depth % r.gap == 0
@@ -147,7 +157,9 @@ def test_the_operands_are_what_their_round_says(host: Host, dtype: str) -> None:
             assert (integers < 0).any() and (integers > 0).any()
             assert int(np.bitwise_or.reduce(sizes, axis=None)) == 2**bits - 1
             # Uniform: half of them have their highest bit, and with it use the whole mantissa.
-            assert 0.4 < np.count_nonzero(sizes >> (bits - 1)) / np.count_nonzero(integers) < 0.65
+            expected = (2 ** (bits - 1) + 1) / 2**bits  # zero becomes the largest
+            share = np.count_nonzero(sizes >> (bits - 1)) / np.count_nonzero(integers)
+            assert expected - 0.1 < share < expected + 0.15
         exact = each.integers[0] @ each.integers[1].T
         assert (each.want.reshape(exact.shape) == exact).all()
 
@@ -164,7 +176,7 @@ def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str, suffi
             log = each.errors(whole, c)
             assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
             bits[index] ^= bits.dtype.type(1 << bit)
-        c[5] = np.nan
+        c[5] = each.d.unwritten if each.d.integer else np.nan
         assert each.errors(whole, c).count == 1
 
 
@@ -181,9 +193,9 @@ def test_a_product_says_which_multiprocessor_made_each_tile(host: Host) -> None:
     for dtype, suffix in KERNELS:
         d = DTYPES[dtype]
         side, depth = 2 * d.tile, d.step
-        a, b = np.zeros(side * depth, KINDS[dtype]), np.zeros(side * depth, KINDS[dtype])
+        a, b = made(d, side * depth), made(d, side * depth)
         c, where = np.zeros(side * side, np.float64), np.full(4, 99, np.uint32)
-        inner = depth if d.unit == "gemm" else depth * d.size // 4
+        inner = d.inner(depth)
         host.run(f"gemm_{dtype}{suffix}", a, b, c, u32(side), u32(inner), where, grid=(2, 2), block=True)
         assert list(where) == [0, 1, 10, 11]
 
@@ -199,7 +211,12 @@ DEAD = [
 @pytest.mark.parametrize("side", ["a", "b"])
 @pytest.mark.parametrize(
     ("dtype", "suffix"),
-    quick_of(KERNELS, [("bf16", "_wg"), ("fp64", "")], "every kernel; `make test` has two", several=True),
+    quick_of(
+        KERNELS,
+        [("bf16", "_wg"), ("fp64", ""), ("int8", "")],
+        "every kernel; `make test` has three",
+        several=True,
+    ),
 )
 def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
     """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
@@ -224,7 +241,8 @@ def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
 
 @pytest.mark.parametrize("suffix", ["", "_wg"])
 @pytest.mark.parametrize(
-    "dtype", quick_of(("fp16", "bf16", "tf32", "fp8"), ("fp8",), "every type; `make test` has one")
+    "dtype",
+    quick_of(("fp16", "bf16", "tf32", "fp8", "int8"), ("fp8", "int8"), "every type; `make test` has two"),
 )
 def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: str) -> None:
     """Each bit of one mantissa times each bit of the other, the leading ones too."""
@@ -244,26 +262,29 @@ def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_cpu_knows_the_random_operands_to_the_bit(host: Host, dtype: str) -> None:
     d, count = DTYPES[dtype], 20_000
-    made = np.zeros(count, KINDS[dtype])
-    host.run("fill_random", made, count, 3, u32(d.code))
+    filled = made(d, count)
+    host.run("fill_random", filled, count, 3, u32(d.code))
     values = reference.random_values(np.arange(count, dtype=np.uint64), 3, dtype)
     exponent, mantissa = FORMATS[dtype]
-    if dtype in ("fp32", "fp64", "tf32"):
-        assert (made == values).all()
+    if dtype in ("fp32", "fp64", "tf32", "int8"):
+        assert (filled == values).all()
     elif dtype == "fp16":
-        assert (made.view(np.float16) == values).all()
+        assert (filled.view(np.float16) == values).all()
     else:
-        sign, rest = made.astype(np.int64) >> (exponent + mantissa), made.astype(np.int64)
+        if dtype == "fp4":
+            filled = np.stack([filled & 15, filled >> 4], axis=1).reshape(-1)
+        sign, rest = filled.astype(np.int64) >> (exponent + mantissa), filled.astype(np.int64)
         power = (rest >> mantissa) & ((1 << exponent) - 1)
         size = np.ldexp(
             1 + (rest & ((1 << mantissa) - 1)) / (1 << mantissa), power - (1 << (exponent - 1)) + 1
         )
         assert (np.where(power == 0, 0.0, np.where(sign == 1, -size, size)) == values).all()
     if dtype == "tf32":
-        assert not (made.view(np.uint32) & 0x1FFF).any()
-    assert -1.0 <= values.min() < -0.9
-    assert 0.9 < values.max() < 1.0
-    assert len(np.unique(values)) > (90 if dtype == "fp8" else 1000)
+        assert not (filled.view(np.uint32) & 0x1FFF).any()
+    largest_value = {"int8": 128.0, "fp4": 4.0}.get(dtype, 1.0)
+    assert -largest_value <= values.min() <= -0.75 * largest_value
+    assert 0.75 * largest_value <= values.max() < largest_value
+    assert len(np.unique(values)) > {"fp4": 8, "fp8": 90, "int8": 250}.get(dtype, 1000)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -272,9 +293,9 @@ def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
 ) -> None:
     d = DTYPES[dtype]
     side = d.tile
-    a, b = np.zeros(side * side, KINDS[dtype]), np.zeros(side * side, KINDS[dtype])
-    whole.run("fill_random", a, a.size, 5, u32(d.code))
-    whole.run("fill_random", b, b.size, 6, u32(d.code))
+    a, b = made(d, side * side), made(d, side * side)
+    whole.run("fill_random", a, side * side, 5, u32(d.code))
+    whole.run("fill_random", b, side * side, 6, u32(d.code))
     work = Operands(d, Round(SMALL, SMALL, side, 1), a, b, np.zeros(0, np.int64), (np.zeros(0),) * 2)  # type: ignore[arg-type]
     c = work.multiply(whole).astype(np.float64).reshape(side, side)
 

@@ -11,16 +11,19 @@ import pytest
 
 from provisioning.gpu.check import health, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
-from provisioning.gpu.check.plan import DEADLINE_S, Test, dtypes, plan_for
+from provisioning.gpu.check.plan import DEADLINE_S, SINCE, START_S, Test, dtypes, plan_for
 from provisioning.gpu.check.probes.compute import DTYPES, supported
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.thresholds import BadThreshold, Floor, judge, judge_pcie, judge_peer, peak_of
 from provisioning.gpu.check.types import (
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
     Action,
     Facts,
     Finding,
     Judgement,
     Level,
+    Progress,
     Raw,
     Severity,
     Status,
@@ -293,6 +296,7 @@ HOPPER = Facts("GPU-1", compute_capability=(9, 0))
 def test_peers_by_their_links() -> None:
     assert judge_peer("peer", 18 * 25 * 0.75 - 0.1, 18, HOPPER).status == Status.FAILED
     assert judge_peer("peer", 18 * 25 * 0.75, 18, HOPPER).status == Status.WARNED
+    assert judge_peer("peer", 18 * 25 * 0.80 - 0.1, 18, HOPPER).status == Status.WARNED
     good = judge_peer("peer", 18 * 25 * 0.80, 18, HOPPER)
     assert (good.status, good.against) == (Status.PASSED, "link")
     assert judge_peer(
@@ -496,18 +500,22 @@ def test_strangers() -> None:
     ("capability", "names"),
     [
         ((7, 0), ["fp32", "fp64"]),
-        ((7, 5), ["fp32", "fp64", "fp16"]),
-        ((8, 0), ["fp32", "fp64", "fp16", "bf16", "tf32"]),
-        ((8, 6), ["fp32", "fp64", "fp16", "bf16", "tf32"]),
-        ((8, 9), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8"]),
-        ((9, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8"]),
+        ((7, 5), ["fp32", "fp64", "fp16", "int8"]),
+        ((8, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "int8"]),
+        ((8, 6), ["fp32", "fp64", "fp16", "bf16", "tf32", "int8"]),
+        ((8, 9), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8"]),
+        ((9, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8"]),
+        ((10, 3), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8"]),
+        ((12, 0), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8", "fp4"]),
+        ((12, 1), ["fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8", "fp4"]),
         ((6, 1), []),
     ],
 )
 def test_types_by_capability(capability: tuple[int, int], names: list[str]) -> None:
     assert list(dtypes(capability)) == names
     assert list(supported(capability)) == names
-    assert set(dtypes(None)) == set(DTYPES)
+    assert list(dtypes(None)) == list(DTYPES)
+    assert dict(SINCE) == {dtype.name: dtype.since for dtype in DTYPES.values()}
 
 
 def steps(
@@ -518,7 +526,7 @@ def steps(
     return [(t.name, t.probe, t.deadline_s, dict(t.params)) for t in plan]
 
 
-TYPES = ("fp32", "fp64", "fp16", "bf16", "tf32", "fp8")
+TYPES = ("fp32", "fp64", "fp16", "bf16", "tf32", "fp8", "int8")
 FIRST: list[Any] = [
     ("canary", "canary", 15.0, {}),
     ("residue", "residue", 30.0, {}),
@@ -529,6 +537,15 @@ FIRST: list[Any] = [
 
 def burn(name: str) -> Any:
     return (f"burn_{name}", "burn", 45.0, {"dtype": name, "seconds": 10.0})
+
+
+def units(turns: int) -> list[Any]:
+    return [
+        ("functions", "functions", 60.0, {"turns": 8 if turns > 32 else 1}),
+        ("atomics", "atomics", 60.0, {}),
+        ("shared_memory", "shared_memory", 60.0, {"turns": turns}),
+        ("caches", "caches", 60.0, {"turns": turns}),
+    ]
 
 
 def test_the_quick_level() -> None:
@@ -544,6 +561,7 @@ def test_the_standard_level() -> None:
         ("pcie", "pcie", 30.0, {"seconds": 1.0, "both_ways": True}),
         burn("bf16"),
         burn("fp32"),
+        *units(32),
     ]
     assert steps(Level.STANDARD) == standard
     assert steps(Level.STANDARD, peers=("GPU-2",)) == [
@@ -554,7 +572,7 @@ def test_the_standard_level() -> None:
     mig = Facts("MIG-1", mig=True, compute_capability=(9, 0))
     assert steps(Level.STANDARD, mig, ("GPU-2",)) == standard
     old = [name for name, *_ in steps(Level.STANDARD, Facts("GPU-1", compute_capability=(7, 5)))]
-    assert old[-2:] == ["burn_fp16", "burn_fp32"]
+    assert old[-6:-4] == ["burn_fp16", "burn_fp32"]
 
 
 def test_the_extended_level() -> None:
@@ -564,11 +582,13 @@ def test_the_extended_level() -> None:
         ("bandwidth", "memory", 30.0, {}),
         ("pcie", "pcie", 30.0, {"seconds": 1.0, "both_ways": True}),
         *map(burn, TYPES),
+        *units(512),
         ("peers", "peers", 60.0, {}),
         ("modulo20", "modulo20", 180.0, {}),
         ("bit_fade", "bit_fade", 240.0, {"seconds": 60.0}),
         ("steady", "burn", 240.0, {"dtype": "bf16", "seconds": 120.0}),
         ("power_steps", "power_steps", 90.0, {"cycles": 10, "seconds": 1.0}),
+        ("joint_burn", "joint_burn", 105.0, {"dtype": "bf16", "seconds": 30.0}),
         ("all_reduce", "all_reduce", 90.0, {}),
     ]
 
@@ -579,7 +599,61 @@ def test_deadlines() -> None:
             assert test.deadline_s < DEADLINE_S[level]
 
 
+# --- values that are not given ---
+
+
+def test_what_no_message_gives_is_zero() -> None:
+    assert Progress("start") == Progress("start", "", 0, 0, 0, "")
+    assert Raw("x", "done").duration_ms == 0
+    assert TestResult("x", Status.PASSED, True, "").duration_ms == 0
+    assert (EXIT_UNAVAILABLE, EXIT_USAGE) == (4, 64)
+    assert START_S == 60.0
+
+
+def test_the_floor_of_a_link_with_hidden_nodes_has_three_decimals() -> None:
+    hidden = Facts("GPU-1", pcie_max_gen=4, pcie_max_width=1, numa_hidden=True)
+    assert judge_pcie("to_host_gb_s", 1.0, hidden).warn_below == 1.312
+
+
 # --- assessment ---
+
+
+def test_integer_products_are_judged_as_those_of_an_own_kernel() -> None:
+    metric = "gemm_int8_own_tops"
+    burn = Test("burn_int8", "burn", 45.0)
+    found = assess(burn, done(**{metric: 400.0}), H200)
+    (judged,) = found.judgements
+    assert (found.status, judged.unit, judged.advisory) == (Status.PASSED, "TOP/s", True)
+    assert status_of(burn, done(**{metric: 400.0}), baseline={metric: 500.0})[0] == Status.FAILED
+    assert status_of(burn, done(**{metric: 430.0}), baseline={metric: 500.0})[0] == Status.WARNED
+    assert status_of(burn, done(cpu_worst=0.1)) == (Status.SKIPPED, "It measured no TFLOP/s")
+
+
+UNITS = [
+    ("functions", "functions_gop_s", "Gop/s"),
+    ("atomics", "atomics_gop_s", "Gop/s"),
+    ("shared_memory", "shared_gb_s", "GB/s"),
+    ("caches", "l2_gb_s", "GB/s"),
+]
+
+
+@pytest.mark.parametrize(("probe", "metric", "unit"), UNITS)
+def test_a_slow_unit_is_a_warning_and_a_wrong_word_of_it_fails(probe: str, metric: str, unit: str) -> None:
+    test = Test(probe, probe, 60.0)
+    found = assess(test, done(**{metric: 100.0}), H200)
+    (judged,) = found.judgements
+    assert (found.status, judged.unit, judged.advisory) == (Status.PASSED, unit, True)
+    assert judged.text == "Not judged: no others that passed have measured it."
+    assert not thresholds.lacks_datasheet(metric, "NVIDIA GH200 480GB")
+    for value, status in ((92.0, Status.PASSED), (91.9, Status.WARNED), (1.0, Status.WARNED)):
+        assert status_of(test, done(**{metric: value}), baseline={metric: 100.0})[0] == status
+    low = assess(test, done(**{metric: 84.9}), H200, node_median={metric: 100.0})
+    assert (low.status, low.judgements[0].status) == (Status.WARNED, Status.FAILED)
+    assert low.text == f"{metric} 84.9 {unit} is below 85 (by the node's median)"
+    assert status_of(test, Raw("x", "done", 2, {metric: 100.0})) == (Status.FAILED, "2 wrong words")
+    assert status_of(test, Raw("x", "done", None, {metric: 1.0})) == (Status.SKIPPED, "It compared nothing")
+    assert status_of(test, done()) == (Status.SKIPPED, f"It measured no {metric}")
+
 
 COPY = Test("copy", "copy", 15.0)
 

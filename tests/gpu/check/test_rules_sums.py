@@ -35,8 +35,10 @@ def test_it_is_the_last_of_all_with_peers(level: Level) -> None:
     last = plan_for(level, H200, ("GPU-2", "GPU-3"))[-1]
     assert (last.name, last.probe, last.deadline_s, last.required) == ("all_reduce", "all_reduce", 90.0, True)
     named = plan_for(level, H200, ("GPU-2",), peers_required=False)
-    assert [test.required for test in named if test.probe in WITH_PEERS] == [False, False]
-    assert {"peers", "all_pairs", *TOGETHER} == WITH_PEERS
+    assert [test.required for test in named if test.probe in WITH_PEERS] == [False] * (
+        3 if level == Level.EXTENDED else 2
+    )
+    assert {"peers", "all_pairs", "joint_burn", *TOGETHER} == WITH_PEERS
     for plan in (plan_for(level, H200), plan_for(level, Facts("MIG-1", mig=True), ("GPU-2",))):
         assert not [test for test in plan if test.probe in WITH_PEERS]
 

@@ -32,7 +32,7 @@ def test_a_quick_check_of_a_good_device_is_still_no_pass(check: Check, tmp_path:
     seen: list[Progress] = []
     report = check(on_progress=seen.append)
     assert set(statuses(report).values()) == {Status.PASSED}, render(report)
-    assert len(report.tests) == 11
+    assert len(report.tests) == 12
     assert (report.verdict, report.exit_code, report.simulated) == (Verdict.INCONCLUSIVE, 3, True)
     assert report.summary.startswith("Simulated")
     assert codes(report) == set()
@@ -108,6 +108,35 @@ def test_a_bit_of_it_that_is_wrong_is_found(check: Check, tmp_path: Path) -> Non
     report = check(*FP8, level="extended", cuda=BLACKWELL | {"lt_flip": 1})
     assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE), render(report)
     assert all(test.errors for test in report.tests)
+
+
+INT8 = (Test("exact_int8", "exact", 20.0, params={"dtype": "int8"}), burn("int8"))
+FP4 = (Test("exact_fp4", "exact", 20.0, params={"dtype": "fp4"}), burn("fp4"))
+CONSUMER_BLACKWELL = {"major": 12, "minor": 0, "sms": 170}
+
+
+@pytest.mark.parametrize(
+    ("tests", "device", "by", "metric"),
+    [
+        (INT8, {}, ["own kernel (wgmma)", "own kernel"], "gemm_int8_own_tops"),
+        (INT8, CONSUMER_BLACKWELL, ["own kernel"], "gemm_int8_own_tops"),
+        (FP4, CONSUMER_BLACKWELL, ["own kernel"], "gemm_fp4_own_tflops"),
+    ],
+    ids=["INT8 of Hopper", "INT8", "FP4"],
+)
+def test_types_that_only_the_own_kernels_multiply(
+    check: Check, tmp_path: Path, tests: tuple[Test, ...], device: dict[str, Any], by: list[str], metric: str
+) -> None:
+    (tmp_path / "cublas").touch()
+    report = check(*tests, level="extended", cuda=device)
+    exact, burned = report.tests
+    assert {test.status for test in report.tests} == {Status.PASSED}, render(report)
+    assert (exact.errors, exact.detail["by"], exact.detail["canary_found"]) == (0, by, True)
+    (judged,) = burned.judgements
+    assert (judged.metric, judged.advisory) == (metric, True)
+    wrong = check(*tests, level="extended", cuda=device | {"dead_bit_a": 1})
+    assert (wrong.verdict, wrong.action) == (Verdict.FAIL, Action.REPLACE), render(wrong)
+    assert all(test.errors for test in wrong.tests)
 
 
 MEMORY = ("residue", "address")
@@ -236,10 +265,10 @@ def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check
 
 
 def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) -> None:
-    bad = Test("exact_odd", "exact", 20.0, params={"dtype": "fp4"})
+    bad = Test("exact_odd", "exact", 20.0, params={"dtype": "odd"})
     report = check(bad, "canary")
     assert statuses(report) == {"exact_odd": Status.SKIPPED, "canary": Status.PASSED}
-    assert "an error that it does not know: KeyError: 'fp4'" in report.tests[0].text
+    assert "an error that it does not know: KeyError: 'odd'" in report.tests[0].text
     assert report.verdict == Verdict.INCONCLUSIVE
 
 

@@ -224,6 +224,16 @@ def test_tensor_cores_of_volta_are_said_to_be_untested(
     assert [(f.severity, f.action) for f in findings] == [(Severity.DEGRADED, Action.INSPECT)] * codes
 
 
+@pytest.mark.parametrize(
+    ("capability", "codes"),
+    [((9, 0), []), ((10, 0), ["fp4_untested"]), ((10, 3), ["fp4_untested"]), ((12, 0), []), (None, [])],
+)
+def test_fp4_without_a_kernel_is_a_note(capability: tuple[int, int] | None, codes: list[str]) -> None:
+    assert [(f.code, f.severity, f.action) for f in untested_findings(capability)] == [
+        (code, Severity.INFO, Action.NONE) for code in codes
+    ]
+
+
 def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult:
     return TestResult(
         "copy", status, True, "low", errors=errors, judgements=(Judgement("copy_gb_s", 1.0, "GB/s", figure),)

@@ -210,6 +210,13 @@ static void spoil(const Op *op) {
     ((uint32_t *)op->to)[atol(text)] ^= (uint32_t)second;
 }
 static double cross(const Op *op);
+/* While another device has products to make, too: `slow_joint PERMILLE`, as where power does not suffice for all. */
+static double share_of(const Op *op) {
+  long permille = fault_number(visible[op->device].gpu, "slow_joint");
+  for (int i = 0; i < queued && permille && !strncmp(op->name, "gemm_", 5); i++)
+    if (queue[i].device != op->device && !strncmp(queue[i].name, "gemm_", 5)) return permille / 1000.0;
+  return 1;
+}
 /* All is run in the order in which it came; the time that it takes is its stream's, and goes on beside others'. */
 static int drain(void) {
   int caller = current;
@@ -227,7 +234,7 @@ static int drain(void) {
     else if (op->kind == TIME) *(double *)op->to = op->stream->ms;
     else if (*(double *)op->from > op->stream->ms) op->stream->ms = *(double *)op->from;
     free(op->staged);
-    op->stream->ms += op->ms;
+    op->stream->ms += op->ms / share_of(op);
     if (op->kind != TIME && op->kind != WAIT) spoil(op);
     if (op->stream->ms > last) last = op->stream->ms;
   }

@@ -17,7 +17,7 @@ from provisioning.gpu.check.probes.base import Sizes
 def sizes_for(device: Device, level: str) -> Sizes:
     return Sizes(
         copy_bytes=1 << 20, pcie_bytes=1 << 20, exact_side=128, exact_depth=64, rate_side=128,
-        rate_side_wide=128, copies=2, launches=1,
+        rate_side_wide=128, copies=2, launches=1, blocks=3,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ typedef unsigned int u32;
 #else
 #define KERNEL extern "C" __global__ void
 #define HOST_KERNEL(name)
+#define HOST_BLOCKS(name)
 // What a multiplier reads; on the host a test makes bits of it dead.
 #define OPERAND_A(v) (v)
 #define OPERAND_B(v) (v)

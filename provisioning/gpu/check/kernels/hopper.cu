@@ -23,33 +23,37 @@ static __device__ __forceinline__ void finish() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-#define WGMMA(shape, after)                                                                        \
+#define WGMMA(shape, kind, after)                                                                        \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned." shape " {"    \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "  \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"  \
-      "}, %64, %65, p, 1, 1" after ";\n}\n"                                                        \
+      "}, %64, %65, p" after ";\n}\n"                                                        \
       :                                                                                            \
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]) \
+        kind(d[0]), kind(d[1]), kind(d[2]), kind(d[3]), kind(d[4]), kind(d[5]), kind(d[6]), kind(d[7]), \
+        kind(d[8]), kind(d[9]), kind(d[10]), kind(d[11]), kind(d[12]), kind(d[13]), kind(d[14]), kind(d[15]), \
+        kind(d[16]), kind(d[17]), kind(d[18]), kind(d[19]), kind(d[20]), kind(d[21]), kind(d[22]), kind(d[23]), \
+        kind(d[24]), kind(d[25]), kind(d[26]), kind(d[27]), kind(d[28]), kind(d[29]), kind(d[30]), kind(d[31]), \
+        kind(d[32]), kind(d[33]), kind(d[34]), kind(d[35]), kind(d[36]), kind(d[37]), kind(d[38]), kind(d[39]), \
+        kind(d[40]), kind(d[41]), kind(d[42]), kind(d[43]), kind(d[44]), kind(d[45]), kind(d[46]), kind(d[47]), \
+        kind(d[48]), kind(d[49]), kind(d[50]), kind(d[51]), kind(d[52]), kind(d[53]), kind(d[54]), kind(d[55]), \
+        kind(d[56]), kind(d[57]), kind(d[58]), kind(d[59]), kind(d[60]), kind(d[61]), kind(d[62]), kind(d[63]) \
       : "l"(descriptor(a)), "l"(descriptor(b)))
-#define WARPGROUP(name, shape, after)                                                   \
+#define WARPGROUP(name, type, kind, shape, after)                                       \
   struct name {                                                                         \
-    static __device__ __forceinline__ void step(float* d, const u32* a, const u32* b) { \
-      WGMMA(shape, after);                                                              \
+    typedef type Sum;                                                                   \
+    static __device__ __forceinline__ void step(type* d, const u32* a, const u32* b) {  \
+      WGMMA(shape, kind, after);                                                        \
     }                                                                                   \
   };
-WARPGROUP(WgFp16, "m64n128k16.f32.f16.f16", ", 0, 0")
-WARPGROUP(WgBf16, "m64n128k16.f32.bf16.bf16", ", 0, 0")
-WARPGROUP(WgTf32, "m64n128k8.f32.tf32.tf32", "")
-WARPGROUP(WgFp8, "m64n128k32.f32.e4m3.e4m3", "")
+#define IN_FLOAT(r) "+f"(r)
+#define IN_INT(r) "+r"(r)
+WARPGROUP(WgFp16, float, IN_FLOAT, "m64n128k16.f32.f16.f16", ", 1, 1, 0, 0")
+WARPGROUP(WgBf16, float, IN_FLOAT, "m64n128k16.f32.bf16.bf16", ", 1, 1, 0, 0")
+WARPGROUP(WgTf32, float, IN_FLOAT, "m64n128k8.f32.tf32.tf32", ", 1, 1")
+WARPGROUP(WgFp8, float, IN_FLOAT, "m64n128k32.f32.e4m3.e4m3", ", 1, 1")
+WARPGROUP(WgInt8, int, IN_INT, "m64n128k32.s32.s8.s8", "")
 #else
 static inline void publish() {}
 static inline void begin() {}
@@ -58,16 +62,17 @@ typedef berth::Wgmma<5, 10, 0, COLUMN> WgFp16;
 typedef berth::Wgmma<8, 7, 0, COLUMN> WgBf16;
 typedef berth::Wgmma<8, 10, 13, COLUMN> WgTf32;
 typedef berth::Wgmma<4, 3, 0, COLUMN> WgFp8;
+typedef berth::WgmmaInt8<COLUMN> WgInt8;
 #endif
 
 template <class Op>
-static __device__ __forceinline__ void warpgroups(const u32* a, const u32* b, float* c, u32 n, u32 words, u32* as,
-                                                  u32* bs) {
+static __device__ __forceinline__ void warpgroups(const u32* a, const u32* b, typename Op::Sum* c, u32 n, u32 words,
+                                                  u32* as, u32* bs) {
   u64 row0 = (u64)blockIdx.y * WG_TILE, col0 = (u64)blockIdx.x * WG_TILE;
   u32 t = threadIdx.x, group = t / 128, warp = t / 32 % 4, lane = t % 32;
-  float d[64];
+  typename Op::Sum d[64];
 #pragma unroll
-  for (int i = 0; i < 64; i++) d[i] = 0.0f;
+  for (int i = 0; i < 64; i++) d[i] = 0;
 
   // Each thread carries two columns of a row of A and of B.
   u32 row = t / 2, column = t % 2 * 2, to = column * COLUMN + row * 4;
@@ -105,7 +110,7 @@ static __device__ __forceinline__ void warpgroups(const u32* a, const u32* b, fl
 }
 
 #define HOPPER_KERNEL(name, Op)                                                     \
-  KERNEL name(const u32* a, const u32* b, float* c, u32 n, u32 words, u32* where) { \
+  KERNEL name(const u32* a, const u32* b, Op::Sum* c, u32 n, u32 words, u32* where) { \
     __shared__ __align__(128) u32 as[WG_TILE * WG_WORDS];                           \
     __shared__ __align__(128) u32 bs[WG_TILE * WG_WORDS];                           \
     SIGN(where);                                                                    \
@@ -117,3 +122,4 @@ HOPPER_KERNEL(gemm_fp16_wg, WgFp16)
 HOPPER_KERNEL(gemm_bf16_wg, WgBf16)
 HOPPER_KERNEL(gemm_tf32_wg, WgTf32)
 HOPPER_KERNEL(gemm_fp8_wg, WgFp8)
+HOPPER_KERNEL(gemm_int8_wg, WgInt8)

@@ -67,6 +67,57 @@ static inline double operand(double v, u64 clear, u64 set) { return stuck<u64>(v
 #define OPERAND_A(v) operand(v, broken_multiplier.clear_a, broken_multiplier.set_a)
 #define OPERAND_B(v) operand(v, broken_multiplier.clear_b, broken_multiplier.set_b)
 
+// A broken unit besides the multipliers, for tests of its oracle: bits of what it returns that are stuck at 0 or at 1,
+// and for shared memory a line of the address that is dead. `block`: only there, as on one multiprocessor; -1: everywhere.
+enum { NO_UNIT, FUNCTIONS, ATOMICS, SHARED, L1, L2 };
+static struct {
+  int unit, block;
+  u64 clear, set, dead_address;
+} broken_unit = {NO_UNIT, -1, 0, 0, 0};
+extern "C" __attribute__((visibility("default"))) void berth_break_unit(int unit, int block, u64 clear, u64 set,
+                                                                        u64 dead_address) {
+  broken_unit = {unit, block, clear, set, dead_address};
+}
+static inline bool is_broken(int unit) {
+  return broken_unit.unit == unit && (broken_unit.block < 0 || broken_unit.block == (int)blockIdx.x);
+}
+static inline u64 from_unit(int unit, u64 v) { return is_broken(unit) ? (v & ~broken_unit.clear) | broken_unit.set : v; }
+#define UNIT_RESULT(v) from_unit(FUNCTIONS, v)
+#define SHARED_READ(v) from_unit(SHARED, v)
+#define SHARED_AT(i) ((i) & ~(is_broken(SHARED) ? broken_unit.dead_address : 0))
+static inline u64 load_l1(const u64* p) { return from_unit(L1, *p); }
+static inline u64 load_l2(const u64* p) { return from_unit(L2, *p); }
+static inline void store_l2(u64* p, u64 v) { *p = v; }
+// As wide as the cell is: a 32-bit operation has the lower half of the broken bits.
+template <class T>
+static inline void keep(T* p, T v) {
+  u64 bits = 0;
+  memcpy(&bits, &v, sizeof v);
+  bits = from_unit(ATOMICS, bits);
+  memcpy(p, &bits, sizeof v);
+}
+template <class T> static inline void UNIT_ADD(T* p, T v) { keep<T>(p, *p + v); }
+template <class T> static inline void UNIT_MIN(T* p, T v) { keep<T>(p, v < *p ? v : *p); }
+template <class T> static inline void UNIT_MAX(T* p, T v) { keep<T>(p, v > *p ? v : *p); }
+template <class T> static inline void UNIT_AND(T* p, T v) { keep<T>(p, *p & v); }
+template <class T> static inline void UNIT_OR(T* p, T v) { keep<T>(p, *p | v); }
+template <class T> static inline void UNIT_XOR(T* p, T v) { keep<T>(p, *p ^ v); }
+template <class T> static inline void UNIT_CAS_ADD(T* p, T v) { keep<T>(p, *p + v); }
+// As precise as a float is, which is within the bounds of the approximations.
+static inline float sin_of(float x) { return (float)std::sin((double)x); }
+static inline float cos_of(float x) { return (float)std::cos((double)x); }
+static inline float exp2_of(float x) { return (float)std::exp2((double)x); }
+static inline float log2_of(float x) { return (float)std::log2((double)x); }
+static inline float rsqrt_of(float x) { return (float)(1 / std::sqrt((double)x)); }
+static inline float rcp_of(float x) { return 1 / x; }
+static inline float sqrt_of(float x) { return std::sqrt(x); }
+static inline float tanh_of(float x) { return (float)std::tanh((double)x); }
+#define SQRT_ROUNDED(x) std::sqrt((float)(x))
+#define DIV_ROUNDED(x, y) ((float)(x) / (float)(y))
+#define RCP_ROUNDED(x) (1.0f / (float)(x))
+#define SQRT_ROUNDED64(x) std::sqrt((double)(x))
+#define DIV_ROUNDED64(x, y) ((double)(x) / (double)(y))
+
 namespace berth {
 struct Fibre {
   ucontext_t context;
@@ -114,16 +165,18 @@ struct Launch {
   std::function<void()> kernel;
   Dim3 grid;
   u32 threads;
-  bool whole;
+  int how;
 };
+// How a launch runs: as one thread that strides over everything, with whole blocks, or with one thread for each block.
+enum { ONE_THREAD, WHOLE_BLOCKS, THREAD_EACH };
 template <class... A, size_t... I>
 static std::function<void()> closure(void (*k)(A...), void** params, std::index_sequence<I...>) {
   std::tuple<A...> values{*(A*)params[I]...};
   return [k, values] { std::apply(k, values); };
 }
 template <class... A>
-static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads, int whole) {
-  return new Launch{closure(k, params, std::index_sequence_for<A...>{}), {gx, gy, 1}, threads, whole != 0};
+static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads, int how) {
+  return new Launch{closure(k, params, std::index_sequence_for<A...>{}), {gx, gy, 1}, threads, how};
 }
 }  // namespace berth
 
@@ -132,19 +185,27 @@ static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads
 // Binds a kernel's arguments, as a launch does; berth_run() below runs it.
 #define HOST_KERNEL(name)                                                                              \
   extern "C" void* prepare_##name(void** params, u32 gx, u32 gy, u32 threads, int whole) {             \
-    return berth::prepare(name, params, gx, gy, threads, whole);                                       \
+    return berth::prepare(name, params, gx, gy, threads, whole ? berth::WHOLE_BLOCKS : berth::ONE_THREAD); \
+  }
+// For kernels whose blocks each do all of their work by themselves.
+#define HOST_BLOCKS(name)                                                                              \
+  extern "C" void* prepare_##name(void** params, u32 gx, u32 gy, u32 threads, int whole) {             \
+    return berth::prepare(name, params, gx, gy, threads, whole ? berth::WHOLE_BLOCKS : berth::THREAD_EACH); \
   }
 
 extern "C" inline __attribute__((used)) void berth_run(void* handle) {
   auto* l = (berth::Launch*)handle;
-  if (l->whole) {
+  if (l->how != berth::ONE_THREAD) {
+    u32 threads = l->how == berth::WHOLE_BLOCKS ? l->threads : 1;
     gridDim = l->grid;
-    blockDim = {l->threads, 1, 1};
+    blockDim = {threads, 1, 1};
     berth::body = l->kernel;
     for (u32 y = 0; y < l->grid.y; y++)
       for (u32 x = 0; x < l->grid.x; x++) {
         blockIdx = {x, y, 0};
-        berth::run_block(l->threads);
+        threadIdx = {0, 0, 0};
+        if (threads == 1) l->kernel();
+        else berth::run_block(threads);
       }
   } else {
     gridDim = {1, 1, 1};
@@ -159,7 +220,7 @@ extern "C" inline __attribute__((used)) void berth_run(void* handle) {
 // The warp's matrix product as the PTX manual lays its fragments out: lane = 4 * group + quad holds of A the rows
 // `group` and `group + 8`, of B the column `group`, and of each the words `quad` and `quad + 4` of a K step.
 namespace berth {
-static float warp_a[32][32][4][4], warp_b[32][32][2][4];
+static float warp_a[32][32][4][8], warp_b[32][32][2][8];
 
 static inline float bits_to_float(u32 sign, int exponent, u32 mantissa, int ebits, int mbits) {
   float v = (float)mantissa / (1 << mbits) + (exponent == 0 ? 0.0f : 1.0f);
@@ -187,6 +248,7 @@ static inline float multiplied(float a, float b, int mantissa) {
 }
 template <int EBITS, int MBITS, int UNREAD = 0>
 struct Mma {
+  typedef float Sum;
   static inline void mma(float* c, const u32* a, const u32* b) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quad = lane % 4;
     u32 self = threadIdx.x;
@@ -214,10 +276,46 @@ struct Mma {
   }
 };
 
+// One of the four bytes of a word as a signed integer.
+static inline int integer(u32 word, int i, u64 clear, u64 set) {
+  return (signed char)((word >> (8 * i) & ~(u32)clear) | (u32)set);
+}
+// a * b in two's complement, without the partial product that is broken: that of a sign bit counts negative.
+static inline int multiplied(int a, int b) {
+  int i = broken_multiplier.cell_a, j = broken_multiplier.cell_b, whole = a * b;
+  if (i < 0 || !(a >> i & b >> j & 1)) return whole;
+  int part = 1 << (i + j);
+  return (i == 7) != (j == 7) ? whole + part : whole - part;
+}
+static int warp_ia[32][32][4][4], warp_ib[32][32][2][4];
+struct MmaInt8 {
+  typedef int Sum;
+  static inline void mma(int* c, const u32* a, const u32* b) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quad = lane % 4;
+    u32 self = threadIdx.x;
+    const Broken& dead = broken_multiplier;
+    for (int i = 0; i < 4; i++) {
+      for (int w = 0; w < 4; w++) warp_ia[warp][lane][w][i] = integer(a[w], i, dead.clear_a, dead.set_a);
+      for (int w = 0; w < 2; w++) warp_ib[warp][lane][w][i] = integer(b[w], i, dead.clear_b, dead.set_b);
+    }
+    meet();
+    for (int e = 0; e < 4; e++) {
+      u32 column = quad * 2 + e % 2;
+      for (u32 q = 0; q < 4; q++)
+        for (int half = 0; half < 2; half++)
+          for (int i = 0; i < 4; i++)
+            c[e] += multiplied(warp_ia[warp][group * 4 + q][half * 2 + e / 2][i], warp_ib[warp][column * 4 + q][half][i]);
+    }
+    meet();
+    threadIdx = {self, 0, 0};
+  }
+};
+
 // The warpgroup's product of 64 rows of A and 128 of B, read from shared memory as hopper.cu lays them out: `COLUMN`
 // words further is the next 16 bytes of the same row. A thread's results are of two rows and of 32 columns.
 template <int EBITS, int MBITS, int UNREAD, int COLUMN>
 struct Wgmma {
+  typedef float Sum;
   static const int PER_WORD = 32 / (1 + EBITS + MBITS + UNREAD), K = 8 * PER_WORD;
   static void row_of(float* to, const u32* matrix, u32 row, u64 clear, u64 set) {
     for (int w = 0; w < 8; w++)
@@ -240,7 +338,26 @@ struct Wgmma {
       }
   }
 };
+template <int COLUMN>
+struct WgmmaInt8 {
+  typedef int Sum;
+  static int at(const u32* matrix, u32 row, int k, u64 clear, u64 set) {
+    return integer(matrix[k / 16 * COLUMN + row * 4 + k / 4 % 4], k % 4, clear, set);
+  }
+  static void step(int* d, const u32* a, const u32* b) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const Broken& dead = broken_multiplier;
+    for (u32 j = 0; j < 16; j++)
+      for (u32 e = 0; e < 2; e++)
+        for (u32 h = 0; h < 2; h++)
+          for (int k = 0; k < 32; k++)
+            d[j * 4 + h * 2 + e] += multiplied(at(a, warp * 16 + lane / 4 + 8 * h, k, dead.clear_a, dead.set_a),
+                                               at(b, j * 8 + lane % 4 * 2 + e, k, dead.clear_b, dead.set_b));
+  }
+};
 }  // namespace berth
+typedef berth::MmaInt8 Int8;
+typedef berth::Mma<2, 1> Fp4;
 typedef berth::Mma<5, 10> Fp16;
 typedef berth::Mma<8, 7> Bf16;
 typedef berth::Mma<8, 10, 13> Tf32;

@@ -1,5 +1,6 @@
 // Operands and results of the matrix products. Types: 0 fp32, 1 fp16, 2 bf16, 3 fp8 (E4M3), 4 fp64, 5 tf32 (in
-// 32-bit words whose last 13 bits are zero, which a tensor core does not read).
+// 32-bit words whose last 13 bits are zero, which a tensor core does not read), 6 int8, 7 fp4 (E2M1, two in a byte,
+// the first in its lower half).
 #include "common.cuh"
 
 // Integers of up to `bits` bits, of either sign, in rows of `depth`; with 0 bits one of -2, -1, 1, 2. All the bits
@@ -51,9 +52,18 @@ static __device__ __forceinline__ void put(void* p, u64 i, float v, u32 type) {
   if (type == 3) ((unsigned char*)p)[i] = (unsigned char)narrow(v, 4, 3);
   if (type == 4) ((double*)p)[i] = (double)v;
   if (type == 5) ((u32*)p)[i] = bits_of(v) & ~0x1FFFu;
+  if (type == 6) ((signed char*)p)[i] = (signed char)(int)v;
+}
+
+static __device__ __forceinline__ void put_pair(void* p, u64 i, float first, float second) {
+  ((unsigned char*)p)[i] = (unsigned char)(narrow(first, 2, 1) | narrow(second, 2, 1) << 4);
 }
 
 KERNEL encode(void* to, const long long* from, u64 n, u32 type) {
+  if (type == 7) {
+    for (u64 i = THREAD; i < n / 2; i += STRIDE) put_pair(to, i, (float)from[2 * i], (float)from[2 * i + 1]);
+    return;
+  }
   for (u64 i = THREAD; i < n; i += STRIDE) {
     if (type == 4)
       ((double*)to)[i] = (double)from[i];  // by way of a float it would lose bits
@@ -63,12 +73,19 @@ KERNEL encode(void* to, const long long* from, u64 n, u32 type) {
 }
 HOST_KERNEL(encode)
 
-// Even in (-1, 1). Random, for zeros switch fewer transistors and run faster.
+// Even in (-1, 1); of int8 in (-128, 128), of fp4 in (-4, 4). Random, for zeros switch fewer transistors and run faster.
+static __device__ __forceinline__ float random_of(u64 i, u64 seed) {
+  return (float)(u32)(mix64(i, seed) >> 40) * (2.0f / 16777216.0f) - 1.0f;
+}
+
 KERNEL fill_random(void* to, u64 n, u64 seed, u32 type) {
-  for (u64 i = THREAD; i < n; i += STRIDE) {
-    float v = (float)(u32)(mix64(i, seed) >> 40) * (2.0f / 16777216.0f) - 1.0f;
-    put(to, i, v, type);
+  if (type == 7) {
+    for (u64 i = THREAD; i < n / 2; i += STRIDE)
+      put_pair(to, i, 4.0f * random_of(2 * i, seed), 4.0f * random_of(2 * i + 1, seed));
+    return;
   }
+  float scale = type == 6 ? 128.0f : 1.0f;
+  for (u64 i = THREAD; i < n; i += STRIDE) put(to, i, scale * random_of(i, seed), type);
 }
 HOST_KERNEL(fill_random)
 
@@ -80,6 +97,14 @@ KERNEL compare_f32(const u32* c, const long long* want, u64 n, ErrorLog* log) {
   }
 }
 HOST_KERNEL(compare_f32)
+
+KERNEL compare_i32(const u32* c, const long long* want, u64 n, ErrorLog* log) {
+  for (u64 i = THREAD; i < n; i += STRIDE) {
+    u32 w = (u32)want[i];
+    if (c[i] != w) mismatch(log, i, c[i], w);
+  }
+}
+HOST_KERNEL(compare_i32)
 
 KERNEL compare_f64(const u64* c, const long long* want, u64 n, ErrorLog* log) {
   for (u64 i = THREAD; i < n; i += STRIDE) {

@@ -57,6 +57,17 @@ class Sizes:
     """Size of exact products under full load; the depth is limited by exact sums."""
     queued: int = 1
     """Maximum products between two reads of the error log."""
+    function_words: int = 512
+    """Arguments of each special function."""
+    blocks: int = 0
+    """Blocks of tests that run on each SM; 0: 8 for each SM."""
+    atomic_operations: int = 4096
+    atomic_cells: int = 64
+    """Words in global memory that the atomic operations share."""
+    joint_products: int = 4
+    """Products per timing when all devices are busy; two such chunks are queued ahead."""
+    shared_rounds: int = 1
+    """Passes over shared memory in one timing."""
 
 
 def sizes_for(device: Device, level: str) -> Sizes:
@@ -80,6 +91,11 @@ def sizes_for(device: Device, level: str) -> Sizes:
         burn_side=4096 if free > 4096 * MIB else 128 * tiles,
         burn_depth=8192 if free > 4096 * MIB else 2048,
         queued=1 << 20,
+        function_words=1 << 16,
+        atomic_operations=1 << 22,
+        atomic_cells=1 << 12,
+        joint_products=64,
+        shared_rounds=64,
     )
 
 

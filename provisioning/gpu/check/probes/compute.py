@@ -24,30 +24,55 @@ TILE = 128
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """Data type. `code` as in operands.cu; `tile` is the side of a block's tile of C, `step` that of K."""
+    """Data type. `code` as in operands.cu; `tile` is the side of a block's tile of C, `step` that of K.
+
+    `bits` is the size of an operand. Integers add up in int32, all others in FP32 or FP64.
+    """
 
     name: str
     code: int
-    size: int
+    bits: int
     unit: str
     tile: int
     since: tuple[int, int]
     step: int
 
     @property
+    def integer(self) -> bool:
+        return self.name == "int8"
+
+    @property
     def c_size(self) -> int:
         return 8 if self.name == "fp64" else 4
+
+    @property
+    def unwritten(self) -> int:
+        """Byte that fills C before a product: NaN, or a number below any sum of integers."""
+        return 0x80 if self.integer else 0xFF
+
+    def bytes_of(self, elements: int) -> int:
+        return elements * self.bits // 8
+
+    def inner(self, depth: int) -> int:
+        """Return the kernel's argument for the length of the sums: 32-bit words, or elements if plain."""
+        return depth if self.unit == "gemm" else depth * self.bits // 32
+
+    def rate(self, how: str = "") -> str:
+        """Return the name of a rate: `gemm_bf16_own_tflops`, `gemm_int8_own_tops`."""
+        return f"gemm_{self.name}{how}_{'tops' if self.integer else 'tflops'}"
 
 
 DTYPES = {
     d.name: d
     for d in (
-        DType("fp32", 0, 4, "gemm", 64, (7, 0), step=16),
-        DType("fp64", 4, 8, "gemm", 64, (7, 0), step=16),
-        DType("fp16", 1, 2, "tensor", 128, (7, 5), step=32),
-        DType("bf16", 2, 2, "tensor", 128, (8, 0), step=32),
-        DType("tf32", 5, 4, "tensor", 128, (8, 0), step=16),
-        DType("fp8", 3, 1, "tensor", 128, (8, 9), step=64),
+        DType("fp32", 0, 32, "gemm", 64, (7, 0), step=16),
+        DType("fp64", 4, 64, "gemm", 64, (7, 0), step=16),
+        DType("fp16", 1, 16, "tensor", 128, (7, 5), step=32),
+        DType("bf16", 2, 16, "tensor", 128, (8, 0), step=32),
+        DType("tf32", 5, 32, "tensor", 128, (8, 0), step=16),
+        DType("fp8", 3, 8, "tensor", 128, (8, 9), step=64),
+        DType("int8", 6, 8, "tensor", 128, (7, 5), step=64),
+        DType("fp4", 7, 4, "fp4", 128, (12, 0), step=128),
     )
 }
 
@@ -68,10 +93,8 @@ class Kernel:
 
 def own_kernels(device: Device, d: DType) -> tuple[Kernel, ...]:
     """Return the check's own kernels of a type, fastest first. They exercise different circuits."""
-    if d.unit != "tensor":
-        return (Kernel(d.unit, f"gemm_{d.name}", "own kernel"),)
     plain = Kernel(d.unit, f"gemm_{d.name}", "own kernel")
-    if "hopper" not in units_of(device.capability):
+    if d.unit != "tensor" or "hopper" not in units_of(device.capability):
         return (plain,)
     return Kernel("hopper", f"gemm_{d.name}_wg", "own kernel (wgmma)"), plain
 
@@ -85,11 +108,10 @@ def own_gemm(
     `where`: buffer with one word per tile of C for the SM that computed it; 0 omits it.
     """
     kernel = kernel or own_kernels(device, d)[0]
-    inner = depth if d.unit == "gemm" else depth * d.size // 4
     grid = (side // d.tile, side // d.tile)
     device.launch(
-        kernel.unit, kernel.name, p(a), p(b), p(c), u32(side), u32(inner), p(where), grid=grid
-    )  # fmt: skip
+        kernel.unit, kernel.name, p(a), p(b), p(c), u32(side), u32(d.inner(depth)), p(where), grid=grid
+    )
 
 
 class Exact:
@@ -117,18 +139,19 @@ class Exact:
     @staticmethod
     def sizes(d: DType, round_: Round, side: int) -> tuple[int, ...]:
         n, c = side * round_.depth, side**2
-        return n * 8, n * 8, c * 8, n * d.size, n * d.size, c * d.c_size, (side // d.tile) ** 2 * 4
+        return n * 8, n * 8, c * 8, d.bytes_of(n), d.bytes_of(n), c * d.c_size, (side // d.tile) ** 2 * 4
 
     def compare(self, log: ctypes.c_void_p) -> None:
         """Queue the comparison of C; errors go to the device's log."""
-        kernel = "compare_f64" if self.d.name == "fp64" else "compare_f32"
+        kernel = "compare_i32" if self.d.integer else f"compare_f{self.d.c_size * 8}"
         n = self.side * self.side
         self.bench.device.launch("operands", kernel, p(self.c), p(self.want), u64(n), log)
 
     def queue(self, multiply: Callable[[], None], log: ctypes.c_void_p) -> None:
-        """Queue a product and its comparison. C is filled with NaN first, so unwritten elements fail."""
+        """Queue a product and its comparison. C is filled first, so unwritten elements fail."""
         device = self.bench.device
-        device.call("cuMemsetD8Async", self.c, 0xFF, self.side * self.side * self.d.c_size, device.stream)
+        size = self.side * self.side * self.d.c_size
+        device.call("cuMemsetD8Async", self.c, self.d.unwritten, size, device.stream)
         multiply()
         self.compare(log)
 
@@ -231,7 +254,9 @@ def exact(bench: Bench) -> Outcome:
 def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally: Tally) -> dict[str, float]:
     """Compare the first random product with the CPU, to detect errors that repeat each time."""
     size = 2 if narrow else d.c_size
-    kinds: dict[str, Any] = {"fp64": np.float64, "fp16": np.float16 if narrow else np.float32}
+    kinds: dict[str, Any] = {
+        "fp64": np.float64, "fp16": np.float16 if narrow else np.float32, "int8": np.int32,
+    }  # fmt: skip
 
     def row_of(row: int) -> NDArray[np.float64]:
         line = (ctypes.c_uint8 * (side * size))()
@@ -266,7 +291,7 @@ def burn(bench: Bench) -> Outcome:
     n, c_bytes = side * side, side * side * d.c_size
     narrow = by_blas and d.name in ("fp16", "bf16")
     rates: list[float] = []
-    with device.buffers(n * d.size, n * d.size, c_bytes, c_bytes) as (a, b, c, first):
+    with device.buffers(d.bytes_of(n), d.bytes_of(n), c_bytes, c_bytes) as (a, b, c, first):
         device.launch("operands", "fill_random", p(a), u64(n), u64(bench.seed), u32(d.code))
         device.launch("operands", "fill_random", p(b), u64(n), u64(bench.seed ^ 0xC), u32(d.code))
 
@@ -303,8 +328,8 @@ def burn(bench: Bench) -> Outcome:
                 break
     quarter = max(1, len(rates) // 4)
     measures = {
-        **rate_of(f"gemm_{d.name}_tflops" if by_blas else f"gemm_{d.name}_own_tflops", rates),
-        **({f"gemm_{d.name}_burst_tflops": round(burst, 3)} if by_blas else {}),
+        **rate_of(d.rate() if by_blas else d.rate("_own"), rates),
+        **({d.rate("_burst"): round(burst, 3)} if by_blas else {}),
         **by_cpu,
         "exact_rounds": float(done),
         "random_rounds": float(len(rates)),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
-from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, u64
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, unreachable
+from provisioning.gpu.check.probes.several import end_on, free_on, on_device, open_peer
 
 WARM, TIMES = 3, 10
 LEAST = 3
@@ -57,7 +57,10 @@ def all_pairs(bench: Bench) -> Outcome:
     # The total sent per device equals one buffer of the other link test.
     size = bench.sizes.copy_bytes // 2 // (device.count - 1) // 256 * 256
     with ExitStack() as stack:
-        devices = [device, *(_peer(bench, stack, ordinal) for ordinal in range(1, device.count))]
+        devices = [
+            device,
+            *(open_peer(bench, stack, ordinal, ("memory",)) for ordinal in range(1, device.count)),
+        ]
         for source, target in permutations(devices, 2):
             _give_access(bench, source, target)
         pairs = [
@@ -65,7 +68,7 @@ def all_pairs(bench: Bench) -> Outcome:
             for number, (source, target) in enumerate(permutations(devices, 2))
         ]
         begun = device.call("cuEventCreate", 0)
-        stack.callback(_release_handle, bench, device, "cuEventDestroy", begun)
+        stack.callback(end_on, bench, device, "cuEventDestroy", begun)
         rates: dict[str, list[float]] = {}
         try:
             _rounds(bench, pairs, begun, size, rates)
@@ -84,7 +87,7 @@ def _rounds(
     measured = gave_up = 0
     while measured < WARM + TIMES:
         for pair in pairs:
-            with _context_of(bench, pair.target):
+            with on_device(bench, pair.target):
                 pair.target.clear(pair.arrival, size)
                 pair.target.sync()
         took: dict[str, float] = {}
@@ -127,49 +130,8 @@ def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]
     return Outcome(errors=own.errors, measures=measures, detail=detail)
 
 
-@contextmanager
-def _context_of(bench: Bench, device: Device | None) -> Iterator[None]:
-    """Make calls in the block for `device` (None: a peer being opened).
-
-    Failures of a peer raise `Skip`, since they say nothing about the checked device.
-    """
-    try:
-        if device is not None:
-            device.use()
-        yield
-    except (CudaError, Unbuildable) as error:
-        if device is bench.device:
-            raise
-        name = f" GPU-{device.uuid}" if device is not None else ""
-        raise Skip(f"The peer{name} failed: {error}.") from error
-    finally:
-        bench.device.use()
-
-
-def _peer(bench: Bench, stack: ExitStack, ordinal: int) -> Device:
-    with _context_of(bench, None):
-        peer = bench.device.another(ordinal)
-    stack.callback(_close, bench, peer)
-    with _context_of(bench, peer):
-        peer.load(("memory",))
-    return peer
-
-
-def _close(bench: Bench, peer: Device) -> None:
-    peer.close()
-    bench.device.use()
-
-
-def _release_handle(bench: Bench, device: Device, function: str, handle: Any) -> None:
-    """Release something; errors are ignored, since the original failure is reported."""
-    with suppress(CudaError):
-        device.use()
-        device.call(function, handle)
-    bench.device.use()
-
-
 def _give_access(bench: Bench, source: Device, target: Device) -> None:
-    with _context_of(bench, source):
+    with on_device(bench, source):
         try:
             source.call("cuCtxEnablePeerAccess", target.context, 0)
         except CudaError as error:
@@ -180,32 +142,25 @@ def _give_access(bench: Bench, source: Device, target: Device) -> None:
 def _pair(bench: Bench, stack: ExitStack, source: Device, target: Device, size: int, number: int) -> Pair:
     """Create memory, stream and events of a pair; `stack` releases them in reverse order."""
     seed = bench.seed ^ (number + 1 << 48)
-    with _context_of(bench, target):
+    with on_device(bench, target):
         arrival = target.alloc(size)
-    stack.callback(_free_memory, bench, target, arrival)
-    with _context_of(bench, source):
+    stack.callback(free_on, bench, target, arrival)
+    with on_device(bench, source):
         origin = source.alloc(size)
-    stack.callback(_free_memory, bench, source, origin)
-    with _context_of(bench, source):
+    stack.callback(free_on, bench, source, origin)
+    with on_device(bench, source):
         events = []
         for _ in range(2):
             events.append(source.call("cuEventCreate", 0))
-            stack.callback(_release_handle, bench, source, "cuEventDestroy", events[-1])
-    with _context_of(bench, source):
+            stack.callback(end_on, bench, source, "cuEventDestroy", events[-1])
+    with on_device(bench, source):
         stream = source.call("cuStreamCreate", 0)
-    stack.callback(_release_handle, bench, source, "cuStreamDestroy", stream)
-    stack.callback(_release_handle, bench, source, "cuStreamSynchronize", stream)
-    with _context_of(bench, source):
+    stack.callback(end_on, bench, source, "cuStreamDestroy", stream)
+    stack.callback(end_on, bench, source, "cuStreamSynchronize", stream)
+    with on_device(bench, source):
         source.launch("memory", "fill_mix", p(origin), u64(size // 8), u64(0), u64(seed), u64(0))
         source.sync()
     return Pair(source, target, seed, origin, arrival, stream, *events)
-
-
-def _free_memory(bench: Bench, device: Device, address: int) -> None:
-    with suppress(CudaError):
-        device.use()
-        device.free(address)
-    bench.device.use()
 
 
 def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> dict[str, float]:
@@ -215,7 +170,7 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
     def work() -> None:
         device.call("cuEventRecord", begun, device.stream)
         for pair in pairs:
-            with _context_of(bench, pair.source):
+            with on_device(bench, pair.source):
                 # All copies wait for the gate, so none starts before everything is queued.
                 device.call("cuStreamWaitEvent", pair.stream, begun, 0)
                 device.call("cuEventRecord", pair.begun, pair.stream)
@@ -230,7 +185,7 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
     rates = {"all": size * len(pairs) / device.timed(work) / 1e6}
     for source in {pair.source.uuid: pair.source for pair in pairs}.values():
         mine = [pair for pair in pairs if pair.source is source]
-        with _context_of(bench, source):
+        with on_device(bench, source):
             took = max(float(source.call("cuEventElapsedTime", mine[0].begun, pair.done)) for pair in mine)
         rates[source.uuid] = size * len(mine) / took / 1e6
     return rates
@@ -239,7 +194,7 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
 def _verify(bench: Bench, pair: Pair, size: int) -> None:
     """Verify on the target itself; copying back would be another transfer."""
     target = pair.target
-    with _context_of(bench, target):
+    with on_device(bench, target):
         log = target.fresh_log()
         words, seed = u64(size // 8), u64(pair.seed)
         target.launch("memory", "check_mix", p(pair.arrival), words, u64(0), seed, u64(0), log)

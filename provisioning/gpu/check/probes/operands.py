@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 SMALL = 0
 """Stands for one of -2, -1, 1, 2."""
-# Tensor cores may accumulate FP8 products with fewer bits than FP32 has.
-_EXACT: Mapping[str, int] = {"fp8": 2**11, "fp64": 2**53}
+# Tensor cores may accumulate FP8 and FP4 products with fewer bits than FP32 has.
+_EXACT: Mapping[str, int] = {"fp8": 2**11, "fp4": 2**11, "fp64": 2**53, "int8": 2**31 - 1}
 _EXACT_FP32 = 2**24
 # Bits of A and B. FP32 and FP64 cannot hold the product of two full mantissas, so with both sides active each
 # has half of its bits. Their last round has long sums, which the others cannot have.
@@ -24,6 +24,8 @@ _BITS: Mapping[str, Sequence[tuple[int, int]]] = {
     "bf16": ((8, SMALL), (SMALL, 8), (8, 8)),
     "tf32": ((11, SMALL), (SMALL, 11), (11, 11)),
     "fp8": ((4, SMALL), (SMALL, 4), (4, 4)),
+    "int8": ((7, SMALL), (SMALL, 7), (7, 7)),
+    "fp4": ((2, SMALL), (SMALL, 2), (2, 2)),
 }
 
 

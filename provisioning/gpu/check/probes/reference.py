@@ -19,9 +19,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 # Exponent and mantissa bits of operand types; None if random values fit exactly.
 _FORMATS: Mapping[str, tuple[int, int] | None] = {
     "fp32": None, "fp64": None, "tf32": (8, 10), "fp16": (5, 10), "bf16": (8, 7), "fp8": (4, 3),
+    "fp4": (2, 1),
 }  # fmt: skip
+# Random values are in (-1, 1) times this.
+_SCALE: Mapping[str, float] = {"int8": 128.0, "fp4": 4.0}
 # Maximum error per term, relative to the partial sum or 1.
-_UNIT: Mapping[str, float] = {"fp64": 2.0**-51, "fp8": 2.0**-15}
+_UNIT: Mapping[str, float] = {"fp64": 2.0**-51, "fp8": 2.0**-15, "fp4": 2.0**-15, "int8": 2.0**-52}
 _UNIT_FP32 = 2.0**-22
 # Additional rounding if the result is stored in the operands' type.
 _NARROW: Mapping[str, float] = {"fp16": 2.0**-10, "bf16": 2.0**-7}
@@ -39,6 +42,9 @@ def mix64(index: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 def random_values(index: NDArray[np.uint64], seed: int, dtype: str) -> NDArray[np.float64]:
     """Return the values that `fill_random` writes at these indexes, as the type stores them."""
     values = (mix64(index, seed) >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
+    values *= _SCALE.get(dtype, 1.0)
+    if dtype == "int8":
+        return np.trunc(values)
     form = _FORMATS[dtype]
     if form is None:
         return values

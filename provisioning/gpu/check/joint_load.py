@@ -1,0 +1,50 @@
+"""Devices that lose speed when all of a node are busy, by their own speed alone. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provisioning.gpu.check.thresholds import JOINT_WARN_PERCENT
+from provisioning.gpu.check.types import Finding, Severity, TestResult
+
+PROBE = "joint_burn"
+SLOW, WRONG = "peers_slow_together", "peers_wrong_together"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one device did: its speed with all others in percent of its speed alone, and wrong words."""
+
+    uuid: str
+    percent: float
+    errors: int
+
+
+def of(detail: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Return the devices, the checked one first.
+
+    Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if any is malformed.
+    """
+    by_device = detail.get("by_device", {})
+    return tuple(Part(str(k), float(v["percent"]), int(v["errors"])) for k, v in by_device.items())
+
+
+def findings(tests: Sequence[TestResult]) -> list[Finding]:
+    """Return notes on peers, which do not count against the checked device."""
+    found = []
+    for test in tests:
+        peers = of(test.detail)[1:] if test.name == PROBE else ()
+        slow = [f"{each.uuid} ({each.percent:g} %)" for each in peers if each.percent < JOINT_WARN_PERCENT]
+        if slow:
+            text = (
+                f"Slower while all GPUs were busy than alone: {', '.join(slow)}. "
+                "Check power and cooling of the node."
+            )
+            found.append(Finding(SLOW, Severity.INFO, text))
+        wrong = [f"{each.uuid} ({each.errors})" for each in peers if each.errors]
+        if wrong:
+            text = f"Wrong words of peers while all GPUs were busy: {', '.join(wrong)}. Check each of them."
+            found.append(Finding(WRONG, Severity.INFO, text))
+    return found

@@ -1,0 +1,121 @@
+"""Several GPUs under full load at once, as the processes they are: contexts, streams, events by the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report, render
+from provisioning.gpu.check.types import Action, Severity, Status, Verdict
+from tests.gpu.driver.machine import Machine, uuid_of
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Machine]
+Check = Callable[..., Report]
+
+GPUS = [uuid_of(number) for number in range(1, 5)]
+JOINT = Test("joint_burn", "joint_burn", 40.0, required=False, params={"dtype": "bf16", "seconds": 0.1})
+RESIDUE = Test("residue", "residue", 20.0)
+PERCENT = "joint_burn_percent:3"
+
+
+@pytest.fixture
+def node(with_kernels: Make) -> Iterator[Callable[..., Machine]]:
+    """A node of GPUs; at the end no context went with anything that its holder had not given back."""
+    made: list[Machine] = []
+
+    def make(count: int = 3, model: str = "H100") -> Machine:
+        made.append(with_kernels(580, *(f"gpu {model} {uuid}" for uuid in GPUS[:count])))
+        return made[-1]
+
+    yield make
+    assert [path.read_text() for machine in made for path in machine.folder.glob("left")] == []
+
+
+def checked(check: Check, *tests: Test, peers: int = 2) -> tuple[Report, dict[str, Status]]:
+    report = check(GPUS[0], "extended", plan=tests or (JOINT, RESIDUE), peers=GPUS[1 : peers + 1])
+    return report, {test.name: test.status for test in report.tests}
+
+
+def codes(report: Report) -> set[str]:
+    """Of a plan of a moment NVML may not have seen anything."""
+    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+
+
+def test_all_are_as_fast_together_as_alone(node: Make, check: Check) -> None:
+    node()
+    report, found = checked(check)
+    assert set(found.values()) == {Status.PASSED}, render(report)
+    joint = report.tests[0]
+    assert joint.measures[PERCENT] == pytest.approx(100, abs=1)
+    assert joint.errors == 0
+    assert list(joint.detail["by_device"]) == GPUS[:3]
+    assert {round(each["percent"]) for each in joint.detail["by_device"].values()} == {100}
+    assert report.tests[1].measures["free_mib"] == 16, "all is given back"
+
+
+def test_the_checked_device_falls_below_its_own_figure(node: Make, check: Check) -> None:
+    node().fault("slow_joint", 700)
+    report, found = checked(check)
+    assert found == {"joint_burn": Status.WARNED, "residue": Status.PASSED}, render(report)
+    assert codes(report) == {"test_joint_burn"}
+    joint = report.tests[0]
+    assert joint.text.endswith("% is below 85 (by the device alone)")
+    assert joint.measures[PERCENT] == pytest.approx(70, abs=2)
+    others = [each["percent"] for each in joint.detail["by_device"].values()][1:]
+    assert others == [pytest.approx(100, abs=1)] * 2, "the others are not slower for it"
+
+
+def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(node: Make, check: Check) -> None:
+    node().fault("slow_joint", 500, gpu=2)
+    report, found = checked(check)
+    assert set(found.values()) == {Status.PASSED}, render(report)
+    (note,) = [each for each in report.findings if each.code == "peers_slow_together"]
+    assert GPUS[2] in note.text and GPUS[1] not in note.text
+    assert codes(report) == set()
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_wrong_word_counts_for_the_device_that_made_it(node: Make, check: Check, gpu: int) -> None:
+    node().fault("product", 100, 1, gpu=gpu)
+    report, found = checked(check, JOINT)
+    if gpu == 0:
+        assert found == {"joint_burn": Status.FAILED}, render(report)
+        assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE)
+    else:
+        assert found == {"joint_burn": Status.PASSED}, render(report)
+        (note,) = [each for each in report.findings if each.code == "peers_wrong_together"]
+        assert GPUS[1] in note.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "gpu"), [(("no_memory",), 2), (("no_context", 2), 1), (("ecc", "gate"), 1)]
+)
+def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
+    node: Make, check: Check, fault: tuple[Any, ...], gpu: int
+) -> None:
+    node().fault(*fault, gpu=gpu)
+    report, found = checked(check)
+    assert found == {"joint_burn": Status.SKIPPED, "residue": Status.PASSED}, render(report)
+    assert report.tests[0].text.startswith("Not run: The peer")
+    assert codes(report) == set()
+    assert report.tests[1].measures["free_mib"] == 16
+
+
+def test_a_peer_that_hangs_is_no_proof(node: Make, check: Check) -> None:
+    node().fault("hang", "gemm_bf16_wg", gpu=1)
+    short = Test("joint_burn", "joint_burn", 3.0, params=JOINT.params)
+    report, found = checked(check, short)
+    assert found == {"joint_burn": Status.HUNG}, render(report)
+    assert (report.verdict, report.action) == (Verdict.INCONCLUSIVE, Action.RETRY)
+    assert GPUS[1] in report.tests[0].text
+
+
+def test_without_a_peer(node: Make, check: Check) -> None:
+    node(1)
+    report, found = checked(check, JOINT, peers=0)
+    assert found == {"joint_burn": Status.SKIPPED}
+    assert report.tests[0].text == "Not run: No peer is visible."
