@@ -31,6 +31,7 @@ from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import (
     HOME_LABEL,
     HOME_LABELS,
+    Candidate,
     DeviceCapacity,
     NodeCapacity,
     NodeReason,
@@ -38,6 +39,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
     TemplateRequest,
     Version,
+    Worth,
 )
 from portal.workspaces.homes import places as home_places
 from provisioning.gpu.shares import part_mib
@@ -95,6 +97,10 @@ class PoolNodes:
     def find(self, request: ResourceRequest) -> Placement | None:
         """Return where the request goes now, with another MIG layout if the pool allows that."""
         return self.cluster.find(request, repartition=self.pool.repartitions)
+
+    def best(self, request: ResourceRequest, worth: Worth | None = None) -> Candidate | None:
+        """Return the same place with its rank among pools. `worth` compares the models of the request."""
+        return self.cluster.best(request, repartition=self.pool.repartitions, worth=worth)
 
     def takes(self, placement: Placement, request: ResourceRequest) -> bool:
         """Return whether exactly this placement, on one node and without another MIG layout, is free."""
