@@ -208,7 +208,7 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
     rows = {
         str(workspace.pk): workspace
         for workspace in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
-        .select_related("owner", "team", "template", "flavor__pool", "pool")
+        .select_related("owner__dotfiles", "team", "template", "flavor__pool", "pool")
         .filter(pk__in=list(cycle.starts), state=State.PENDING, desired_state=DesiredState.RUNNING)
         .order_by("pk")
     }

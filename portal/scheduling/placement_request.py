@@ -264,10 +264,9 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
         return
     sizes: dict[str, int] = {}
     for pool in pools:
-        for node in pool.nodes:
-            for device in node.devices:
-                if not wanted.models or device.model in wanted.models:
-                    sizes[device.model] = max(sizes.get(device.model, 0), device.memory_mib)
+        for model, memory_mib in pool.device_sizes.items():
+            if not wanted.models or model in wanted.models:
+                sizes[model] = max(sizes.get(model, 0), memory_mib)
     classes: dict[str, list[str]] = {}
     for model in sorted(sizes):
         classes.setdefault(resources.gpu(model), []).append(model)
