@@ -2,7 +2,7 @@
 
     DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
     DATABASE_URL=… python -m bench.admission --workspaces 30000 --waiting 20000 --queue 20
-    DATABASE_URL=… python -m bench.admission --data DIR [--workload default] [--bursts 100,1000]
+    DATABASE_URL=… python -m bench.admission --data DIR [--bursts 100,1000] [--homes shared]
 
 The second form measures a cycle, a creation and a preview with many waiting, in CPU time. The third sends
 the openb request stream of DIR (laid out as for `bench.placement`) through the database until the cluster is
@@ -128,7 +128,6 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     template = Template.objects.get(slug="bench")
     flavor = Flavor.objects.get(slug="t4-x1")
     team = Team.objects.order_by("slug").first()
-    owner = team.members.get()
     started, spent = 0, 0.0
     while started < count:
         now = timezone.now()
@@ -137,7 +136,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
                 name=f"a{now.timestamp()}-{n}", owner=owner, team=team, template=template, flavor=flavor,
                 resources=flavor.as_request(), state_since=now, requested_at=now,
             )
-            for n in range(batch)
+            for n, owner in enumerate(site.newcomers(team, batch))
         )  # fmt: skip
         began = time.perf_counter()
         report = cycle.run()
@@ -155,7 +154,7 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
     from portal.scheduling import cycle
 
     spare = max(args.admissions, 8 * args.queue)
-    site.build(args.devices, args.workspaces, args.waiting, spare=spare)
+    site.build(args.devices, args.workspaces, args.waiting, spare=spare, homes=args.homes)
     result: dict[str, Any] = {
         "database": connection.vendor,
         "devices": args.devices + spare,
@@ -216,15 +215,21 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
 
     nodes, past, requests = stream.read(args.data, args.workload, args.copies, args.requests)
     silence()
-    stream.build(nodes)
+    stream.build(nodes, homes=args.homes)
     runs = []
     for burst in map(int, args.bursts.split(",")):
-        runs.append(stream.through_database(requests, burst))
+        if args.profile:
+            profile = cProfile.Profile()
+            runs.append(profile.runcall(stream.through_database, requests, burst))
+            pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(45)
+        else:
+            runs.append(stream.through_database(requests, burst))
         print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
         stream.empty()
     most = max(run["requests"] for run in runs)
     result = {
         "workload": args.workload,
+        "homes": args.homes,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
         "requests_in_memory": most,
@@ -246,7 +251,17 @@ def main() -> int:
     )
     parser.add_argument("--admissions", type=int, default=400)
     parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--profile", action="store_true", help="show where the time of a preview goes")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="show where the time of a preview goes, or with --data of a cycle",
+    )
+    parser.add_argument(
+        "--homes",
+        default="apart",
+        choices=("apart", "shared"),
+        help="on each node (default) or in one folder",
+    )
     parser.add_argument("--data", type=Path, help="folder with openb/: send its requests through instead")
     parser.add_argument("--workload", default="default")
     parser.add_argument("--requests", type=int, default=100_000, help="with --data: at most so many")

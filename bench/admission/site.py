@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Iterable
+from typing import Any
 
 from django.utils import timezone
 
@@ -23,10 +24,17 @@ MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
 SPARE = "Tesla T4"
 PER_NODE = 8
 TEAMS = 100
+CONFIGS: dict[str, dict[str, Any]] = {
+    "apart": {"node": "none"},
+    "shared": {"node": "none", "homes_shared": True, "homes": "/homes"},
+}
+"""Configuration of the pool by where its homes are: on each node, as by default, or in one folder."""
 BATCH = 2000
 
 
-def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: int = 1) -> None:
+def build(
+    devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: int = 1, homes: str = "apart"
+) -> None:
     """Fill an empty database: `workspaces` of which `waiting` wait and all others run.
 
     `spare` devices of a model of their own stay free. Those that wait ask for what is in use.
@@ -38,7 +46,7 @@ def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: 
         name="Big",
         driver="local",
         state=PoolState.ONLINE,
-        config={"node": "none"},
+        config=CONFIGS[homes],
         hand_out_max_age_hours=0,
     )
     teams, users = _teams()
@@ -158,6 +166,16 @@ def _wait(chance, now, count, teams, users, template, flavors) -> None:
         _row(chance, now, f"q{number}", teams, users, template, chance.choice(flavors), State.PENDING)
         for number in range(count)
     )
+
+
+def newcomers(team: Team, count: int) -> list[User]:
+    """People of the team without a home: their first start is tied to no node."""
+    before = User.objects.count()
+    users = User.objects.bulk_create(
+        User(username=f"newcomer-{before + n}", password="!") for n in range(count)
+    )
+    Membership.objects.bulk_create(Membership(team=team, user=user) for user in users)
+    return users
 
 
 def ask(rows: Iterable[Workspace]) -> None:

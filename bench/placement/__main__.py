@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.placement.chart import draw
 from bench.placement.replay import MIXES, Curve, replay
+from bench.placement.site import LAYOUTS
 from bench.placement.traces import (
     Published,
     TraceError,
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         nodes = read_nodes(options.data)
         published = read_published(options.data)
-        print(f"policy {options.policy}; mix {options.mix}: {MIXES[options.mix]}")
+        print(f"layout {options.layout}; policy {options.policy}; mix {options.mix}: {MIXES[options.mix]}")
         rows = []
         for workload in read_workloads(options.data):
             if options.workload and workload.name not in options.workload:
@@ -57,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     report = {
         "policy": options.policy,
         "mix": options.mix,
+        "layout": options.layout,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
         "workloads": rows,
@@ -73,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _row(
     nodes: list[NodeCapacity], workload: Workload, published: Published, options: argparse.Namespace
 ) -> dict[str, Any]:
-    curve = replay(nodes, workload, options.policy, mix=options.mix)
+    curve = replay(nodes, workload, options.policy, mix=options.mix, layout=LAYOUTS[options.layout])
     row: dict[str, Any] = {"workload": workload.name, "seed": workload.seed}
     row |= {f"alloc_{mark}": _at(curve.allocation, mark) for mark in _MARKS}
     row |= {f"frag_{mark}": _at(curve.fragmentation, mark) for mark in _MARKS}
@@ -118,7 +120,14 @@ def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Pub
 def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
     """The same replay with the nodes renamed and listed in another order, several times."""
     curves: list[Curve] = [
-        replay(renamed(nodes, seed), workload, options.policy, measure=False, mix=options.mix)
+        replay(
+            renamed(nodes, seed),
+            workload,
+            options.policy,
+            measure=False,
+            mix=options.mix,
+            layout=LAYOUTS[options.layout],
+        )
         for seed in range(options.renamings)
     ]
     found: dict[str, Any] = {"count": len(curves)}
@@ -200,6 +209,12 @@ def _parser() -> argparse.ArgumentParser:
         default="learnt",
         choices=sorted(MIXES),
         help="the requests that are expected; learnt (default) is what the portal does",
+    )
+    parser.add_argument(
+        "--layout",
+        default="pool",
+        choices=sorted(LAYOUTS),
+        help="one pool with homes on its nodes (default) or shared, one pool per model, or the engine alone",
     )
     parser.add_argument("--workload", action="append", help="only this workload (may be repeated)")
     parser.add_argument("--seed", action="append", type=int, help="only this seed (may be repeated)")

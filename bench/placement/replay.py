@@ -1,6 +1,6 @@
 """Replays one workload: requests arrive one by one, are placed or dropped, and never leave.
 
-Decisions run through the portal's own `PoolNodes`, and by default its mix is learnt while requests arrive, as
+Each takes the way of a request in the portal (`site`). By default the mix is learnt while requests arrive, as
 the portal learns it: the functions are the same, and called after as many requests.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.placement.site import DEFAULT_LAYOUT, EngineAlone, Layout, Site, pools_of
 from bench.placement.traces import Workload
 from portal.catalog.initial_catalog import FLAVORS
 from portal.catalog.services import accelerator_sizes
-from portal.fleet.inventory.models import Pool
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.mix import LEARN_AFTER_AT_MOST, WINDOW, Shape, learn_again
@@ -30,6 +30,8 @@ MIXES = {
     "default": "the built-in one, never learnt",
     "known": "all requests of the workload, known beforehand",
 }
+
+VERDICT_EVERY = 50
 
 
 @dataclass(slots=True)
@@ -96,14 +98,17 @@ class Learner:
         else:
             self.mix = RequestMix.learnt((), self._offered)
 
-    def arrived(self, until: Sequence[ResourceRequest], pool: PoolNodes) -> None:
+    def arrived(self, until: Sequence[ResourceRequest], pools: Iterable[PoolNodes]) -> None:
         """The last of `until` has arrived and been decided on."""
         self._fresh += 1
         if self._learns and learn_again(self._known, self._fresh):
             self._known, self._fresh = len(until), 0
-            pool.expect(pool.weigh(RequestMix.learnt(until, self._offered)))
+            self.mix = RequestMix.learnt(until, self._offered)
         elif not self._learns and self._fresh >= LEARN_AFTER_AT_MOST:
             self._fresh = 0
+        else:
+            return
+        for pool in pools:
             pool.expect(pool.weigh(self.mix))
 
 
@@ -128,11 +133,15 @@ def replay(
     *,
     measure: bool = True,
     mix: str = "learnt",
+    layout: Layout = DEFAULT_LAYOUT,
 ) -> Curve:
-    """Replay as the portal decides, with one of `MIXES`; times each decision with its bookkeeping."""
+    """Replay as the portal decides, with one of `MIXES`; times each decision with its bookkeeping.
+
+    Every `VERDICT_EVERY`th request is previewed first. Raises AssertionError if it then gets something else.
+    """
     learner = Learner(nodes, workload, mix)
-    pool = PoolNodes(Pool(slug="replay", placement_policy=policy), tuple(nodes), learner.mix)
-    pool.expect(pool.weigh(pool.mix))
+    pools = pools_of(nodes, learner.mix, policy=policy, layout=layout)
+    site = EngineAlone(pools) if layout.engine_alone else Site(pools)
     meter = FragmentationMeter(nodes, workload.past) if measure else None
     capacity = sum(device.free_milli for node in nodes for device in node.devices)
     arrived = granted = 0
@@ -141,16 +150,16 @@ def replay(
     fragmentation: dict[int, list[float]] = defaultdict(list)
     for place, request in enumerate(workload.arrivals, 1):
         wanted = request.accelerators
+        said = site.preview(request) if place % VERDICT_EVERY == 0 else None
         begun = time.perf_counter()
-        placement = pool.cluster.find(request)
-        if placement is not None:
-            pool.cluster.commit(placement, request)
+        parts = site.ask(request)
         curve.decision_s.append(time.perf_counter() - begun)
-        learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], pool)
+        assert said is None or said == parts, "a preview is what a creation gets"
+        learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], site.pools.values())
         arrived += wanted.count * wanted.share_milli
-        if placement is not None:
+        if parts:
             curve.placed += 1
-            for part in placement.nodes:
+            for part in parts:
                 grants = [(grant.uuid, grant.milli) for grant in part.devices]
                 granted += sum(milli for _, milli in grants)
                 if meter is not None:

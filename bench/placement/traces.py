@@ -131,7 +131,8 @@ def _request(row: dict[str, str]) -> ResourceRequest:
     models = tuple(model for model in (row.get("gpu_spec") or "").split("|") if model)
     share = int(row["gpu_milli"]) if count else 1000
     wanted = AcceleratorRequest(count=count, share_milli=share, models=models if count else ())
-    return ResourceRequest(int(row["cpu_milli"]), int(row["memory_mib"]), accelerators=wanted)
+    # One request of the traces asks for no memory, which no driver accepts.
+    return ResourceRequest(max(1, int(row["cpu_milli"])), max(1, int(row["memory_mib"])), accelerators=wanted)
 
 
 def _short(workload: str) -> str:

@@ -29,6 +29,7 @@ from portal.scheduling import (
     snapshot_cache,
 )
 from portal.scheduling.capacity import PoolNodes, without_environments
+from portal.scheduling.choice import Explanation
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import blocker_of
@@ -39,7 +40,8 @@ from portal.scheduling.placement_request import PlacementRequest, candidate_pool
 from portal.scheduling.snapshot import (
     ClusterSnapshot,
     PendingWorkload,
-    choose_variant,
+    enqueue,
+    register,
 )
 from portal.workspaces import gpu_requests
 from portal.workspaces.admission_policy import Admission, AdmissionPolicy
@@ -308,7 +310,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
     if isinstance(placement_request, Verdict):
         return placement_request
     if wanted.team is None:
-        return _by_capacity(placement_request)
+        return _by_capacity(snapshot, placement_request)
     workload = wanted.workload(wanted.team, snapshot.now, placement_request)
     foreseen = None if wanted.instead_of else snapshot.foreseen
     leaving = [wanted.instead_of] if wanted.instead_of else []
@@ -316,15 +318,16 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         for name in leaving:
             _leave(trial, name)
         incoming = PendingWorkload(REQUEST, placement_request, workload)
-        pending = choose_variant(trial.scheduler, trial.placer, incoming)
+        pending = register(trial.scheduler, trial.placer, incoming)
         if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*shortfall):
             return _denial_verdict(trial, wanted, pending, *shortfall)
-        trial.pending_workloads[REQUEST] = pending
-        trial.scheduler.submit(pending.workload)
+        pending = enqueue(trial, pending)
+        trial.placer.explain(REQUEST)
         decided = decision.decide(trial)
-        if any(REQUEST in step.starts for step in decided.passes):
+        if REQUEST in decided.cycle.starts:
             pool, placement = trial.placer.place_of(REQUEST)
-            return _fits_now(pool.pool, placement)
+            reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
+            return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement)
         outlook = decision.outlook_with(foreseen, trial, decided)
         status = queue_status.status_of(trial, trial.pending_workloads[REQUEST], outlook)
         return Verdict(
@@ -336,10 +339,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
             basis=status.basis,
             blocker=status.blocker or {},
             makes_room=tuple(
-                victim.workload
-                for step in decided.passes
-                for victim in step.victims
-                if victim.beneficiary == REQUEST
+                victim.workload for victim in decided.cycle.victims if victim.beneficiary == REQUEST
             ),
         )
 
@@ -395,8 +395,21 @@ def _denial_verdict(
     )
 
 
-def _fits_now(pool: Pool, placement: Placement) -> Verdict:
-    return Verdict(Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=pool, placement=placement)
+def _start_reason(placement_request: PlacementRequest, explanation: Explanation | None) -> Reason:
+    """Return why it starts now; of a request with a choice, with the model that it gets and why."""
+    if explanation is None:
+        return Reason(AdmissionCode.FITS_NOW)
+    return Reason(
+        AdmissionCode.FITS_NOW_ON_MODEL,
+        {
+            "resource": explanation.resource,
+            "memory_mib": placement_request.request.accelerators.memory_mib,
+            "kept": [
+                {"resource": kept.resource, "waiting": kept.waiting, "dearer": kept.dearer}
+                for kept in explanation.kept
+            ],
+        },
+    )
 
 
 def _ask(wanted: Wanted, team: str, blocker: model.Blocker) -> Ask | None:
@@ -413,13 +426,11 @@ def _ask(wanted: Wanted, team: str, blocker: model.Blocker) -> Ask | None:
     return None
 
 
-def _by_capacity(placement_request: PlacementRequest) -> Verdict:
-    for pool in placement_request.pools:
-        placement = pool.find(pool.adapted(placement_request.request, placement_request.software))
-        if placement is not None:
-            return Verdict(
-                Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=pool.pool, placement=placement
-            )
+def _by_capacity(snapshot: ClusterSnapshot, placement_request: PlacementRequest) -> Verdict:
+    place = snapshot.placer.best_place(placement_request)
+    if place is not None:
+        reason = Reason(AdmissionCode.FITS_NOW)
+        return Verdict(Outcome.FITS_NOW, reason, pool=place.pool.pool, placement=place.placement)
     return Verdict(
         Outcome.QUEUED, blockers.no_room(placement_request), reasons=blockers.node_reasons(placement_request)
     )
@@ -576,7 +587,7 @@ def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
     workload = wanted.workload(wanted.team, snapshot.now, placement_request)
     with snapshot.placer.trial():
         incoming = PendingWorkload(REQUEST, placement_request, workload)
-        pending = choose_variant(snapshot.scheduler, snapshot.placer, incoming)
+        pending = register(snapshot.scheduler, snapshot.placer, incoming)
         shortfall = refusal(snapshot.scheduler, pending.workload)
         return (
             _denial_verdict(snapshot, wanted, pending, *shortfall)

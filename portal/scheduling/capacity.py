@@ -31,6 +31,7 @@ from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import (
     HOME_LABEL,
     HOME_LABELS,
+    Candidate,
     DeviceCapacity,
     NodeCapacity,
     NodeReason,
@@ -38,6 +39,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
     TemplateRequest,
     Version,
+    Worth,
 )
 from portal.workspaces.homes import places as home_places
 from provisioning.gpu.shares import part_mib
@@ -84,6 +86,7 @@ class PoolNodes:
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
     _models: dict[Version, set[str]] = field(default_factory=dict, repr=False)
+    _sizes: dict[str, int] | None = field(default=None, repr=False)
 
     @property
     def cluster(self) -> Cluster:
@@ -95,6 +98,10 @@ class PoolNodes:
     def find(self, request: ResourceRequest) -> Placement | None:
         """Return where the request goes now, with another MIG layout if the pool allows that."""
         return self.cluster.find(request, repartition=self.pool.repartitions)
+
+    def best(self, request: ResourceRequest, worth: Worth | None = None) -> Candidate | None:
+        """Return the same place with its rank among pools. `worth` compares the models of the request."""
+        return self.cluster.best(request, repartition=self.pool.repartitions, worth=worth)
 
     def takes(self, placement: Placement, request: ResourceRequest) -> bool:
         """Return whether exactly this placement, on one node and without another MIG layout, is free."""
@@ -161,13 +168,27 @@ class PoolNodes:
             reasons = self._reasons[request] = self.cluster.explain(request).reasons
         return reasons
 
+    @property
+    def device_sizes(self) -> Mapping[str, int]:
+        """Return the memory in MiB of the largest device of each model."""
+        if self._sizes is None:
+            self._sizes = {}
+            for node in self.nodes:
+                for device in node.devices:
+                    self._sizes[device.model] = max(self._sizes.get(device.model, 0), device.memory_mib)
+        return self._sizes
+
     def changed(self) -> None:
         """Invalidate cached reasons after a change in the cluster."""
         self._reasons.clear()
 
     def replace(self, node: NodeCapacity) -> None:
         """Replace the state of one node."""
-        self.nodes = tuple(node if current.name == node.name else current for current in self.nodes)
+        place = next(place for place, current in enumerate(self.nodes) if current.name == node.name)
+        before = self.nodes[place]
+        self.nodes = (*self.nodes[:place], node, *self.nodes[place + 1 :])
+        if _sizes_of(before) != _sizes_of(node):
+            self._sizes = None
         self._models.clear()
         if self._now is not None:
             self._now.update(node)
@@ -212,6 +233,10 @@ class PoolNodes:
                 if version >= least
             }
         return models
+
+
+def _sizes_of(node: NodeCapacity) -> set[tuple[str, int]]:
+    return {(device.model, device.memory_mib) for device in node.devices}
 
 
 def without_environments(request: ResourceRequest) -> ResourceRequest:

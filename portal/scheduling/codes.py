@@ -9,6 +9,7 @@ class AdmissionCode(StrEnum):
     """The outcome of a request, where no `Rule` applies."""
 
     FITS_NOW = "fits_now"
+    FITS_NOW_ON_MODEL = "fits_now_on_model"
     HOME_LOST = "home_lost"
     HOME_MOVING = "home_moving"
     HOME_ARCHIVED = "home_archived_now"

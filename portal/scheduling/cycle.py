@@ -186,12 +186,12 @@ def _lock() -> QueueState | None:
 def _decide_and_write(
     snapshot: ClusterSnapshot, state: QueueState
 ) -> tuple[list[UUID], list[UUID], model.Cycle | None]:
-    """Return the started and preempted workspaces, and the last pass if the next would be the same."""
+    """Return the started and preempted workspaces, and the decision if the next would be the same."""
     started: list[UUID] = []
     preempted: list[UUID] = []
 
     def write(cycle: model.Cycle) -> list[str]:
-        begun = _start(snapshot, cycle.starts)
+        begun = _start(snapshot, cycle)
         started.extend(map(UUID, begun))
         preempted.extend(_preempt(snapshot, cycle.victims))
         _record_reservations(snapshot, state, cycle)
@@ -202,22 +202,21 @@ def _decide_and_write(
     return started, preempted, decided.settled
 
 
-def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
-    if not names:
+def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
+    if not cycle.starts:
         return []
     rows = {
         str(workspace.pk): workspace
         for workspace in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
-        .select_related("owner", "team", "template", "flavor__pool", "pool")
-        .filter(pk__in=list(names), state=State.PENDING, desired_state=DesiredState.RUNNING)
+        .select_related("owner__dotfiles", "team", "template", "flavor__pool", "pool")
+        .filter(pk__in=list(cycle.starts), state=State.PENDING, desired_state=DesiredState.RUNNING)
         .order_by("pk")
     }
     starts = []
-    for name in names:
-        if name in rows:
-            pool, placement = snapshot.placer.place_of(name)
-            amounts = snapshot.scheduler.pending.items[name].amounts
-            starts.append(launches.Start(rows[name], pool.pool, placement, amounts))
+    for workload in cycle.started(snapshot.scheduler.pending.items):
+        if workload.id in rows:
+            pool, placement = snapshot.placer.place_of(workload.id)
+            starts.append(launches.Start(rows[workload.id], pool.pool, placement, workload.amounts))
     starts = _starts_at_homes(starts)
     launches.begin(starts, snapshot.now)
     moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)

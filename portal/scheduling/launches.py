@@ -17,8 +17,11 @@ from portal.gpu_checks import preflight, repartitions
 from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_CHECKED, NOT_QUEUED, Trigger
 from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import effective
 from portal.workspaces.transitions import advance_all
 from provisioning.types import WHOLE_DEVICE_MILLI, MigRepartition, Op, Placement
+
+BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,10 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
     """
     alike: dict[tuple[object, ...], list[Start]] = {}
     for start in starts:
-        key = (start.pool.pk, start.workspace.generation, *sorted(start.amounts.items()))
-        alike.setdefault(key, []).append(start)
+        alike.setdefault((start.pool.pk, start.workspace.generation), []).append(start)
     for group in alike.values():
         first = group[0]
+        same_amounts = all(start.amounts == first.amounts for start in group)
         generation = first.workspace.generation + 1
         advance_all(
             [start.workspace for start in group],
@@ -65,7 +68,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             data={"pool": first.pool.slug, "generation": generation},
             generation=generation,
             pool=first.pool,
-            amounts=dict(first.amounts),
+            **({"amounts": dict(first.amounts)} if same_amounts else {}),
             admitted_at=now,
             placed_at=now,
             launched_at=None,
@@ -78,6 +81,8 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             status=NO_TROUBLE,
             **dispatch.new_lease(timezone.now()),
         )
+        if not same_amounts:
+            _write_amounts(group)
     configs = {start.pool.pk: config_of(start.pool) for start in starts}
     allocated = _allocate(starts, now)
     # A start that waits for device checks has no active command until they pass.
@@ -91,11 +96,33 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
         start.workspace for start in starts if not start.changes and start.workspace.pk not in held_back
     ]
     checked_first = preflight.begin(others, now) | set(changes) | held_back
+    holders = _secret_holders(starts)
     for start, allocations in zip(starts, allocated, strict=True):
-        if start.workspace.pk in checked_first:
-            _wait_for_checks(start.workspace)
+        row = start.workspace
+        if row.pk in checked_first:
+            _wait_for_checks(row)
         else:
-            dispatch.send_leased(start.workspace, Op.START, configs[start.pool.pk], allocations)
+            dispatch.send_leased(
+                row,
+                Op.START,
+                configs[start.pool.pk],
+                allocations,
+                may_have_secrets=holders.offer(row.owner_id, row.team_id, row.template_id),
+            )
+
+
+def _secret_holders(starts: Sequence[Start]) -> effective.Holders:
+    """Return who of them has secrets, which few do."""
+    rows = [start.workspace for start in starts]
+    return effective.holders_among(
+        {row.owner_id for row in rows}, {row.team_id for row in rows}, {row.template_id for row in rows}
+    )
+
+
+def _write_amounts(starts: Sequence[Start]) -> None:
+    for start in starts:
+        start.workspace.amounts = dict(start.amounts)
+    Workspace.objects.bulk_update([start.workspace for start in starts], ["amounts"], batch_size=BATCH)
 
 
 def _wait_for_checks(workspace: Workspace) -> None:

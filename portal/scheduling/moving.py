@@ -69,13 +69,13 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
                 return False
             placement_request = replace(placement_request, target=Target(move.pool, move.target))
             gone = copy.scheduler.finish(name)
-            copy.placer.expect(name, placement_request, placement_request.variants[0])
+            copy.placer.expect(name, placement_request)
             copy.scheduler.submit(replace(gone.workload, place=placement_request.place_key, nominated=False))
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))
             names.add(str(waiting))
-        begun = {name for step in decision.decide(copy).passes for name in step.starts}
-        return names <= begun and all(_goes_there(copy, move) for move in planned)
+        begun = decision.decide(copy).cycle.starts
+        return names <= set(begun) and all(_goes_there(copy, move) for move in planned)
 
 
 def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:

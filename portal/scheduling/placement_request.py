@@ -48,10 +48,17 @@ SOON_HERE = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to meet a request: the resources to find, and the amounts to charge."""
+    """One way to meet a request: the resources to find, and the amounts to charge.
+
+    If there are several, each has a class of `models`, charged to `resource`. `memory_mib` is that of the
+    largest device.
+    """
 
     request: ResourceRequest
     amounts: Mapping[str, int]
+    resource: str = ""
+    models: tuple[str, ...] = ()
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,12 @@ class PlacementRequest:
         """Return a request by size alone, for any template, without software requirements."""
         variants = tuple(_variants(request, pools, simulated=simulated))
         return cls(Template(), request, tuple(pools), variants, SoftwareRequirements())
+
+    def variant_of(self, amounts: Mapping[str, int]) -> Variant:
+        """Return the variant with these amounts, the only one if there are no others."""
+        if len(self.variants) == 1:
+            return self.variants[0]
+        return next(variant for variant in self.variants if variant.amounts == amounts)
 
     @property
     def possible(self) -> bool:
@@ -249,15 +262,20 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
     if wanted.mig_profile or not wanted.count or wanted.model:
         yield Variant(request, resources.amounts_of(request, simulated=simulated))
         return
-    classes: dict[str, set[str]] = {}
+    sizes: dict[str, int] = {}
     for pool in pools:
-        for node in pool.nodes:
-            for device in node.devices:
-                if not wanted.models or device.model in wanted.models:
-                    classes.setdefault(resources.class_of(device.model), set()).add(device.model)
-    for name in sorted(classes):
-        models = tuple(sorted(classes[name]))
+        for model, memory_mib in pool.device_sizes.items():
+            if not wanted.models or model in wanted.models:
+                sizes[model] = max(sizes.get(model, 0), memory_mib)
+    classes: dict[str, list[str]] = {}
+    for model in sorted(sizes):
+        classes.setdefault(resources.gpu(model), []).append(model)
+    # The smallest first: it is the one to assume where all else is equal.
+    by_size = sorted((max(sizes[model] for model in models), name) for name, models in classes.items())
+    for memory_mib, resource in by_size:
+        models = tuple(classes[resource])
         narrowed = replace(request, accelerators=replace(wanted, model="", models=models))
-        yield Variant(narrowed, resources.amounts_of(request, model=models[0], simulated=simulated))
+        amounts = resources.amounts_of(request, model=models[0], simulated=simulated)
+        yield Variant(narrowed, amounts, resource, models, memory_mib)
     if not classes:
         yield Variant(request, resources.amounts_of(request, simulated=simulated))

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
 
-from portal.scheduling import capacity
+from portal.quota.limits.types import Amounts
+from portal.scheduling import capacity, choice
 from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.choice import Explanation, Prices
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.placement_request import PlacementRequest, Variant
+from portal.scheduling.placement_request import PlacementRequest
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -31,9 +33,11 @@ class PoolPlacer:
     leaves no trace.
     """
 
-    def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
+    def __init__(self, pools: Mapping[UUID, PoolNodes], prices: Prices | None = None) -> None:
         self._pools = pools
-        self._requests: dict[str, tuple[PlacementRequest, Variant]] = {}
+        self._prices: Prices = prices or {}
+        self._requests: dict[str, PlacementRequest] = {}
+        self._explained: dict[str, Explanation | None] = {}
         self._running: set[str] = set()
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
@@ -42,9 +46,17 @@ class PoolPlacer:
         # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
-    def expect(self, workload_id: str, placement_request: PlacementRequest, variant: Variant) -> None:
-        """Register the request of a workload, before any call of `fits`."""
-        self._requests[workload_id] = (placement_request, variant)
+    def expect(self, workload_id: str, placement_request: PlacementRequest) -> None:
+        """Register the request of a workload, before any call of `fits` or `choose`."""
+        self._requests[workload_id] = placement_request
+
+    def explain(self, workload_id: str) -> None:
+        """Record why the workload gets its model, if it has a choice, for `explanation_of`."""
+        self._explained[workload_id] = None
+
+    def explanation_of(self, workload_id: str) -> Explanation | None:
+        """Return why the workload got its model, or None if it had no choice."""
+        return self._explained.get(workload_id)
 
     def runs(self, workload_id: str) -> None:
         """Register a running workload, which can be simulated as gone."""
@@ -64,28 +76,47 @@ class PoolPlacer:
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
         with self._without_workloads(gone):
-            allocation = self._first_place(workload)
+            allocation = self._place_for(workload)
         if allocation is not None and not gone:
             self._found[workload.id] = allocation
         return allocation is not None
 
-    def _first_place(self, workload: Workload) -> PoolAllocation | None:
-        """Return where it would go now: its move target if free, else the first pool with room."""
-        placement_request, variant = self._requests[workload.id]
+    def choose(
+        self, workload: Workload, ways: Sequence[Amounts], waiting: Mapping[str, int]
+    ) -> Amounts | None:
+        """Return the amounts of the best way over all pools, as `choice` compares them."""
+        placement_request = self._requests[workload.id]
+        variants = [variant for variant in placement_request.variants if variant.amounts in ways]
+        worth = choice.worth_of(variants, self._prices, waiting)
+        place = choice.best_place(placement_request, variants, worth)
+        if place is None:
+            return None
+        if workload.id in self._explained:
+            self._explained[workload.id] = choice.explain(
+                placement_request, variants, place.variant, self._prices, waiting
+            )
+        self._found[workload.id] = (place.pool, place.placement, place.request)
+        return place.variant.amounts
+
+    def best_place(self, placement_request: PlacementRequest) -> choice.Place | None:
+        """Return the best place now of a request that is not in the queue, or None."""
+        worth = choice.worth_of(placement_request.variants, self._prices, {})
+        return choice.best_place(placement_request, placement_request.variants, worth)
+
+    def _place_for(self, workload: Workload) -> PoolAllocation | None:
+        """Return where it would go now: its move target if free, else the best place of all pools."""
+        placement_request = self._requests[workload.id]
+        variant = placement_request.variant_of(workload.amounts)
         if (target := placement_request.target) is not None:
             for pool in placement_request.pools:
                 request = pool.adapted(variant.request, placement_request.software)
                 if pool.pool.pk == target.pool and pool.takes(target.placement, request):
                     return pool, target.placement, request
-        for pool in placement_request.pools:
-            request = pool.adapted(variant.request, placement_request.software)
-            placement = pool.find(request)
-            if placement is not None:
-                return pool, placement, request
-        return None
+        place = choice.best_place(placement_request, (variant,))
+        return None if place is None else (place.pool, place.placement, place.request)
 
     def take(self, workload: Workload) -> None:
-        """Take the placement that `fits` has just found."""
+        """Take the placement that `fits` or `choose` has just found."""
         pool, placement, request = self._found[workload.id]
         pool.cluster.commit(placement, request)
         pool.changed()
@@ -94,14 +125,14 @@ class PoolPlacer:
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
         """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
         with self._without_workloads(left):
-            placed = self._first_place(other)
+            placed = self._place_for(other)
             if placed is None:
                 return False
             pool, placement, request = placed
             pool.cluster.commit(placement, request)
             try:
                 with self._without_workloads([name for name in gone if name not in left]):
-                    return self._first_place(reserved) is not None
+                    return self._place_for(reserved) is not None
             finally:
                 pool.cluster.release(placement, request)
 
@@ -114,11 +145,12 @@ class PoolPlacer:
     def trial(self) -> Iterator[None]:
         """Undo all registrations and placements at the end of the context."""
         requests, allocations, taken = dict(self._requests), dict(self._found), len(self._taken)
+        explained = dict(self._explained)
         try:
             yield
         finally:
             self.undo(taken)
-            self._requests, self._found = requests, allocations
+            self._requests, self._found, self._explained = requests, allocations, explained
 
     @contextmanager
     def without(self, gone: Sequence[str]) -> Iterator[None]:
@@ -174,7 +206,7 @@ class PoolPlacer:
                 undo: list[Undo] = []
                 left.append((name, undo))
                 self._release(name, undo)
-            return self._first_place(workload) is not None
+            return self._place_for(workload) is not None
 
         try:
             yield fits

@@ -19,6 +19,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
+from portal.fleet.inventory import resources
 from portal.fleet.inventory.models import Allocation
 from portal.people.accounts.models import Team
 from portal.quota.ledger import selectors as ledger
@@ -33,11 +34,12 @@ from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Foreseen
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import SnapshotChange
-from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant
+from portal.scheduling.placement_request import PlacementRequest, PlacementRequests
 from portal.scheduling.placer import PoolPlacer
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
+from provisioning.types import WHOLE_DEVICE_MILLI
 
 log = logging.getLogger(__name__)
 BACKFILL_DEPTH = 2000
@@ -130,7 +132,7 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
     changes = set(SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
     pools = capacity.load()
     placement_requests = PlacementRequests(pools)
-    placer = PoolPlacer(pools)
+    placer = PoolPlacer(pools, prices())
     there = capacity.totals(pools.values())
     later: dict[UUID, datetime] = {}
     waiting = {pending.id: pending for pending in pending_workloads(placement_requests, now, later)}
@@ -140,19 +142,15 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
         waiting.pop(run.workload.id, None)
     limits = under_limits(now, there, (), ())
     scheduler = Scheduler(replace(limits, running=tuple(running)), placer)
-    for name, workload in waiting.items():
-        waiting[name] = pending = choose_variant(scheduler, placer, workload)
-        if not pending.reason:
-            scheduler.submit(pending.workload)
     names = dict(Team.objects.values_list("slug", "name"))
-    return ClusterSnapshot(
+    snapshot = ClusterSnapshot(
         now=now,
         generation=max(changes, default=0),
         pools=pools,
         placement_requests=placement_requests,
         placer=placer,
         scheduler=scheduler,
-        pending_workloads=waiting,
+        pending_workloads={},
         capacity=there,
         team_names=names,
         read_at=now,
@@ -161,6 +159,9 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
         changes=changes,
         later=later,
     )
+    for pending in waiting.values():
+        enqueue(snapshot, pending)
+    return snapshot
 
 
 def under_limits(
@@ -184,34 +185,46 @@ def under_limits(
     )
 
 
-def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
-    """Choose the model for a request that accepts several, and register it with the placer.
+def enqueue(snapshot: ClusterSnapshot, pending: PendingWorkload) -> PendingWorkload:
+    """Add a request to the queue, unless no pool can ever take it. Returns it as registered."""
+    pending = register(snapshot.scheduler, snapshot.placer, pending)
+    snapshot.pending_workloads[pending.id] = pending
+    if not pending.reason:
+        snapshot.scheduler.submit(pending.workload)
+    return pending
 
-    The first that fits now, else the first that the limits could ever allow, else the first.
+
+def register(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
+    """Register a request with the placer, and return it with the amounts of each way to meet it.
+
+    Until it starts, it is assumed to take the model of which the site has most, among those that the limits
+    could ever allow.
     """
+    placer.expect(pending.id, pending.placement_request)
     variants = pending.placement_request.variants
-    if len(variants) == 1 and pending.workload.amounts is variants[0].amounts:
-        placer.expect(pending.id, pending.placement_request, variants[0])
-        return pending
-    choices = [(variant, with_amounts(pending.workload, variant)) for variant in variants]
-    if not choices:
-        return pending
-    chosen = choices[0]
-    if len(choices) > 1:
-        for variant, workload in choices:
-            placer.expect(pending.id, pending.placement_request, variant)
-            if scheduler.usage.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
-                chosen = (variant, workload)
-                break
-        else:
-            allowed = (choice for choice in choices if scheduler.usage.never(choice[1]) is None)
-            chosen = next(allowed, chosen)
-    placer.expect(pending.id, pending.placement_request, chosen[0])
-    return replace(pending, workload=chosen[1])
+    if len(variants) == 1:
+        if pending.workload.amounts is variants[0].amounts:
+            return pending
+        return replace(pending, workload=replace(pending.workload, amounts=variants[0].amounts))
+    workload = replace(pending.workload, alternatives=tuple(variant.amounts for variant in variants))
+    ways = workload.ways()
+    allowed = [way for way in ways if scheduler.usage.never(way) is None]
+    assumed = max(allowed, key=scheduler.usage.times_at_site) if allowed else ways[0]
+    return replace(pending, workload=assumed)
 
 
-def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
-    return replace(workload, amounts=variant.amounts)
+def prices() -> dict[str, int]:
+    """Return the lowest price of a GPU-hour by resource, in 1/1000 of a cent, of flavors with one model."""
+    cheapest: dict[str, int] = {}
+    priced = Flavor.objects.filter(enabled=True, price_cents__gt=0, accelerator_count__gt=0, mig_profile="")
+    for model_name, cents, count, milli, nodes in priced.exclude(accelerator_model="").values_list(
+        "accelerator_model", "price_cents", "accelerator_count", "accelerator_milli", "nodes"
+    ):
+        assert cents is not None  # by the filter
+        price = cents * 1000 * WHOLE_DEVICE_MILLI // (count * milli * nodes)
+        resource = resources.gpu(model_name)
+        cheapest[resource] = min(price, cheapest.get(resource, price))
+    return cheapest
 
 
 # --- workspaces --------------------------------------------------------------------------------------

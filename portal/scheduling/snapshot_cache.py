@@ -29,9 +29,10 @@ from portal.scheduling.models import ChangeKind, SnapshotChange
 from portal.scheduling.snapshot import (
     OVERLAP,
     ClusterSnapshot,
-    choose_variant,
+    enqueue,
     load,
     pending_workloads,
+    register,
     running_workloads,
     under_limits,
 )
@@ -167,7 +168,21 @@ def update_limits(snapshot: ClusterSnapshot) -> None:
     else:
         for workload in before.pending.items.values():
             after.submit(workload)
+    _register_again(snapshot)
     snapshot.team_names = dict(Team.objects.values_list("slug", "name"))
+
+
+def _register_again(snapshot: ClusterSnapshot) -> None:
+    """Update what requests with alternatives are assumed to take."""
+    scheduler = snapshot.scheduler
+    for name, pending in list(snapshot.pending_workloads.items()):
+        if not pending.workload.alternatives or name not in scheduler.pending.items:
+            continue
+        again = register(scheduler, snapshot.placer, pending)
+        if again.workload.amounts != pending.workload.amounts:
+            snapshot.pending_workloads[name] = again
+            scheduler.withdraw(name)
+            scheduler.submit(again.workload)
 
 
 def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
@@ -196,10 +211,7 @@ def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
         if pending.id in scheduler.running:
             # Running workloads were read first: this one was stopped and requested again meanwhile.
             continue
-        chosen = choose_variant(scheduler, snapshot.placer, pending)
-        snapshot.pending_workloads[pending.id] = chosen
-        if not chosen.reason:
-            scheduler.submit(chosen.workload)
+        enqueue(snapshot, pending)
 
 
 def _in_transaction() -> bool:

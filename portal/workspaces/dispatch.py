@@ -46,8 +46,11 @@ def ref_of(workspace: Workspace) -> WorkspaceRef:
     return WorkspaceRef(workspace_id=str(workspace.pk), generation=workspace.generation)
 
 
-def spec_of(workspace: Workspace) -> WorkspaceSpec:
-    """Return the full specification of the workspace's current generation, including its secrets."""
+def spec_of(workspace: Workspace, *, may_have_secrets: bool = True) -> WorkspaceSpec:
+    """Return the full specification of the workspace's current generation.
+
+    Saves a query where the caller knows that there is no secret for it (`may_have_secrets`).
+    """
     # As of the placement, because the same command may have to be sent again.
     template = as_of(workspace.template, workspace.placed_at)
     cloned = checkouts.specs_of(workspace)
@@ -76,7 +79,10 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
         environment_name=environment_name_of(workspace),
         reset_packages=resets_packages(workspace),
         secrets=any(checkout.credential for checkout in cloned)
-        or bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
+        or (
+            may_have_secrets
+            and bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets))
+        ),
         egress=egress.started_with(workspace),
         checkouts=cloned,
         mounts=tuple(template.mounts),
@@ -154,7 +160,14 @@ def new_lease(now: datetime) -> dict[str, Any]:
     return {"lease": uuid.uuid4().hex, "lease_expires_at": expires, "next_reconcile_at": expires}
 
 
-def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: list[Allocation]) -> None:
+def send_leased(
+    workspace: Workspace,
+    op: Op,
+    config: PoolConfig,
+    allocations: list[Allocation],
+    *,
+    may_have_secrets: bool = True,
+) -> None:
     """Send a command under the lease of the row, after the transaction commits."""
     assert workspace.lease_expires_at is not None  # every lease expires
     command = Command(
@@ -163,7 +176,7 @@ def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: l
         ref=ref_of(workspace),
         lease=workspace.lease,
         expires_at=workspace.lease_expires_at.timestamp(),
-        spec=spec_of(workspace) if op is Op.START else None,
+        spec=spec_of(workspace, may_have_secrets=may_have_secrets) if op is Op.START else None,
         placement=placement_of(allocations) if op is Op.START else None,
         grace_s=_grace_s(workspace) if op in {Op.STOP, Op.DELETE} else None,
     )

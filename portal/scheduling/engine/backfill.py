@@ -9,6 +9,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
+from portal.quota.limits.types import Amounts
 from portal.scheduling.engine.model import BackfillReservation, Policy, Running, Workload
 from portal.scheduling.engine.usage import Promised, Usage, within_nominal
 
@@ -40,6 +41,19 @@ class Keeper(Protocol):
         """Return whether `reserved` fits once `gone` have left and `other` has been placed with `left` gone.
 
         Takes no capacity. False if `other` does not fit.
+        """
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A placer that compares all ways to meet a request. Without it, the first that fits is taken."""
+
+    def choose(
+        self, workload: Workload, ways: Sequence[Amounts], waiting: Mapping[str, int]
+    ) -> Amounts | None:
+        """Return the best of `ways` on the nodes, or None if none fits. `take` then takes that place.
+
+        `waiting` is the number of pending requests by resource, without those that have alternatives.
         """
 
 

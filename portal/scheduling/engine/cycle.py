@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from portal.common.reasons.codes import Rule
 from portal.scheduling.engine.backfill import (
+    Chooser,
     Keeper,
     ReservedStart,
     Rooms,
@@ -41,8 +42,10 @@ def decide(state: CycleState, now_s: int) -> Cycle:
     the capacity of the started workloads is committed in the placer.
     """
     decision = _Decision(state, now_s)
-    for workload, binding in decision.heads():
-        shortfall = decision.nominate(workload)
+    for head, binding in decision.heads():
+        workload, shortfall = decision.nominate(head)
+        if workload is not head:
+            binding = decision.binding_on(workload)
         if shortfall is None:
             decision.admit(workload, binding)
             continue
@@ -91,7 +94,7 @@ class _Decision:
         """
         considered = 0
         for workload in self._pending.pick(self._usage, self._passed):
-            binding = binding_on(workload, self._usage, self._reserved_starts, self._promised)
+            binding = self.binding_on(workload)
             if self._reserved_starts:
                 considered += 1
                 if considered > self._policy.backfill_depth:
@@ -100,12 +103,41 @@ class _Decision:
                     continue
             yield workload, binding
 
-    def nominate(self, workload: Workload) -> Shortfall | None:
-        """Return why the request does not fit now, by quota or on the nodes, or None if it fits."""
+    def binding_on(self, workload: Workload) -> Sequence[ReservedStart]:
+        """Return the reserved starts that the request must not delay."""
+        return binding_on(workload, self._usage, self._reserved_starts, self._promised)
+
+    def nominate(self, workload: Workload) -> tuple[Workload, Shortfall | None]:
+        """Return the request as it would start, and why it does not fit now by quota or on the nodes.
+
+        The second value is None if it fits. A request with alternatives has the best one that fits, or is
+        unchanged if none does.
+        """
+        if workload.alternatives:
+            chosen = self._choose(workload)
+            if chosen is not None:
+                return chosen, None
+            return workload, self._usage.shortfall(workload, self._now_s) or (Rule.PLACEMENT, "")
         shortfall = self._usage.shortfall(workload, self._now_s)
         if shortfall is None and self._placer is not None and not self._placer.fits(workload, ()):
-            return (Rule.PLACEMENT, "")
-        return shortfall
+            return workload, (Rule.PLACEMENT, "")
+        return workload, shortfall
+
+    def _choose(self, workload: Workload) -> Workload | None:
+        """Return the request in the best way that limits and nodes allow now, or None."""
+        allowed = [way for way in workload.ways() if self._usage.shortfall(way, self._now_s) is None]
+        placer = self._placer
+        if not isinstance(placer, Chooser):
+            return next((way for way in allowed if placer is None or placer.fits(way, ())), None)
+        if not allowed:
+            return None
+        waiting = dict(self._pending.waiting)
+        for other in self._starts:
+            if not other.alternatives:
+                for resource in other.amounts:
+                    waiting[resource] -= 1
+        amounts = placer.choose(workload, [way.amounts for way in allowed], waiting)
+        return None if amounts is None else replace(workload, amounts=amounts)
 
     def admit(self, workload: Workload, binding: Sequence[ReservedStart]) -> None:
         """Start the request unless that delays a reserved start in `binding` or a nominated request."""
@@ -168,6 +200,7 @@ class _Decision:
             tuple(self._victims),
             tuple(reserved_start.backfill for reserved_start in self._reserved_starts),
             tuple(name for name in self._lapsed if name not in beneficiaries),
+            {workload.id: workload.amounts for workload in self._starts if workload.alternatives},
         )
 
     # --- nominations --------------------------------------------------------------------------------------
@@ -181,7 +214,7 @@ class _Decision:
         for name in sorted(self._pending.nominated()):
             if self._state.preempting_for(name):
                 continue
-            if self.nominate(self._pending.items[name]) is not None:
+            if self.nominate(self._pending.items[name])[1] is not None:
                 self._pending.nominate(name, False)
                 lapsed.append(name)
         return lapsed

@@ -6,7 +6,8 @@ accelerators in milli-GPU by model, such as `gpu:h100`). Times are UTC seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from portal.common.reasons.codes import Rule
@@ -39,6 +40,8 @@ class Workload:
     - `preempted`: number of times it was preempted.
     - `loses_work`: it restarts from the beginning (a batch command, for example). It is not preempted where
       waiting costs less than the work lost.
+    - `alternatives`: amounts of each way to meet it, if there are several (GPU models). A cycle starts it in
+      any of these ways. Estimates and preemption assume `amounts`, which is one of them.
     """
 
     id: str
@@ -55,6 +58,13 @@ class Workload:
     preempted: int = 0
     place: str = ""
     loses_work: bool = False
+    alternatives: tuple[Amounts, ...] = ()
+
+    def ways(self) -> tuple[Workload, ...]:
+        """Return the request in each way to meet it."""
+        if not self.alternatives:
+            return (self,)
+        return tuple(replace(self, amounts=amounts) for amounts in self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,8 @@ class Cycle:
     """The decision of one cycle: starts in order, victims and reserved starts.
 
     `backfilled` lists the `starts` that overtook a reserved start. `lapsed_nominations` lists requests that
-    still do not fit after all their victims have left: they return to the usual order.
+    still do not fit after all their victims have left: they return to the usual order. `amounts` has the
+    amounts of those `starts` that had alternatives.
     """
 
     starts: tuple[str, ...] = ()
@@ -212,6 +223,14 @@ class Cycle:
     victims: tuple[Victim, ...] = ()
     backfill_reservations: tuple[BackfillReservation, ...] = ()
     lapsed_nominations: tuple[str, ...] = ()
+    amounts: Mapping[str, Amounts] = field(default_factory=dict)
+
+    def started(self, pending: Mapping[str, Workload]) -> list[Workload]:
+        """Return the `starts` among the pending requests, with the amounts that they take."""
+        return [
+            replace(pending[name], amounts=self.amounts[name]) if name in self.amounts else pending[name]
+            for name in self.starts
+        ]
 
 
 @dataclass(frozen=True, slots=True)

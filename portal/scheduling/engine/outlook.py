@@ -139,13 +139,14 @@ class Outlook:
     def _find_shortfall(self, request: Workload) -> Shortfall:
         """Return the shortfall after the requests that start now have started."""
         scheduler = self._scheduler
-        started = [scheduler.pending.items[name] for name in self.cycle.starts]
+        started = self.cycle.started(scheduler.pending.items)
         for workload in started:
             scheduler.usage.add(workload)
         shortfall = scheduler.usage.shortfall(request, scheduler.now_s)
+        allowed = [way for way in request.ways() if scheduler.usage.shortfall(way, scheduler.now_s) is None]
         for workload in started:
             scheduler.usage.remove(workload)
-        if shortfall is not None:
+        if not allowed and shortfall is not None:
             return shortfall
         resource = next((name for name, amount in request.amounts.items() if amount), "")
         if scheduler.placer is None:
@@ -153,15 +154,15 @@ class Outlook:
         # Requests of equal shape fit alike.
         shape = scheduler.pending.shape_of(request.id)
         if shape not in self._fits:
-            self._fits[shape] = scheduler.placer.fits(request, ())
+            self._fits[shape] = any(scheduler.placer.fits(way, ()) for way in allowed)
         return (Rule.ORDER if self._fits[shape] else Rule.PLACEMENT, resource)
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """The next decision if no requests arrive, pass by pass, and the outlook after it."""
+    """The next decision if no requests arrive, and the outlook after it."""
 
-    passes: tuple[Cycle, ...]
+    cycle: Cycle
     outlook: Outlook
 
 

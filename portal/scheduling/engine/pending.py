@@ -35,11 +35,13 @@ class PendingQueue:
     more its team borrows (`Usage.delay_ms`). In the first two bands only age counts.
     """
 
-    __slots__ = ("_ages", "_backfill_seqs", "_due_after", "_keys", "_lists", "_nominated", "items")
+    __slots__ = ("_ages", "_backfill_seqs", "_due_after", "_keys", "_lists", "_nominated", "items", "waiting")
 
     def __init__(self, due_after: int = 0) -> None:
         self._due_after = due_after
         self.items: dict[str, Workload] = {}
+        self.waiting: dict[str, int] = {}
+        """Number of requests by resource, without those that have alternatives."""
         self._keys: dict[str, tuple[Shape, Key]] = {}
         self._lists: dict[Shape, list[Key]] = {}
         self._ages: list[tuple[int, str]] = []
@@ -50,6 +52,7 @@ class PendingQueue:
         twin = PendingQueue.__new__(PendingQueue)
         twin._due_after = self._due_after
         twin.items, twin._keys = dict(self.items), dict(self._keys)
+        twin.waiting = dict(self.waiting)
         twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
         twin._ages, twin._nominated = list(self._ages), set(self._nominated)
         twin._backfill_seqs = dict(self._backfill_seqs)
@@ -62,6 +65,7 @@ class PendingQueue:
         if workload.id in self.items:
             raise ValueError(f"{workload.id!r} waits already")
         self.items[workload.id] = workload
+        self._count(workload, 1)
         insort(self._ages, (workload.created_s, workload.id))
         if workload.nominated:
             self._nominated.add(workload.id)
@@ -72,6 +76,7 @@ class PendingQueue:
     def remove(self, workload_id: str) -> Workload:
         """Remove and return the request. Raises KeyError if it is not pending."""
         workload = self.items.pop(workload_id)
+        self._count(workload, -1)
         self._discard(workload_id)
         age = (workload.created_s, workload_id)
         index = bisect_left(self._ages, age)
@@ -80,6 +85,11 @@ class PendingQueue:
         self._nominated.discard(workload_id)
         self._backfill_seqs.pop(workload_id, None)
         return workload
+
+    def _count(self, workload: Workload, change: int) -> None:
+        if not workload.alternatives:
+            for resource in workload.amounts:
+                self.waiting[resource] = self.waiting.get(resource, 0) + change
 
     def asking(self, resource: str) -> int:
         """Return the number of pending requests for the resource."""

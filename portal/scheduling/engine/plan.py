@@ -83,16 +83,14 @@ class Plan:
         self._rest: Tail | None = None
         starts = cycle.starts if cycle is not None else ()
         self._running = _Running(scheduler)
-        self._build_grid, self._next, self._left = self._read(
-            [scheduler.pending.items[name] for name in starts]
-        )
+        started = cycle.started(scheduler.pending.items) if cycle is not None else []
+        self._build_grid, self._next, self._left = self._read(started)
         self._order = order = FairShareOrder(scheduler, frozenset(starts))
-        for name in starts:
-            workload = scheduler.pending.items[name]
+        for workload in started:
             need = self._need(self._left, workload)
             self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
             order.starts(workload, self._now_s)
-            self._etas[name] = Eta(self._now_s, ENOUGH_FREE)
+            self._etas[workload.id] = Eta(self._now_s, ENOUGH_FREE)
         self._earliest = 0 if cycle is None else self._next
         while len(self._slots) < DEPTH and (pending := order.pick()) is not None:
             slot, eta = self._find(self._left, pending, self._earliest)

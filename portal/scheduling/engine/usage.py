@@ -239,6 +239,17 @@ class Usage:
                 return (Rule.USER_CAP, resource)
         return None
 
+    def times_at_site(self, workload: Workload) -> int:
+        """Return how often the workload would fit into the site's capacity."""
+        return min(
+            (
+                self.capacity[resource] // amount
+                for resource, amount in workload.amounts.items()
+                if amount > 0 and resource in self.capacity
+            ),
+            default=0,
+        )
+
     def numbers(self, workload: Workload, shortfall: Shortfall) -> tuple[int, int, int]:
         """Return wanted, free and limit of the resource for the blocking rule."""
         rule, resource = shortfall

@@ -9,7 +9,14 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
+from portal.common.formatting import (
+    format_amount,
+    format_clock,
+    format_duration,
+    format_memory,
+    format_resource,
+    format_resource_amount,
+)
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import Params, Text, listed
@@ -91,8 +98,33 @@ def _software(params: Params) -> Params:
     return {**params, "needs": needs}
 
 
+def _on_model(params: Params) -> Params:
+    """Return the params with why it gets this model: “: fits your 8 GiB; A100 kept for 3 who wait”."""
+    reasons = []
+    if params["memory_mib"]:
+        reasons.append(_("fits your %(memory)s") % {"memory": format_memory(params["memory_mib"])})
+    for kept in params["kept"]:
+        values = {"model": format_resource(kept["resource"]), "count": kept["waiting"]}
+        if kept["waiting"]:
+            text = ngettext(
+                "%(model)s kept for %(count)s who waits",
+                "%(model)s kept for %(count)s who wait",
+                kept["waiting"],
+            )
+        elif kept["dearer"]:
+            text = _("%(model)s costs more")
+        else:
+            text = _("%(model)s stays free")
+        reasons.append(text % values)
+    return {
+        "model": format_resource(params["resource"]),
+        "why": _(": %(reasons)s") % {"reasons": "; ".join(reasons)} if reasons else "",
+    }
+
+
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
+    AdmissionCode.FITS_NOW_ON_MODEL: Text(gettext_lazy("Starts now on %(model)s%(why)s."), prepare=_on_model),
     AdmissionCode.HOME_LOST: Text(
         gettext_lazy("Your home folder was on %(node)s, which was removed."),
         gettext_lazy("Start a new home on the Home folders page, or ask an operator to recover the old one."),

@@ -60,6 +60,28 @@ def is_automatic(secret: Secret) -> bool:
     return secret.everywhere or secret.source is Source.TEMPLATE
 
 
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The users, teams and templates among some that have any secret."""
+
+    users: frozenset[object]
+    teams: frozenset[object]
+    templates: frozenset[object]
+
+    def offer(self, owner_id: object, team_id: object, template_id: object) -> bool:
+        """Return whether `offer_to` could find a secret for a workspace of these."""
+        return owner_id in self.users or team_id in self.teams or template_id in self.templates
+
+
+def holders_among(
+    owners: Collection[object], teams: Collection[object], templates: Collection[object]
+) -> Holders:
+    """Return those with any secret, by primary key, with one query."""
+    which = Q(user__in=owners) | Q(team__in=teams) | Q(template__in=templates)
+    rows = list(Secret.objects.filter(which).values_list("user_id", "team_id", "template_id").distinct())
+    return Holders(*(frozenset(row[column] for row in rows) for column in range(3)))
+
+
 def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
     """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
     holders = Q(user=owner)

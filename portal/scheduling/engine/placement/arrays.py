@@ -17,7 +17,13 @@ import numpy.typing as npt
 
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import PlacementCode
-from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, NodeSoftware, software_of
+from portal.scheduling.engine.placement.types import (
+    HOME_LABELS,
+    DeviceCapacity,
+    NodeCapacity,
+    NodeSoftware,
+    software_of,
+)
 from provisioning.gpu.shares import part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, DeviceKind, ResourceRequest
 
@@ -89,6 +95,11 @@ class NodeArrays:
         self.free_memory = np.zeros(count, np.int64)
         self.free_disk = np.zeros(count, np.int64)
         self.usable = np.zeros(count, np.bool_)
+        self.home_rows: dict[tuple[str, str], list[int]] = {}
+        for row, node in enumerate(self.states):
+            for label in node.labels:
+                if label[0] in HOME_LABELS:
+                    self.home_rows.setdefault(label, []).append(row)
         self.trait = np.array([trait_index[_traits(node)] for node in self.states], np.int64)
         self.device_class = np.zeros((count, width), np.int64)
         self.present = np.zeros((count, width), np.bool_)
@@ -265,7 +276,7 @@ class NodeArrays:
         return np.array(mask or [False], np.bool_)
 
     def labels_mask(self, wanted: Iterable[tuple[str, str]]) -> Bools:
-        """Return which combinations of traits have all labels."""
+        """Return which combinations of traits have all labels, none of which is of a home."""
         named = set(wanted)
         return np.array([named <= set(labels) for labels, _, _ in self.traits], np.bool_)
 
@@ -346,7 +357,9 @@ def _class(device: DeviceCapacity) -> tuple[int, str]:
 
 
 def _traits(node: NodeCapacity) -> Traits:
-    return (tuple(sorted(node.labels)), tuple(sorted(node.provides)), node.software)
+    """Return what distinguishes nodes to requests, except whose homes they keep: that differs on each."""
+    labels = (label for label in node.labels if label[0] not in HOME_LABELS)
+    return (tuple(sorted(labels)), tuple(sorted(node.provides)), node.software)
 
 
 def _has_mig(node: NodeCapacity) -> bool:

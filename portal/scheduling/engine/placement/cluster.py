@@ -25,9 +25,16 @@ from portal.scheduling.engine.placement.mig import MigChoice
 from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.peers import TIE_BITS, Peers
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, policy_named, scarcity
-from portal.scheduling.engine.placement.scoring.base import LEVEL_BITS
+from portal.scheduling.engine.placement.scoring.base import LEVEL_BITS, NO_GAIN
 from portal.scheduling.engine.placement.topology import Bond, tightest
-from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, Placed, Unplaceable
+from portal.scheduling.engine.placement.types import (
+    Candidate,
+    DeviceCapacity,
+    NodeCapacity,
+    Placed,
+    Unplaceable,
+    Worth,
+)
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     AcceleratorRequest,
@@ -58,18 +65,22 @@ _BOND_UNIT = _SOUND << 1
 # profiles, then layout changes, then how empty the GPUs are.
 _MIG_STEPS = 512
 _MIG_LOSSES = 1 << 16
+_LEVEL_MASK = (1 << LEVEL_BITS) - 1
+_VALUE_BITS = 6
 
 
 @dataclass(slots=True)
 class _RequestScores:
     """Scores of all nodes for one request, and the device to take first.
 
-    With `new_instances`, the request may receive MIG instances that do not exist yet.
+    `by_layout`: it gets MIG instances, whose scores are not the policy's. With `new_instances`, it may
+    receive instances that do not exist yet.
     """
 
     score: Ints
     first: Ints
     filters: tuple[Filter, ...]
+    by_layout: bool
     new_instances: bool = False
     seen: int = -1
 
@@ -133,21 +144,77 @@ class Cluster:
 
     def find(self, request: ResourceRequest, *, repartition: bool = False) -> Placement | None:
         """Return the placement as `decide` does, or None, without computing reasons."""
+        row = self._scores(request, repartition)
+        chosen = self._chosen_rows(row, request)
+        return Placement(tuple(self._grant(best, row, request) for best in chosen)) if chosen else None
+
+    def best(
+        self, request: ResourceRequest, *, repartition: bool = False, worth: Worth | None = None
+    ) -> Candidate | None:
+        """Return the best place with its rank among clusters, or None.
+
+        `worth` compares the models of a request that may get several; such a request has one node.
+        """
+        row = self._scores(request, repartition)
+        chosen = self._chosen_rows(row, request) if worth is None else self._worthiest(row, worth)
+        if not chosen:
+            return None
+        placement = Placement(tuple(self._grant(best, row, request) for best in chosen))
+        level = min(int(row.score[best]) for best in chosen) >> TIE_BITS
+        if not (self._policy.gains or row.by_layout):
+            # The levels of this policy say nothing about a gain.
+            level = level >> LEVEL_BITS << LEVEL_BITS | NO_GAIN
+        model, value = "", 0
+        if request.accelerators.count and not row.by_layout:
+            first = chosen[0]
+            model = self._nodes.devices[first][int(row.first[first])].model
+            if worth is not None:
+                level -= min(worth.dearness.get(model, 0), level & _LEVEL_MASK)
+                value = worth.value.get(model, 0)
+        return Candidate(placement, (level, -value), model)
+
+    @property
+    def mixes_models(self) -> bool:
+        """Whether a node has devices of several models or sizes."""
+        return not self._nodes.uniform
+
+    def _scores(self, request: ResourceRequest, repartition: bool) -> _RequestScores:
+        """Return the current scores of all nodes."""
         new = repartition and bool(request.accelerators.mig_profile and request.accelerators.count)
         row = self._rows.get((request, new))
         if row is None:
             row = self._new_row(request, new)
+        if len(self._nodes):
+            self._refresh(row, request)
+        return row
+
+    def _chosen_rows(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
         if not len(self._nodes):
             return None
-        self._refresh(row, request)
-        if request.nodes == 1:
-            score = np.add(row.score, self._peers.tie, out=self._total)
-            best = int(score.argmax())
-            if score[best] >= 0:
-                return Placement((self._grant(best, row, request),))
-        elif (chosen := self._best_rows(row, request)) is not None:
-            return Placement(tuple(self._grant(best, row, request) for best in chosen))
-        return None
+        if request.nodes != 1:
+            return self._best_rows(row, request)
+        score = np.add(row.score, self._peers.tie, out=self._total)
+        best = int(score.argmax())
+        return [best] if score[best] >= 0 else None
+
+    def _worthiest(self, row: _RequestScores, worth: Worth) -> list[int] | None:
+        """Return the best node by its level less the dearness of its model, then by the least value."""
+        nodes = self._nodes
+        if not len(nodes):
+            return None
+        models = [model for _, model in nodes.classes] or [""]
+        dearness = np.array([worth.dearness.get(model, 0) for model in models], np.int64)
+        value = np.array([worth.value.get(model, 0) for model in models], np.int64)
+        kinds = np.take_along_axis(nodes.device_class, row.first[:, None], axis=1)[:, 0]
+        level = row.score >> TIE_BITS
+        rank = level - np.minimum(dearness[kinds], level & _LEVEL_MASK)
+        rank <<= _VALUE_BITS
+        rank -= value[kinds]
+        rank[row.score < 0] = _NEVER
+        most = rank.max()
+        if most == _NEVER:
+            return None
+        return [int(np.where(rank == most, self._peers.tie, -1).argmax())]
 
     def explain(self, request: ResourceRequest) -> Unplaceable:
         """Return why each node rejects the request, in snapshot order."""
@@ -238,7 +305,13 @@ class Cluster:
             for node_filter in filters.applying(request)
             if not new or node_filter is not filters.MIG
         )
-        row = _RequestScores(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
+        row = _RequestScores(
+            np.full(count, _NEVER, np.int64),
+            np.zeros(count, np.int64),
+            applying,
+            bool(request.accelerators.mig_profile and request.accelerators.count),
+            new,
+        )
         self._rows[request, new] = row
         return row
 
@@ -253,7 +326,7 @@ class Cluster:
             rows = rows[node_filter.mask(self._nodes, rows, request)]
             if not len(rows):
                 return
-        if request.accelerators.mig_profile and request.accelerators.count:
+        if row.by_layout:
             rows = rows[self._nodes.with_mig[rows]]
             choices = [
                 mig.choose(

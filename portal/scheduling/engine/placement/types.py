@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from portal.common.reasons.reason import Reason
@@ -143,6 +144,31 @@ class NodeCapacity:
     rack: str = ""
     block: str = ""
     software: NodeSoftware = field(default_factory=NodeSoftware)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What else counts when a request may get devices of several models.
+
+    - `dearness`: by model, levels of the score to subtract: what others need or pay for it.
+    - `value`: by model, its position from the least valuable, 0 to 63. Among equal scores the lowest wins.
+    """
+
+    dearness: Mapping[str, int]
+    value: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The best place of a request in one cluster.
+
+    `rank` is comparable between clusters for the same request; the highest wins. `model` is that of the
+    devices, or empty without devices.
+    """
+
+    placement: Placement
+    rank: tuple[int, int]
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

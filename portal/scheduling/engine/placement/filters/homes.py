@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
@@ -30,8 +32,11 @@ def applies(request: ResourceRequest) -> bool:
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
-    homes = tuple(label for label in request.labels if label[0] in HOME_LABELS)
-    return nodes.labels_mask(homes)[nodes.trait[rows]]
+    mask: Bools = np.ones(len(rows), np.bool_)
+    for label in request.labels:
+        if label[0] in HOME_LABELS:
+            mask &= np.isin(rows, nodes.home_rows.get(label, []))
+    return mask
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:

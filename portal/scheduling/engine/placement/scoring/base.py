@@ -12,13 +12,19 @@ from portal.scheduling.engine.placement.mix import RequestMix
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
 LEVEL_BITS = 22
+NO_GAIN = 32
 _NEVER = np.int64(1) << 40
 
 
 class Policy(ABC):
-    """Scores nodes. Levels are in 0 … 2**22 - 1. The highest wins; `peers` breaks ties."""
+    """Scores nodes. Levels are in 0 … 2**22 - 1. The highest wins; `peers` breaks ties.
+
+    `gains`: whether levels measure what the usual requests gain, in the same unit in every cluster. A
+    placement that neither gains nor loses then has the level `NO_GAIN`.
+    """
 
     name: ClassVar[str]
+    gains: ClassVar[bool] = False
 
     def __init__(self, nodes: NodeArrays, mix: RequestMix) -> None:
         self.nodes = nodes

@@ -20,11 +20,11 @@ import numpy as np
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.mix import RequestMix
-from portal.scheduling.engine.placement.scoring.base import Policy
+from portal.scheduling.engine.placement.scoring.base import NO_GAIN, Policy
 from portal.scheduling.engine.placement.scoring.tables import full_peers, tables
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
-LEVELS = 64
+LEVELS = 2 * NO_GAIN
 FRAGMENTATION_WEIGHT = 25
 ROOM_WEIGHT = 2
 _FEW = 4
@@ -40,6 +40,7 @@ class Fragmentation(Policy):
     """The default policy."""
 
     name: ClassVar[str] = "fragmentation"
+    gains: ClassVar[bool] = True
 
     def __init__(self, nodes: NodeArrays, mix: RequestMix) -> None:
         super().__init__(nodes, mix)

@@ -1,0 +1,165 @@
+"""A site in memory whose requests take the portal's own way: request, verdict, cycle, placement.
+
+Only the rows of a database are missing. What decides is `PlacementRequests`, `admission.assess_on` and
+`decision.decide`, as for a preview, a creation and a scheduling cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.utils import timezone
+
+from portal.catalog.models import Flavor, Template
+from portal.fleet.inventory.models import Pool, PoolState
+from portal.people.accounts.models import Team
+from portal.quota.limits.types import Team as Limits
+from portal.scheduling import admission, capacity, decision
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine import model
+from portal.scheduling.engine.placement.mix import RequestMix
+from portal.scheduling.engine.placement.types import HOME_LABEL, NodeCapacity
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.placement_request import PlacementRequests
+from portal.scheduling.placer import PoolPlacer
+from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload, enqueue, policy
+from provisioning import messages
+from provisioning.share_messages import PROVIDES_SHARES
+from provisioning.types import NodePlacement, ResourceRequest
+
+TEAM = "replay"
+APART = timedelta(seconds=1)
+"""Time between two requests. None ends while a workload arrives."""
+Nodes = tuple[NodePlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the nodes form a site: in one pool or one for each model, with homes on nodes or shared.
+
+    With `engine_alone`, the placement engine of one pool decides by itself.
+    """
+
+    by_model: bool = False
+    homes_apart: bool = True
+    engine_alone: bool = False
+
+
+DEFAULT_LAYOUT = Layout()
+LAYOUTS = {
+    "pool": DEFAULT_LAYOUT,
+    "pool-shared-homes": Layout(homes_apart=False),
+    "pool-per-model": Layout(by_model=True),
+    "engine": Layout(homes_apart=False, engine_alone=True),
+}
+
+
+def pools_of(
+    nodes: Sequence[NodeCapacity], mix: RequestMix, *, policy: str, layout: Layout
+) -> dict[UUID, PoolNodes]:
+    """The pools, otherwise with default settings, as rows of the database would give them."""
+    parts: dict[str, list[NodeCapacity]] = {}
+    for node in nodes:
+        name = node.devices[0].model if layout.by_model and node.devices else "all"
+        parts.setdefault(name, []).append(_reported(node, homes_apart=layout.homes_apart))
+    pools = {}
+    for name, members in sorted(parts.items()):
+        pool = Pool(
+            slug=f"pool-{name.lower()}",
+            name=name,
+            driver="local",
+            config={} if layout.homes_apart else {"homes_shared": True},
+            state=PoolState.ONLINE,
+            placement_policy=policy,
+        )
+        pools[pool.pk] = PoolNodes(pool, tuple(members), mix)
+        pools[pool.pk].expect(pools[pool.pk].weigh(mix))
+    return pools
+
+
+def _reported(node: NodeCapacity, *, homes_apart: bool) -> NodeCapacity:
+    """The node as its inventory reports it: it enforces shares of GPUs, and may keep homes of its own."""
+    labels = ((HOME_LABEL, node.name),) if homes_apart else ()
+    return replace(node, provides=(PROVIDES_SHARES,), labels=labels)
+
+
+class Site:
+    """Pools, one team without limits, and an empty queue."""
+
+    def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
+        now = timezone.now()
+        there = capacity.totals(pools.values())
+        limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=there, policy=policy())
+        placer = PoolPlacer(pools)
+        self.pools = pools
+        self.team = Team(slug=TEAM, name="Replay")
+        self.template = Template(slug="replay", name="Replay", argv=["bash"])
+        self.flavor = Flavor(slug="replay", name="Replay")
+        self.snapshot = ClusterSnapshot(
+            now=now,
+            generation=0,
+            pools=pools,
+            placement_requests=PlacementRequests(pools),
+            placer=placer,
+            scheduler=Scheduler(limits, placer),
+            pending_workloads={},
+            capacity=there,
+            team_names={},
+            read_at=now,
+            limits=limits,
+            limits_at=now,
+            changes=set(),
+            later={},
+        )
+        self._bodies: dict[ResourceRequest, Any] = {}
+
+    def wanted(self, request: ResourceRequest) -> admission.Wanted:
+        body = self._bodies.get(request)
+        if body is None:
+            body = self._bodies[request] = messages.dump(request)
+        return admission.Wanted(self.template, self.flavor, self.team, None, body)
+
+    def preview(self, request: ResourceRequest) -> Nodes:
+        """Where a preview says that the request starts."""
+        placement = admission.assess_on(self.snapshot, self.wanted(request)).placement
+        return placement.nodes if placement is not None else ()
+
+    def ask(self, request: ResourceRequest) -> Nodes:
+        """Where the request starts now. One that does not start leaves the queue again."""
+        snapshot, wanted = self.snapshot, self.wanted(request)
+        snapshot.now += APART
+        snapshot.scheduler.now_s = snapshot.now_s
+        asked = snapshot.placement_requests.of(self.template, self.flavor, wanted.resources)
+        if not asked.possible:
+            return ()
+        workload = replace(wanted.workload(self.team, snapshot.now, asked), id=str(uuid4()))
+        enqueue(snapshot, PendingWorkload(workload.id, asked, workload))
+        decision.decide(snapshot)
+        del snapshot.pending_workloads[workload.id]
+        if workload.id in snapshot.scheduler.running:
+            return snapshot.placer.place_of(workload.id)[1].nodes
+        snapshot.scheduler.withdraw(workload.id)
+        return ()
+
+
+class EngineAlone:
+    """The placement engine of one pool: what all models of the site could give, without a queue."""
+
+    def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
+        self.pools = pools
+        (self._pool,) = pools.values()
+
+    def preview(self, request: ResourceRequest) -> Nodes:
+        placement = self._pool.find(request)
+        return placement.nodes if placement is not None else ()
+
+    def ask(self, request: ResourceRequest) -> Nodes:
+        placement = self._pool.find(request)
+        if placement is None:
+            return ()
+        self._pool.cluster.commit(placement, request)
+        return placement.nodes

@@ -1,0 +1,150 @@
+"""Chooses among all pools and models that satisfy a request, by one score.
+
+Each pool returns its best place and the score of that place: connections, warnings, then what the usual
+requests lose, in 1/16 of a GPU. A model counts as dearer
+
+- by one whole GPU if pending requests wait for it and could not take the other models;
+- by half a GPU each time its price doubles, up to one GPU.
+
+Among equal scores the least valuable model wins: by price, then by device memory. Then the first pool by
+slug.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine.placement.types import Worth
+from portal.scheduling.placement_request import PlacementRequest, Variant
+from provisioning.types import Placement, ResourceRequest
+
+WHOLE_GPU = 16
+"""Levels of the score that a gain of one GPU makes, near no gain."""
+DOUBLE_PRICE = WHOLE_GPU // 2
+MAX_VALUE = 63
+Prices = Mapping[str, int]
+"""Price of a GPU-hour by resource, in 1/1000 of a cent; only for models that a flavor has a price for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request goes, and what it takes there."""
+
+    pool: PoolNodes
+    placement: Placement
+    request: ResourceRequest
+    variant: Variant
+
+
+def best_place(
+    placement_request: PlacementRequest, variants: Sequence[Variant], worth: Worth | None = None
+) -> Place | None:
+    """Return the best place for any of the variants over all pools, or None if there is none now."""
+    pools = placement_request.pools
+    if len(pools) == 1 and len(variants) == 1:
+        pool, variant = pools[0], variants[0]
+        request = pool.adapted(variant.request, placement_request.software)
+        placement = pool.find(request)
+        return None if placement is None else Place(pool, placement, request, variant)
+    best, rank = None, None
+    for pool in pools:
+        for wanted in _requests(pool, placement_request, variants):
+            request = pool.adapted(wanted, placement_request.software)
+            candidate = pool.best(request, worth)
+            if candidate is not None and (rank is None or candidate.rank > rank):
+                variant = variants[0] if len(variants) == 1 else _variant_of(variants, candidate.model)
+                best, rank = Place(pool, candidate.placement, request, variant), candidate.rank
+    return best
+
+
+def _requests(
+    pool: PoolNodes, placement_request: PlacementRequest, variants: Sequence[Variant]
+) -> list[ResourceRequest]:
+    """Return one request for all variants where a node can only grant one model, else one for each."""
+    wanted = placement_request.request.accelerators
+    if len(variants) == 1:
+        return [variants[0].request]
+    if placement_request.request.nodes != 1 or (wanted.count > 1 and pool.cluster.mixes_models):
+        return [variant.request for variant in variants]
+    if len(variants) == len(placement_request.variants):
+        return [placement_request.request]
+    models = tuple(sorted(model for variant in variants for model in variant.models))
+    return [replace(placement_request.request, accelerators=replace(wanted, models=models))]
+
+
+def _variant_of(variants: Sequence[Variant], model: str) -> Variant:
+    return next(variant for variant in variants if model in variant.models)
+
+
+def worth_of(variants: Sequence[Variant], prices: Prices, waiting: Mapping[str, int]) -> Worth | None:
+    """Return how the models of the variants differ besides their places, or None if they do not.
+
+    `waiting` is the number of pending requests by resource that accept no other model.
+    """
+    if len(variants) == 1:
+        return None
+    known = [prices[variant.resource] for variant in variants if variant.resource in prices]
+    cheapest = min(known, default=0)
+    dearness = [
+        (WHOLE_GPU if waiting.get(variant.resource, 0) > 0 else 0)
+        + _dearness_of(prices.get(variant.resource, cheapest), cheapest)
+        for variant in variants
+    ]
+    values = [(prices.get(variant.resource, cheapest), variant.memory_mib) for variant in variants]
+    order = sorted(set(values))
+    least = min(dearness)
+    if len(order) == 1 and max(dearness) == least:
+        return None
+    pairs = zip(variants, dearness, values, strict=True)
+    by_model = [(model, dear - least, value) for variant, dear, value in pairs for model in variant.models]
+    return Worth(
+        {model: dear for model, dear, _ in by_model if dear},
+        {model: min(order.index(value), MAX_VALUE) for model, _, value in by_model},
+    )
+
+
+def _dearness_of(price: int, cheapest: int) -> int:
+    if not cheapest or price <= cheapest:
+        return 0
+    return min(WHOLE_GPU, round(DOUBLE_PRICE * math.log2(price / cheapest)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A model that also had room and was not taken: `waiting` requests need it, or it has a higher price."""
+
+    resource: str
+    waiting: int
+    dearer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which model was chosen, and which others had room."""
+
+    resource: str
+    kept: tuple[Kept, ...]
+
+
+def explain(
+    placement_request: PlacementRequest,
+    variants: Sequence[Variant],
+    chosen: Variant,
+    prices: Prices,
+    waiting: Mapping[str, int],
+) -> Explanation:
+    """Return the reason for the choice. Costs a decision per model, so only previews ask for it."""
+    price = prices.get(chosen.resource)
+    kept = tuple(
+        Kept(
+            variant.resource,
+            max(0, waiting.get(variant.resource, 0)),
+            price is not None and prices.get(variant.resource, 0) > price,
+        )
+        for variant in variants
+        if variant is not chosen and best_place(placement_request, (variant,)) is not None
+    )
+    return Explanation(chosen.resource, kept)

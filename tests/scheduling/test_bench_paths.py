@@ -1,0 +1,119 @@
+"""Benchmarks take the way of a request: the same functions, and no call of the engine by themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from bench.placement.replay import replay
+from bench.placement.site import DEFAULT_LAYOUT, LAYOUTS, Layout, Site, pools_of
+from bench.placement.traces import read_nodes, read_workloads
+from portal.catalog.models import Template
+from portal.scheduling import admission, choice, cycle, decision, launches, snapshot
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine.placement.cluster import Cluster
+from portal.scheduling.engine.placement.engine import DEFAULT_MIX
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.placement_request import PlacementRequests
+from portal.scheduling.placer import PoolPlacer
+from provisioning.types import AcceleratorRequest, ResourceRequest
+from tests.factories import FlavorFactory, local_pool_with, node_info
+from tests.scheduling.test_model_choice import A100, T4
+
+SAMPLE = Path(__file__).parent / "engine" / "placement" / "data"
+DECISION: tuple[Callable[..., Any], ...] = (
+    PlacementRequests.of,
+    snapshot.enqueue,
+    snapshot.register,
+    decision.decide,
+    Scheduler.cycle,
+    PoolPlacer.choose,
+    PoolPlacer.take,
+    PoolPlacer.place_of,
+    choice.best_place,
+    choice.worth_of,
+    PoolNodes.best,
+    Cluster.best,
+    Cluster.commit,
+)
+"""What decides on a request that several models satisfy, from the request to its place."""
+ENGINE = (Cluster, PoolNodes, Scheduler, PoolPlacer)
+
+
+def names(functions: tuple[Callable[..., Any], ...]) -> set[str]:
+    return {function.__qualname__ for function in functions}
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, str]]]:
+    """Yield a list of the calls within the scheduler: the function, and the file of its caller."""
+    calls: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code: CodeType = frame.f_code
+        if event == "call" and "/portal/scheduling/" in code.co_filename and frame.f_back is not None:
+            calls.append((code.co_qualname, frame.f_back.f_code.co_filename))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def of_bench(calls: list[tuple[str, str]]) -> set[str]:
+    """Return what a benchmark has called by itself."""
+    return {name for name, caller in calls if "/bench/" in caller}
+
+
+@pytest.mark.django_db
+def test_a_replay_and_a_creation_call_the_same_functions(make, alice, team, catalog):
+    machines = (node_info("a", gpus=1, model=A100), node_info("b", gpus=1, model=T4))
+    pool = local_pool_with(*machines)
+    pool.hand_out_max_age_hours = 0
+    pool.save()
+    flavor = FlavorFactory(slug="any", accelerator_count=1)
+    with recorded() as calls:
+        template = Template.objects.get(slug="jupyterlab")
+        admission.assess(template=template, flavor=flavor, team=team, actor=alice)
+        make(alice, "any")
+    creation = {name for name, _ in calls}
+    assert names((*DECISION, admission.assess_on, cycle.decide, launches.begin)) <= creation
+    nodes = read_nodes(SAMPLE)
+    site = Site(pools_of(nodes, DEFAULT_MIX, policy="fragmentation", layout=DEFAULT_LAYOUT))
+    request = ResourceRequest(1000, 1024, accelerators=AcceleratorRequest(count=1))
+    with recorded() as calls:
+        assert site.preview(request) == site.ask(request) != ()
+    assert names((*DECISION, admission.assess_on)) <= {name for name, _ in calls}
+    by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
+    assert by_itself == {"PoolPlacer.place_of"}
+
+
+def test_the_portal_decides_as_well_as_its_engine():
+    nodes, workload = read_nodes(SAMPLE), next(read_workloads(SAMPLE))
+    curves = {
+        name: replay(nodes, workload, "fragmentation", measure=False, layout=layout).allocation
+        for name, layout in LAYOUTS.items()
+        if name in ("pool", "engine")
+    }
+    for mark in (95, 100, 130):
+        assert abs(curves["pool"][mark] - curves["engine"][mark]) <= 0.05
+
+
+@pytest.mark.thorough("two traces, each as bench/placement has it")
+@pytest.mark.parametrize(
+    ("layout", "loss"),
+    [(LAYOUTS["pool-shared-homes"], 0.05), (Layout(by_model=True, homes_apart=False), 0.5)],
+)
+def test_other_layouts_lose_little(layout, loss):
+    nodes, workload = read_nodes(SAMPLE), next(read_workloads(SAMPLE))
+    engine = replay(nodes, workload, "fragmentation", measure=False, layout=LAYOUTS["engine"]).allocation
+    found = replay(nodes, workload, "fragmentation", measure=False, layout=layout).allocation
+    assert found[130] >= engine[130] - loss
