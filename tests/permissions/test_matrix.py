@@ -758,6 +758,10 @@ def by_part(rows: Iterable[Row]) -> Any:
     return pytest.mark.parametrize("rows", parts.values(), ids=parts.keys())
 
 
+TOKENS_ONLY = {"api/v1/token-exchange/renew"}
+"""Routes of REST that no session can use."""
+
+
 @pytest.mark.slow("asks every page as several people")
 @by_part(row for row in ROWS if not row.in_api)
 def test_who_gets_what_on_pages(stage, rows):
@@ -765,9 +769,16 @@ def test_who_gets_what_on_pages(stage, rows):
 
 
 @pytest.mark.thorough("`make test` asks the API with tokens, by the same policies")
-@by_part(row for row in ROWS if row.in_api)
+@by_part(row for row in ROWS if row.in_api and row.route not in TOKENS_ONLY)
 def test_who_gets_what_of_the_api_in_a_browser(stage, rows):
     in_a_browser(stage, rows)
+
+
+def test_what_takes_tokens_only_refuses_a_session(stage):
+    stage.sign_in()
+    for row in ROWS:
+        if row.route in TOKENS_ONLY:
+            assert stage.ask(stage.browser("ada"), row) == 401, row
 
 
 def in_a_browser(stage, rows):
