@@ -778,7 +778,7 @@ def test_what_takes_tokens_only_refuses_a_session(stage):
     stage.sign_in()
     for row in ROWS:
         if row.route in TOKENS_ONLY:
-            assert stage.ask(stage.browser("ada"), row) == 401, row
+            assert stage.ask(stage.browser("ada"), row).status_code == 401, row
 
 
 def in_a_browser(stage, rows):
