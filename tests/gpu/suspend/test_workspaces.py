@@ -144,7 +144,7 @@ def test_an_operator_does_it_by_commands_on_the_node(
 
     with one.folder.operation():
         code, said = berth("suspend")
-        assert code == 1 and "Another worker is busy with this workspace" in said
+        assert code == 1 and "Another operation on the workspace is in progress" in said
     driver.fault("checkpoint", "error", 2)
     code, said = berth("suspend")
     assert code == 1 and "(checkpoint CUDA_ERROR_OUT_OF_MEMORY) All its processes are running." in said
