@@ -46,7 +46,7 @@ _WHY = {
     Why.NO_CUDA: "No process in the workspace uses CUDA, so there is nothing to suspend.",
     Why.NOT_TOLD: "The NVIDIA driver does not report which processes use the GPUs.",
     Why.NOT_SEEN: "NVML does not show its processes by their IDs. This is expected in containers.",
-    Why.LOST: "The driver does not know all its processes. Restart the workspace.",
+    Why.LOST: "The driver does not list all its processes. Restart the workspace.",
     Why.OTHER_MODEL: "The last test used another GPU model. Test this model.",
     Why.SHARED: "The workspace shares a GPU. Others could take the memory it needs to resume.",
     Why.REFUSED: "The NVIDIA driver rejected the request.",
