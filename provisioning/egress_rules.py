@@ -66,7 +66,7 @@ def policy_of(egress: str, allowed: str) -> EgressPolicy:
     try:
         kind = Egress(egress)
     except ValueError:
-        raise InvalidSpec(f"egress={egress} is unknown. Set it to open, list or none.") from None
+        raise InvalidSpec(f"egress={egress} is not valid. Choose open, list or none.") from None
     networks: list[Network] = []
     hosts: list[HostRule] = []
     for entry in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():

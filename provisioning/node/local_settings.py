@@ -76,7 +76,7 @@ def _sandbox_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) ->
     requested = str(config.get("sandbox") or floor)
     for value, where in ((floor, "BERTH_SANDBOX"), (requested, "sandbox")):
         if value not in SANDBOXES:
-            raise InvalidSpec(f"{where}={value} is unknown. Set it to auto, bwrap, gvisor or none.")
+            raise InvalidSpec(f"{where}={value} is not valid. Choose auto, bwrap, gvisor or none.")
     if requested == "none" != floor:
         raise InvalidSpec(
             "The pool sets sandbox=none, which this node does not allow. Remove sandbox from the pool's "

@@ -595,7 +595,7 @@ class LocalDriver(Driver):
         """Return the sandbox to use and a warning; the warning is empty if there is none."""
         if self.sandbox_mode not in ("auto", "bwrap", GVISOR, "none"):
             raise InvalidSpec(
-                f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap, gvisor or none."
+                f"sandbox={self.sandbox_mode} is not valid. Choose auto, bwrap, gvisor or none."
             )
         if self.sandbox_mode == "none":
             sandbox = SandboxProbe("", reason="Workspaces are not isolated. Set sandbox=auto for this pool.")
@@ -630,7 +630,8 @@ class LocalDriver(Driver):
         if len(placement.nodes) != 1 or placement.nodes[0].node != self.node_name:
             names = ", ".join(node.node for node in placement.nodes) or "no node"
             raise WrongNode(
-                f"The workspace was placed on {names}, but this is {self.node_name}. Start it again."
+                f"The workspace was placed on {names}, but this node is {self.node_name}. "
+                "Start the workspace again."
             )
         return placement.nodes[0]
 

@@ -558,7 +558,7 @@ class SimulatedDriver(Driver):
 
 
 def _node_offline(node: str) -> BackendUnavailable:
-    return BackendUnavailable(f"Node {node} does not answer. Bring it back or cordon it.", detail="scripted")
+    return BackendUnavailable(f"Node {node} does not answer. Check or cordon the node.", detail="scripted")
 
 
 def _state_folder(pool: PoolConfig) -> Path:
