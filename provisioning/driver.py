@@ -158,7 +158,9 @@ class Driver(ABC):
         Removing a missing leftover succeeds. Only the caller knows who owns a home; a home in use is kept.
         Raises `InvalidSpec` for an invalid name and `Conflict` if it has an owner.
         """
-        raise self._cannot("searched for what is left over")
+        raise MissingDependency(
+            f"Leftovers of a {self.name} pool cannot be removed here. Remove them with the pool's own tools."
+        )
 
     @abstractmethod
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
@@ -249,10 +251,10 @@ class Driver(ABC):
         `Capability.REPARTITION`.
         """
         raise MissingDependency(
-            f"MIG layouts of a {self.name} pool cannot be changed from here. Turn that off in its settings."
+            f"A {self.name} pool cannot change MIG layouts. Turn these changes off in the pool's settings."
         )
 
     def _cannot(self, verb: str) -> ProvisioningError:
         return MissingDependency(
-            f"Devices of a {self.name} pool cannot be {verb} from here. Turn that off in the pool's settings."
+            f"Devices of a {self.name} pool cannot be {verb} by Berth. Turn this off in the pool's settings."
         )

@@ -92,12 +92,12 @@ def host_rule(text: str) -> HostRule:
     """
     match = _PATTERN.fullmatch(text.strip().lower())
     if match is None or len(match["name"]) > 253 or match["name"].rsplit(".", 1)[1].isdigit():
-        raise ValueError(f"{text!r} is no host name")
+        raise ValueError(f"{text!r} is not a valid host name")
     if match["port"] is None:
         return HostRule(match["name"], match["any"] is not None)
     port = int(match["port"])
     if not 1 <= port <= 65535:
-        raise ValueError(f"{text!r} has no such port")
+        raise ValueError(f"{text!r} has an invalid port")
     return HostRule(match["name"], match["any"] is not None, (port,))
 
 
@@ -180,22 +180,20 @@ def request_of(head: bytes) -> Request:
     """Parse a head without its empty line. Raises `ProxyRequestRefused` if it is invalid or ambiguous."""
     lines = head.split(b"\r\n")
     if any(byte in (0, 10, 13) for line in lines for byte in line):
-        raise ProxyRequestRefused("400 Bad Request", "The head of the request holds a control character.")
+        raise ProxyRequestRefused("400 Bad Request", "The request head contains a control character.")
     parts = lines[0].split(b" ")
     if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or parts[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
-        raise ProxyRequestRefused("400 Bad Request", "This is no request of HTTP/1.1.")
+        raise ProxyRequestRefused("400 Bad Request", "The request is not a valid HTTP/1.1 request.")
     method, target, _ = parts
     if any(not 0x21 <= byte <= 0x7E for byte in target):
-        raise ProxyRequestRefused(
-            "400 Bad Request", "The target of the request is not written as it has to be."
-        )
+        raise ProxyRequestRefused("400 Bad Request", "The request target is not valid.")
     fields = _fields(lines[1:])
     if method == b"CONNECT":
         host, port = _authority(target.decode(), default=0)
         return Request(host, port)
     if not target.lower().startswith(b"http://"):
         raise ProxyRequestRefused(
-            "400 Bad Request", "Ask this proxy by CONNECT, or for an address that begins with http://."
+            "400 Bad Request", "The proxy does not support this request. Use CONNECT or an http:// URL."
         )
     end = min(
         (position for position in (target.find(mark, 7) for mark in (b"/", b"?", b"#")) if position >= 0),
@@ -228,9 +226,7 @@ def _fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name):  # a continuation line begins with a space
-            raise ProxyRequestRefused(
-                "400 Bad Request", "A header of the request is not written as it has to be."
-            )
+            raise ProxyRequestRefused("400 Bad Request", "A request header is not valid.")
         fields.append((name.lower(), value.strip(b" \t")))
     return fields
 
@@ -242,11 +238,13 @@ def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
     """
     named = [value for name, value in fields if name == b"content-length"]
     if any(name == b"transfer-encoding" for name, _ in fields):
-        raise ProxyRequestRefused("411 Length Required", "Send the body with its length, not in chunks.")
+        raise ProxyRequestRefused(
+            "411 Length Required", "Chunked bodies are not supported. Send Content-Length."
+        )
     if not named:
         return None
     if len(named) > 1 or not re.fullmatch(rb"[0-9]{1,15}", named[0]):
-        raise ProxyRequestRefused("400 Bad Request", "The length of the body is not plain.")
+        raise ProxyRequestRefused("400 Bad Request", "Content-Length is not valid.")
     return int(named[0])
 
 
@@ -254,7 +252,7 @@ def _authority(text: str, *, default: int) -> tuple[str, int]:
     match = _AUTHORITY.fullmatch(text)
     port = int(match["port"] or default) if match else 0
     if match is None or not 1 <= port <= 65535:
-        raise ProxyRequestRefused("400 Bad Request", "The host is not written as it has to be: name:port.")
+        raise ProxyRequestRefused("400 Bad Request", "The host is not valid. Write name:port.")
     host = match["v6"] or match["host"].lower()
     return (host[:-1] if host.endswith(".") else host), port
 
@@ -388,28 +386,28 @@ class EgressProxy:
             literal = ipaddress.ip_address(host)
             mapped = literal.ipv4_mapped if isinstance(literal, ipaddress.IPv6Address) else None
             if not self.rules.opens(mapped or literal) or not self.rules.permits(host):
-                raise self._refusal(host, port, "is not on the list")
+                raise self._refusal(host, port, "is not on the list of allowed hosts")
             return [str(mapped or literal)]
         if not _NAME.fullmatch(host) or not self.rules.names(host, port):
-            raise self._refusal(host, port, "is not on the list")
+            raise self._refusal(host, port, "is not on the list of allowed hosts")
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT_S):
                 entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, TimeoutError) as error:
-            raise ProxyRequestRefused("502 Bad Gateway", f"The name {host} cannot be resolved.") from error
+            raise ProxyRequestRefused(
+                "502 Bad Gateway", f"The host name {host} could not be resolved."
+            ) from error
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         permitted = [address for address in addresses if self.rules.permits(address)]
         if not permitted:
-            raise self._refusal(host, port, "leads to an address that is closed")
+            raise self._refusal(host, port, "resolves to an address that is not allowed")
         return permitted[:MAX_ADDRESSES]
 
     def _refusal(self, host: str, port: int, why: str) -> ProxyRequestRefused:
         if len(self._logged) < LOGGED_HOSTS and f"{host}:{port}" not in self._logged:
             self._logged.add(f"{host}:{port}")
             print(f"refused: {host}:{port} {why}", file=sys.stderr, flush=True)
-        return ProxyRequestRefused(
-            "403 Forbidden", f"{host}:{port} {why} of hosts that may be reached from here."
-        )
+        return ProxyRequestRefused("403 Forbidden", f"{host}:{port} {why}. Ask an operator for access.")
 
 
 async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
@@ -421,12 +419,10 @@ async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
         if end >= 0:
             return data[:end], data[end + 4 :]
         if len(data) > HEAD_MAX_BYTES:
-            raise ProxyRequestRefused(
-                "431 Request Header Fields Too Large", "The head of the request is too long."
-            )
+            raise ProxyRequestRefused("431 Request Header Fields Too Large", "The request head is too long.")
         chunk = await loop.sock_recv(client, 16 * 1024)
         if not chunk:
-            raise OSError("the client has gone")
+            raise OSError("the client disconnected")
         data += chunk
 
 
@@ -467,7 +463,7 @@ async def _send_body(
             return
         data = await loop.sock_recv(client, min(CHUNK_BYTES, length))
         if not data:
-            raise OSError("the client has gone")
+            raise OSError("the client disconnected")
 
 
 def rules_of(plan: dict[str, Any]) -> ProxyRules:

@@ -66,7 +66,7 @@ def policy_of(egress: str, allowed: str) -> EgressPolicy:
     try:
         kind = Egress(egress)
     except ValueError:
-        raise InvalidSpec(f"egress={egress} is unknown. Set it to open, list or none.") from None
+        raise InvalidSpec(f"egress={egress} is not valid. Choose open, list or none.") from None
     networks: list[Network] = []
     hosts: list[HostRule] = []
     for entry in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():
@@ -77,7 +77,7 @@ def policy_of(egress: str, allowed: str) -> EgressPolicy:
                 hosts.append(host_rule(entry))
             except ValueError:
                 raise InvalidSpec(
-                    f"egress_allow names “{entry}”, which is neither a network nor a host. Write them like "
+                    f"egress_allow has “{entry}”, which is neither a network nor a host. Write entries like "
                     "10.1.0.0/16, packages.example, *.example.org or git.example.org:22."
                 ) from None
     return EgressPolicy(kind, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))

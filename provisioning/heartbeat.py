@@ -133,7 +133,7 @@ def main(role: str) -> int:
     except (redis.RedisError, OSError, ValueError) as error:
         print(f"{name}: Redis does not answer ({type(error).__name__})", file=sys.stderr)
         return 1
-    print(f"{name}: {'well' if fresh else 'silent'}")
+    print(f"{name}: {'healthy' if fresh else 'no recent heartbeat'}")
     return 0 if fresh else 1
 
 

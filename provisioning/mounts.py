@@ -66,9 +66,11 @@ def parse_folders(text: str) -> Mapping[str, ListedFolder]:
     for entry in text.split():
         match = _LISTED.fullmatch(entry)
         if match is None:
-            raise InvalidSpec(f"{VARIABLE} holds “{entry[:100]}”. Write NAME=/folder, or NAME=/folder:rw.")
+            raise InvalidSpec(
+                f"{VARIABLE} has an invalid entry: “{entry[:100]}”. Write NAME=/folder or NAME=/folder:rw."
+            )
         if match["name"] in folders:
-            raise InvalidSpec(f"{VARIABLE} names {match['name']} twice. Take one of them out.")
+            raise InvalidSpec(f"{VARIABLE} has {match['name']} twice. Remove one entry.")
         folders[match["name"]] = ListedFolder(match["name"], match["path"], match["writable"] is not None)
     return folders
 
@@ -84,7 +86,10 @@ def folder_offer(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOf
         return FolderOffer(warnings=(str(error),))
     if folders and not sandboxed:
         return FolderOffer(
-            warnings=(f"The folders of {VARIABLE} are shown in a sandbox only. There is none here.",)
+            warnings=(
+                f"The folders of {VARIABLE} need a sandbox, which this node does not have. "
+                "Set BERTH_SANDBOX=auto, or remove the folders.",
+            )
         )
     needs, warnings = [], []
     for folder in folders.values():
@@ -111,13 +116,13 @@ def mounts_for(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tup
         folder = folders.get(name)
         if folder is None:
             raise MissingDependency(
-                f"This machine shows no folder “{name}”. List it in {VARIABLE} there, or take another "
+                f"This machine has no folder “{name}”. Add the folder to {VARIABLE} there, or choose another "
                 "template."
             )
         if writable and not folder.writable:
             raise MissingDependency(
-                f"This machine shows “{name}” for reading only. Add “:rw” to it in {VARIABLE} there, or have "
-                "the template ask for reading alone."
+                f"The folder “{name}” is read-only on this machine. Add “:rw” to its entry in {VARIABLE} "
+                "there, or make the folder read-only in the template."
             )
         mounts.append(ShownFolder(_source(folder, own), path_inside(name), writable))
     return tuple(mounts)
@@ -143,12 +148,13 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
     look.join(LOOK_S)
     if look.is_alive():
         raise MissingDependency(
-            f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Look at its server."
+            f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Check its file server."
         )
     _probes.pop(folder.path, None)
     if look.folder is None:
         raise MissingDependency(
-            f"{VARIABLE} names {folder.name}={folder.path}, which is no folder here. Make it, or take it out."
+            f"{VARIABLE} has {folder.name}={folder.path}, which is not a folder on this machine. "
+            "Create the folder, or remove the entry."
         )
     for own_folder in own:
         if (
@@ -157,8 +163,8 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
             or own_folder in look.folder.parents
         ):
             raise InvalidSpec(
-                f"{VARIABLE} names {folder.name}={folder.path}, where Berth keeps its own files or homes. "
-                "Name a folder beside them."
+                f"{VARIABLE} has {folder.name}={folder.path}, where Berth stores its own files or homes. "
+                "Choose a folder outside of these."
             )
     return look.folder
 

@@ -64,7 +64,7 @@ def listener_in(network: int, port: int) -> int:
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
     os.waitpid(child, 0)
     if not descriptors:
-        raise OSError("the proxy's socket could not be made")
+        raise OSError("could not create the proxy's socket")
     return descriptors[0]
 
 

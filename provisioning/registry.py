@@ -20,7 +20,7 @@ def driver_class(name: str) -> type[Driver]:
         path = DRIVERS[name]
     except KeyError:
         names = ", ".join(sorted(DRIVERS))
-        raise UnknownDriver(f"No driver is called “{name}”. Choose one of: {names}.") from None
+        raise UnknownDriver(f"Driver “{name}” not found. Choose one of: {names}.") from None
     module_name, _, attribute = path.partition(":")
     try:
         module = import_module(module_name)

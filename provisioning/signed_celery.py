@@ -174,7 +174,7 @@ class Gate:
             self._keys = self.identity.keys()
             self._read_at = time.monotonic()
         except Exception as error:
-            log.error("cannot read keys of message senders: %s", error)
+            log.error("could not read keys of message senders: %s", error)
 
     def note(self, app: Celery, refused: MessageRefused, task: str, *, queue: str) -> None:
         """Count a rejection; log and report it once a minute per verified sender, reason and queue.
@@ -199,7 +199,7 @@ class Gate:
                 _shortened(queue),
                 refused.reason.value,
                 _shortened(task),
-                _shortened(sender or "nobody"),
+                _shortened(sender or "unknown"),
             ),
             *(refused.off_s, sum(self.refused.values())),
         )

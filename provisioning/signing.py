@@ -171,7 +171,9 @@ def public_keys(text: str) -> tuple[Ed25519PublicKey, ...]:
         try:
             public.append(Ed25519PublicKey.from_public_bytes(bytes.fromhex(digits)))
         except ValueError:
-            raise ValueError(f"“{digits[:80]}” is no public key: it has 64 hexadecimal digits") from None
+            raise ValueError(
+                f"“{digits[:80]}” is not a public key: a public key has 64 hexadecimal digits"
+            ) from None
     return tuple(public)
 
 

@@ -55,8 +55,8 @@ def configured_range(environ: Mapping[str, str]) -> UidRange | None:
         if uids.first >= LEAST and uids.last <= HIGHEST and uids.last - uids.first + 1 >= FEWEST:
             return uids
     raise InvalidSpec(
-        f"{VARIABLE}={text} is no range of user ids. Write it like {DEFAULT}, from {LEAST} up and with at "
-        f"least {FEWEST}, or none."
+        f"{VARIABLE}={text} is not a valid range of user IDs. Write a range like {DEFAULT} with at least "
+        f"{FEWEST} user IDs from {LEAST} on, or none."
     )
 
 

@@ -99,7 +99,8 @@ class Build:
         if not self._machine.sandbox.bwrap and limits.several_users():
             raise BuildError(
                 BuildFailure.UNFORESEEN,
-                f"Environments are built in a sandbox. {self._machine.sandbox.reason} Then build again.",
+                "The node builds environments only in a sandbox, which does not work here. "
+                f"{self._machine.sandbox.reason} Then build again.",
             )
         self._report(BuildStage.RESOLVING, 0, 0)
         uv = uv_steps.find_uv()
@@ -117,7 +118,7 @@ class Build:
         cell.prepare()
         cell.check_disk()
         if not cell.apart:
-            self._write("No sandbox: this build runs as workspaces do here.")
+            self._write("This build runs without a sandbox, like the workspaces of this node.")
         self._write(f"Python {python.version}")
         steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._check_limits)
         text, of_npm = npm_packages.split(command.lock or command.source)
@@ -132,14 +133,14 @@ class Build:
                 of_npm = tuple(package if package.digest else npm.lock(package) for package in of_npm)
             lock = "\n".join([locked.rstrip(), *(package.line for package in of_npm), ""])
         if len(lock) > MAX_LOCK:
-            raise BuildError(BuildFailure.TOO_LARGE, "The lock is too long. Leave packages out.")
+            raise BuildError(BuildFailure.TOO_LARGE, "The lock file is too long. Remove packages.")
         digest = digest_of(lock, command.python)
         if command.digest and command.digest != digest:
             raise BuildError(
-                BuildFailure.HASH_MISMATCH, "The lock is not the one that the digest names. Lock again."
+                BuildFailure.HASH_MISMATCH, "The lock file does not match its digest. Update the lock file."
             )
         if stamp := self._store.find(digest):
-            self._write("This environment is here already.")
+            self._write("This environment is already installed.")
             return stamp
         with _network_access(cell, packages, work):
             target = self._install(steps, work, digest, locked)
@@ -231,8 +232,8 @@ class Build:
                 error = classify(lines, steps.requirements, resolving=False)
                 is_lock = self._command.source_kind is SourceKind.LOCK
                 raise error if is_lock else own_lock_error(error)
-            self._write("Some packages have no wheel: they are built from source, apart from all else.")
-        raise AssertionError("both ways end in one of the lines above")
+            self._write("Some packages have no wheel and are built from source, in a separate folder.")
+        raise AssertionError("both iterations return or raise")
 
     def _progress(self, cache: Path, target: Path, total: int) -> Callable[[BuildStage], object]:
         """Return a function that reports the number of downloaded or installed packages."""
@@ -270,11 +271,11 @@ class Build:
         if code:
             raise BuildError(
                 BuildFailure.BUILD_FAILED,
-                f"What was installed is no environment: {(lines or ['no output'])[-1][:500]}. "
-                "Change the packages.",
+                f"The installed packages are not a valid environment: {(lines or ['no output'])[-1][:500]}. "
+                "Correct the package list.",
             )
         contents = outcome.read_contents(
-            outcome.read_text(cell.tmp(foreign=False) / CONTENTS, "its list of packages")
+            outcome.read_text(cell.tmp(foreign=False) / CONTENTS, "package list")
         )
         self._report(BuildStage.CHECKING, 0, 0)
         code, lines = cell.run(
@@ -289,7 +290,7 @@ class Build:
         if code:
             raise BuildError(
                 BuildFailure.BUILD_FAILED,
-                "Python does not start in the environment. Look at the last lines of the log.",
+                "Python does not start in the environment. Check the last lines of the log.",
                 log_line=(lines or [""])[-1],
             )
         preload = self._preload(cell, target, place, contents.programs)
@@ -298,8 +299,8 @@ class Build:
         if size > self._command.disk_limit_mib:
             raise BuildError(
                 BuildFailure.TOO_LARGE,
-                f"The environment takes {size} MiB, more than its {self._command.disk_limit_mib} MiB. "
-                "Leave packages out.",
+                f"The environment needs {size} MiB and exceeds its limit of {self._command.disk_limit_mib} "
+                "MiB. Remove packages.",
             )
         stamp = EnvironmentStamp(
             digest=digest,
@@ -335,13 +336,13 @@ class Build:
         )
         if not file.exists() or file.is_symlink():
             return outcome.Preload(False, [])
-        return outcome.read_preload(outcome.read_text(file, "what it imports ahead"))
+        return outcome.read_preload(outcome.read_text(file, "list of preloadable modules"))
 
     def _check_limits(self) -> None:
         if self._cancelled():
             raise BuildError(BuildFailure.CANCELLED, "The build was cancelled.")
         if time.monotonic() > self._deadline:
-            raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
+            raise BuildError(BuildFailure.TIMED_OUT, "The build exceeded its time limit. Try again.")
 
     def _limits(self) -> CellLimits:
         return CellLimits(
@@ -363,9 +364,9 @@ def _network_access(
 def _disk_error(error: OSError) -> BuildError:
     if is_full(error):
         return BuildError(
-            BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."
+            BuildFailure.DISK_FULL, "The disk of the node is full. Free disk space, then build again."
         )
     return BuildError(
         BuildFailure.UNFORESEEN,
-        f"The node could not build ({error.strerror or error}). Look at the log of its worker.",
+        f"The node could not build the environment ({error.strerror or error}). Check its worker's log.",
     )

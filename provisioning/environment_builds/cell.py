@@ -165,8 +165,8 @@ class Cell:
             if process.returncode and cgroups.oom_kills(groups):
                 raise BuildError(
                     BuildFailure.BUILD_FAILED,
-                    f"The build took more than its {self.limits.memory_mib} MiB of memory. Choose versions "
-                    "of the packages that have a wheel for this Python.",
+                    f"The build exceeded its memory limit of {self.limits.memory_mib} MiB. Choose package "
+                    "versions that have a wheel for this Python.",
                 )
         finally:
             self._remove(groups)
@@ -284,7 +284,7 @@ class Cell:
                     self._line(line, lines, on_line)
             check_limits()
             if time.monotonic() > self.limits.deadline:
-                raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
+                raise BuildError(BuildFailure.TIMED_OUT, "The build exceeded its time limit. Try again.")
             if time.monotonic() - looked > wait:
                 begun = time.monotonic()
                 self.check_disk()
@@ -305,11 +305,11 @@ class Cell:
         if used_mib > self.limits.disk_mib:
             raise BuildError(
                 BuildFailure.TOO_LARGE,
-                f"The build takes more than the {self.limits.disk_mib} MiB that it may. Leave packages out.",
+                f"The build exceeded its disk limit of {self.limits.disk_mib} MiB. Remove packages.",
             )
         if shutil.disk_usage(self.folder).free >> 20 < self.limits.keep_free_mib:
             raise BuildError(
-                BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."
+                BuildFailure.DISK_FULL, "The disk of the node is full. Free disk space, then build again."
             )
 
     def _end(self, process: subprocess.Popen[bytes], groups: Sequence[Path]) -> None:

@@ -54,7 +54,7 @@ def main() -> None:
     try:
         os.execve(argv[0], argv, plan["env"])
     except OSError as error:
-        sys.exit(f"{argv[0]} cannot be started: {error.strerror}")
+        sys.exit(f"could not start {argv[0]}: {error.strerror}")
 
 
 def end_with(parent: int) -> None:

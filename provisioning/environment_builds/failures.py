@@ -56,22 +56,22 @@ _NO_SUCH_PACKAGE = re.compile(
     r"Because (\S+) was not found in the (package registry|provided package locations)"
 )
 _WORDS = {
-    BuildFailure.DISK_FULL: "The disk of the node is full. Free space there, then build again.",
-    BuildFailure.TOO_LARGE: "The environment takes more than it may. Leave packages out.",
+    BuildFailure.DISK_FULL: "The disk of the node is full. Free disk space, then build again.",
+    BuildFailure.TOO_LARGE: "The environment exceeds its size limit. Remove packages.",
     BuildFailure.HASH_MISMATCH: (
-        "A package is not the one that the lock names, or the lock has no hash for it. Lock again."
+        "A package does not match the lock file, or has no hash in it. Update the lock file."
     ),
     BuildFailure.INDEX_UNREACHABLE: (
-        "The package index of the node does not answer, not to the end, or leads to a host that builds may "
-        "not reach. "
-        "Check BERTH_NODE_PACKAGE_INDEX and BERTH_NODE_PACKAGE_HOSTS there."
+        "The node's package index does not answer, sends incomplete responses, or uses a host that builds "
+        "cannot reach. "
+        "Check BERTH_NODE_PACKAGE_INDEX and BERTH_NODE_PACKAGE_HOSTS on the node."
     ),
     BuildFailure.BUILD_FAILED: (
         "A package could not be built from its source. Choose a version that has a wheel for this Python."
     ),
-    BuildFailure.NO_SUCH_PACKAGE: "The package index has no package of that name. Change the list.",
+    BuildFailure.NO_SUCH_PACKAGE: "The package index has no package of that name. Correct the package list.",
     BuildFailure.RESOLUTION_FAILED: (
-        "The packages do not go together, or one does not exist. Change the list."
+        "The package requirements conflict, or a version does not exist. Correct the package list."
     ),
 }
 
@@ -117,7 +117,7 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
         code = BuildFailure.NO_SUCH_PACKAGE
     message = _WORDS[code]
     if code is not BuildFailure.DISK_FULL and causes:
-        message = f"{message} uv said: {' '.join(causes)[:1500]}"
+        message = f"{message} uv reported: {' '.join(causes)[:1500]}"
     at_fault = 0 if code is BuildFailure.INDEX_UNREACHABLE else line_of(causes, source)
     return BuildError(code, message, source_line=at_fault, log_line=line)
 
@@ -127,9 +127,11 @@ def own_lock_error(error: BuildError) -> BuildError:
     the index lacks a package that it listed itself, which can happen with several copies of an index."""
     if error.code not in (BuildFailure.RESOLUTION_FAILED, BuildFailure.NO_SUCH_PACKAGE):
         return error
-    message = "The package index of the node lacks what it has named itself. This is tried again by itself."
+    message = (
+        "The node's package index listed a package that it does not have. The portal retries automatically."
+    )
     if error.log_line:
-        message = f"{message} uv said: {error.log_line}"
+        message = f"{message} uv reported: {error.log_line}"
     return BuildError(BuildFailure.INDEX_UNREACHABLE, message, log_line=error.log_line)
 
 

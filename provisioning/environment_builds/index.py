@@ -122,7 +122,7 @@ def configured_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "file"):
-            raise _setting_error(f"The package index {_mask_password(url)} is no address")
+            raise _setting_error(f"The package index {_mask_password(url)} is not a valid URL")
     configured = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
     certificates = next((path for path in (configured, *CERTIFICATES) if path and Path(path).is_file()), "")
     patience = tuple(
@@ -141,7 +141,9 @@ def _default_index() -> tuple[str, str]:
     try:
         from pip._internal.models.index import PyPI
     except ImportError:
-        raise _setting_error("This node has no pip, whose default index would be asked") from None
+        raise _setting_error(
+            "No package index is set, and this node has no pip to read a default from"
+        ) from None
     return str(PyPI.simple_url), str(PyPI.file_storage_domain)
 
 
@@ -207,4 +209,4 @@ def _mask_password(url: str) -> str:
 
 
 def _setting_error(problem: str) -> BuildError:
-    return BuildError(BuildFailure.INDEX_UNREACHABLE, f"{problem}. Correct the settings of the node.")
+    return BuildError(BuildFailure.INDEX_UNREACHABLE, f"{problem}. Correct the node's settings.")

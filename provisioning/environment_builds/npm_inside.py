@@ -77,7 +77,7 @@ def install(node: Path, target: Path, name: str, version: str, integrity: str) -
         return code
     lock = json.loads((target / "node_modules" / ".package-lock.json").read_text())
     if lock["packages"][f"node_modules/{name}"].get("integrity") != integrity:
-        print(f"hash mismatch: {name} {version} is not the package that the lock names")
+        print(f"hash mismatch: {name} {version} does not match the lock file")
         return 1
     package = target / "node_modules" / name
     for folder, modules in NATIVE.get(name, ()):

@@ -64,8 +64,8 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
         if match is None:
             raise BuildError(
                 BuildFailure.RESOLUTION_FAILED,
-                f"Line {number}: of npm there is {', '.join(NPM_PROGRAMS)} alone, as npm:code-server or "
-                "npm:code-server==4.1.0. Correct the line.",
+                f"Line {number}: {', '.join(NPM_PROGRAMS)} is the only supported npm package. "
+                "Write npm:code-server or npm:code-server==4.1.0.",
                 source_line=number,
             )
         facts = match.groupdict()
@@ -121,7 +121,7 @@ class Npm:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BuildError(
                 BuildFailure.INDEX_UNREACHABLE,
-                "The npm registry of the node is no address. Correct BERTH_NODE_NPM_REGISTRY there.",
+                "The node's npm registry is not a valid URL. Correct BERTH_NODE_NPM_REGISTRY on the node.",
             )
         return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
 
@@ -140,7 +140,7 @@ class Npm:
                     return locked
         raise BuildError(
             BuildFailure.RESOLUTION_FAILED,
-            f"The npm registry has no {package.name} {package.version}. Change the line.",
+            f"The npm registry has no {package.name} {package.version}. Correct the line.",
         )
 
     def install(self, package: NpmPackage, target: Path, inside: str, shown: list[CellMount]) -> None:
@@ -170,18 +170,18 @@ class Npm:
         last = next((line for line in reversed(lines) if "error" in line.lower()), (lines or [""])[-1])
         if "ENOSPC" in text or "No space left on device" in text:
             return BuildError(
-                BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."
+                BuildFailure.DISK_FULL, "The disk of the node is full. Free disk space, then build again."
             )
         if "EINTEGRITY" in text or "hash mismatch" in text:
             return BuildError(
                 BuildFailure.HASH_MISMATCH,
-                "A package of npm is not the one that the lock names. Lock again.",
+                "An npm package does not match the lock file. Update the lock file.",
                 log_line=last,
             )
         if any(sign in text for sign in ("E404", "ETARGET", "No matching version")):
             return BuildError(
                 BuildFailure.RESOLUTION_FAILED,
-                "The npm registry has no such version. Change the line.",
+                "The npm registry does not have this version. Correct the line.",
                 log_line=last,
             )
         if any(
@@ -190,13 +190,13 @@ class Npm:
         ):
             return BuildError(
                 BuildFailure.INDEX_UNREACHABLE,
-                "The npm registry of the node does not answer. Check BERTH_NODE_NPM_REGISTRY there.",
+                "The node's npm registry does not answer. Check BERTH_NODE_NPM_REGISTRY on the node.",
                 log_line=last,
             )
         return BuildError(
             BuildFailure.BUILD_FAILED,
-            "A package of npm could not be compiled. The node needs make and a C++ compiler (Debian: "
-            "build-essential).",
+            "An npm package could not be compiled. Ask an operator to install make and a C++ compiler on "
+            "the node (Debian: build-essential).",
             log_line=last,
         )
 

@@ -76,7 +76,7 @@ def read_contents(text: str) -> Contents:
     try:
         contents = msgspec.json.decode(text, type=Contents)
     except msgspec.MsgspecError as error:
-        raise tampered_error("its list of packages") from error
+        raise tampered_error("package list") from error
     return Contents(
         [(name[:200], version[:100], max(0, size)) for name, version, size in contents.packages[:5000]],
         [name for name in contents.programs[:1024] if 0 < len(name) <= 200],
@@ -94,7 +94,7 @@ def read_preload(text: str) -> Preload:
 def tampered_error(subject: str) -> BuildError:
     return BuildError(
         BuildFailure.BUILD_FAILED,
-        f"A package has left what cannot be in an environment ({subject}). Leave that package out.",
+        f"A package damaged the environment (invalid {subject}). Remove that package.",
     )
 
 

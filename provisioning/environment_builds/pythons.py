@@ -55,7 +55,8 @@ def find(wanted: str, *, uv: str, downloads: Path) -> Python:
     versions = ", ".join(sorted({python.version for python in available})) or "none"
     raise BuildError(
         BuildFailure.NO_PYTHON,
-        f"The node has no Python {wanted}; it has {versions}. Choose one of these, or install it there.",
+        f"Python {wanted} is not installed on the node (installed: {versions}). Choose an installed version, "
+        f"or ask an operator to install Python {wanted}.",
     )
 
 

@@ -37,7 +37,7 @@ def prepare_source(kind: SourceKind, text: str) -> RequirementsSource:
     """Return the source as input for uv. Raises `BuildError` that names the invalid line."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
-        raise _error_at(0, "The source holds a zero byte. Remove it.")
+        raise _error_at(0, "The source contains a zero byte. Remove the zero byte.")
     if kind is SourceKind.PYPROJECT:
         return _pyproject(text)
     numbered = tuple(
@@ -48,7 +48,7 @@ def prepare_source(kind: SourceKind, text: str) -> RequirementsSource:
     for number, line in numbered:
         _check(number, line.strip(), packages=kind is SourceKind.PACKAGES)
     if not numbered:
-        raise _error_at(0, "The source names no package. Name one.")
+        raise _error_at(0, "The source contains no packages. Enter at least 1 package.")
     return RequirementsSource("requirements.in", text, numbered)
 
 
@@ -63,11 +63,15 @@ def is_locked(text: str) -> bool:
 def _check(number: int, line: str, *, packages: bool) -> None:
     first = re.split(r"[\s=]", line, maxsplit=1)[0]
     if first in _INDEX_OPTIONS:
-        raise _error_at(number, f"Line {number}: the package index is a setting of the node. Remove {first}.")
+        raise _error_at(
+            number, f"Line {number} sets a package index, which only the node can set. Remove {first}."
+        )
     if first.startswith("-") and (packages or first not in _ALLOWED_OPTIONS):
-        raise _error_at(number, f"Line {number}: {first} cannot be used here. Write the packages themselves.")
+        raise _error_at(number, f"Line {number} has an unsupported option. Remove {first}.")
     if first.startswith((".", "/", "file:", "~")):
-        raise _error_at(number, f"Line {number}: there are no files here. Name packages of the index.")
+        raise _error_at(
+            number, f"Line {number} installs from a file or folder. Write a package of the index instead."
+        )
 
 
 def _pyproject(text: str) -> RequirementsSource:
@@ -76,13 +80,13 @@ def _pyproject(text: str) -> RequirementsSource:
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"line (\d+)", str(error))
         number = int(match[1]) if match else 0
-        raise _error_at(number, f"The pyproject.toml cannot be read: {error}. Correct it.") from None
+        raise _error_at(number, f"The pyproject.toml is not valid: {error}. Correct the file.") from None
     project = document.get("project")
     if not isinstance(project, dict) or not isinstance(project.get("dependencies"), list):
-        raise _error_at(0, "The pyproject.toml has no project.dependencies. Add them.")
+        raise _error_at(0, "The pyproject.toml has no project.dependencies. Add the list.")
     wanted = [dependency for dependency in project["dependencies"] if isinstance(dependency, str)]
     if "dependencies" in project.get("dynamic", ()):
-        raise _error_at(0, "The dependencies are dynamic and need the project's files. Name them.")
+        raise _error_at(0, "The dependencies are dynamic and need the project's files. List them instead.")
     lines = text.split("\n")
     numbered = []
     for dependency in wanted:

@@ -56,7 +56,7 @@ class Uv:
         )
         if code:
             raise classify(lines, source.requirements, resolving=True)
-        lock = read_text(folder / "lock.txt", "its lock")
+        lock = read_text(folder / "lock.txt", "lock file")
         for line in lock.splitlines():
             if re.match(r"[A-Za-z0-9]", line):
                 self._write(line.rstrip(" \\"))
@@ -145,6 +145,6 @@ def find_uv() -> str:
     if not program:
         raise BuildError(
             BuildFailure.UV_MISSING,
-            "The program uv is missing on the node. Run `make environment` in Berth's folder there.",
+            "The program uv is not installed on the node. Run `make environment` in Berth's folder there.",
         )
     return program

@@ -52,7 +52,7 @@ def leave(
                 if refused.code not in ENDED:
                     raise
                 # The portal no longer knows this node, so its local identity is useless.
-                step.result = f"no longer knew {identity.name}"
+                step.result = f"no longer had {identity.name}"
         if workspaces:
             # The portal's workspaces have ended; end those that it does not know.
             _end_local_workspaces(folder, environ, console)

@@ -42,21 +42,21 @@ _TRIAL = {
     "lost": "The process resumed, but its memory has changed.",
 }
 _WHY = {
-    Why.NOT_RUNNING: "The workspace does not run on this machine. Check the id on its page.",
+    Why.NOT_RUNNING: "The workspace does not run on this machine. Check the ID on its page.",
     Why.NO_CUDA: "No process in the workspace uses CUDA, so there is nothing to suspend.",
     Why.NOT_TOLD: "The NVIDIA driver does not report which processes use the GPUs.",
-    Why.NOT_SEEN: "NVML does not show its processes by their IDs. This is expected in containers.",
-    Why.LOST: "The driver does not know all its processes. Restart the workspace.",
+    Why.NOT_SEEN: "NVML does not show the workspace's processes by ID. This is expected in containers.",
+    Why.LOST: "The driver does not list all processes of the workspace. Restart the workspace.",
     Why.OTHER_MODEL: "The last test used another GPU model. Test this model.",
     Why.SHARED: "The workspace shares a GPU. Others could take the memory it needs to resume.",
     Why.REFUSED: "The NVIDIA driver rejected the request.",
-    Why.STILL_THERE: "The driver reported it as suspended, but it still has memory on a GPU.",
+    Why.STILL_THERE: "The driver reported the workspace as suspended, but its memory is still on a GPU.",
     Why.NEVER_ENDING: "The workspace keeps starting new CUDA processes.",
 }
 _END = {
-    Goal.RUNNING: "All its processes are running.",
-    Goal.SUSPENDED: "All its processes are suspended.",
-    None: "Some of its processes may be suspended. Run this command again, or its opposite.",
+    Goal.RUNNING: "All processes of the workspace are running.",
+    Goal.SUSPENDED: "All processes of the workspace are suspended.",
+    None: "Some processes may be suspended. Run this command again, or its opposite.",
 }
 
 
@@ -114,7 +114,9 @@ def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str],
     try:
         name = external_name(str(uuid.UUID(workspace)))
     except ValueError:
-        raise Problem(f"“{workspace}” is not a workspace id. Copy it from the workspace's page.") from None
+        raise Problem(
+            f"“{workspace}” is not a workspace ID. Copy the ID from the workspace's page."
+        ) from None
     _require_user(folder)
     suspending = Suspender(folder.local, folder.driver_instance)
 
@@ -158,7 +160,7 @@ def _require(report: SuspendReport, folder: NodeFolder) -> None:
         needed, free = report.short.needed_bytes / 2**30, report.short.free_bytes / 2**30
         raise Problem(
             f"Not enough memory: {needed:.1f} GiB needed, {free:.1f} GiB free {where}.",
-            "Stop the workspace instead, or give its flavor more memory.",
+            "Stop the workspace instead, or choose a flavor with more memory.",
         )
     suffix = f" ({report.detail})" if report.detail else ""
     end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_END[report.end]}"

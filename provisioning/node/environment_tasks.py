@@ -93,7 +93,7 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
 def begin(command: EnvironmentBuild) -> threading.Thread | None:
     """Start a build in a new thread; return None if the command has expired."""
     if time.time() > command.expires_at:
-        log.info("skipped build %s: the command arrived too late", command.build)
+        log.info("skipped build %s: the command had expired", command.build)
         return None
     thread = threading.Thread(target=_run, args=(command,), name="environment-build", daemon=True)
     thread.start()
@@ -121,7 +121,7 @@ def _run(command: EnvironmentBuild) -> None:
             else:
                 log.info("skipped build %s: already running or done", command.build)
     except Exception:
-        log.exception("could not begin build %s", command.build)
+        log.exception("could not start build %s", command.build)
         _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen_error().failure))
 
 
@@ -139,7 +139,9 @@ def _watch(command: EnvironmentBuild) -> None:
         progress.send()
     progress.send(last=True)
     if not answers:
-        text = "The build did not end in time and cannot be ended. Look at the node."
+        text = (
+            "The build exceeded its time limit and could not be stopped. Ask an operator to check the node."
+        )
         error = BuildError(BuildFailure.TIMED_OUT, text)
         answers.append(EnvironmentBuilt(command.build, command.lease, failure=error.failure))
     offset, log = progress.tail()
@@ -182,15 +184,17 @@ def _check_folder(command: EnvironmentBuild, store: Store, progress: BuildProgre
     if stamp is None or not stamp.folder:
         raise BuildError(
             BuildFailure.NO_SUCH_FOLDER,
-            f"{path} is no environment that this node may use. Name it in {VARIABLE} there, with a Python of "
-            f"{OLDEST[0]}.{OLDEST[1]} or newer in it.",
+            f"{path} is not an environment that this node can use. Add the folder to {VARIABLE} on the node; "
+            f"it needs Python {OLDEST[0]}.{OLDEST[1]} or newer.",
             source_line=1,
         )
     progress.write(f"{path}: Python {stamp.python_version}, {len(stamp.packages)} packages.")
     if "jupyter-lab" not in stamp.programs:
-        progress.write("JupyterLab is not in it: templates that start JupyterLab cannot run in it.")
+        progress.write(
+            "JupyterLab is not installed in this environment, so templates cannot start JupyterLab."
+        )
     if "ipykernel" not in {package.name.lower() for package in stamp.packages}:
-        progress.write("ipykernel is not in it: notebooks have no kernel of it.")
+        progress.write("ipykernel is not installed in this environment, so notebooks have no kernel.")
     return build_result(command, stamp)
 
 
@@ -325,6 +329,6 @@ def _key(build: str, lease: str) -> str:
 def _unforeseen_error(kind: str = "") -> BuildError:
     return BuildError(
         BuildFailure.UNFORESEEN,
-        f"The node met an unforeseen error{f' ({kind})' if kind else ''}. Ask your operator to look at the "
-        f"log of the node worker on {os.uname().nodename}.",
+        f"The node had an unexpected error{f' ({kind})' if kind else ''}. Ask an operator to check the log "
+        f"of the node worker on {os.uname().nodename}.",
     )

@@ -23,7 +23,7 @@ def files(question: dict[str, Any], reply_key: str) -> None:
         request = messages.load(question, FilesQuestion)
         driver = driver_for(request.pool)
         if not isinstance(driver, LocalDriver):
-            raise BackendUnavailable("The files of this pool are not shown. Open a workspace for them.")
+            raise BackendUnavailable("The portal cannot show files of this pool. Open them in a workspace.")
         answer = driver.files(team=request.team, owner=request.owner, question=request.ask)
     except Exception as error:
         failure = failure_of(error)

@@ -83,7 +83,7 @@ def gpu_reset(command: dict[str, Any]) -> None:
 def begin(command: CheckCommand) -> threading.Thread | None:
     """Start a run in a new thread, or run it here if it is simulated and answers promptly."""
     if time.time() > command.expires_at:
-        log.info("skipped %s of %s: the command arrived too late", command.kind, command.uuid)
+        log.info("skipped %s of %s: the command had expired", command.kind, command.uuid)
         return None
     try:
         driver = driver_for(command.pool)
@@ -126,7 +126,8 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
     if results:
         _answer(command, **results[0])
         return
-    text = f"It did not end within {command.deadline_s + SLACK_S:.0f} s and cannot be ended. Reboot the node."
+    limit_s = command.deadline_s + SLACK_S
+    text = f"The run did not end within {limit_s:.0f} s and cannot be stopped. Reboot the node."
     _answer(command, failure=Failure(code="hung", message=text, retryable=False, blame="operator"))
 
 
@@ -144,7 +145,7 @@ def _run_command(driver: Driver, command: CheckCommand, on_progress: _ProgressSe
             )
             return {"report": messages.dump(result)}
         if (command.kind == PAIR) != (command.meeting is not None):
-            raise ValueError("a check of a link, and no other, needs a place to meet")
+            raise ValueError("a link check needs a meeting, and no other kind can have one")
         report = driver.check_device(
             command.uuid,
             command.level,
@@ -163,7 +164,7 @@ def _run_command(driver: Driver, command: CheckCommand, on_progress: _ProgressSe
 
 def _repartition(driver: Driver, command: CheckCommand) -> dict[str, Any]:
     if command.change is None or command.change.parent_uuid != command.uuid:
-        raise ValueError("a change of a MIG layout needs a plan for its own GPU")
+        raise ValueError("a MIG layout change must be for the GPU of its command")
     try:
         outcome = Repartitioned(created=driver.repartition_device(command.change))
     except Unclean as problem:
@@ -262,7 +263,7 @@ def _device(command: CheckCommand) -> Iterator[bool]:
             file.write(command.lease)
             file.flush()
         else:
-            log.info("skipped %s of %s: another one is running, or it was done", command.kind, command.uuid)
+            log.info("skipped %s of %s: already running or done", command.kind, command.uuid)
         # The kernel releases the lock when the file is closed or the process dies.
         yield proceed
 

@@ -66,7 +66,7 @@ class Guard(threading.Thread):
     ) -> None:
         super().__init__(name="gpu-shares", daemon=True)
         self._shares, self._latest, self._clock = shares, latest, clock
-        self._outbox: Outbox[ShareNote] = Outbox(tell, content="notes of shared GPUs", limit=MAX_WAITING)
+        self._outbox: Outbox[ShareNote] = Outbox(tell, content="reports of shared GPUs", limit=MAX_WAITING)
         self._end = threading.Event()
         self._over: dict[Key, OverShare] = {}
         self._notified_at: dict[tuple[Key, ShareStep], float] = {}
@@ -129,7 +129,7 @@ class Guard(threading.Thread):
                 return None
             self._skip_back.discard(_key(holder))
             log.warning(
-                "%s: %s (%d) of workspace %s, which holds %d of its %d MiB of %s",
+                "%s: %s (process %d) of workspace %s uses %d MiB of its %d MiB on %s",
                 act.step.value, name, act.process.pid, holder.workspace_id, act.used_mib,
                 holder.share.part_mib, holder.share.uuid,
             )  # fmt: skip

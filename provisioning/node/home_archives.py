@@ -56,7 +56,9 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
     answer = HomeArchived(order.archive, order.lease, order.do)
     try:
         if now > order.expires_at:
-            raise Stale("This command came too late and was not carried out. It is sent again by itself.")
+            raise Stale(
+                "The node received the command after it had expired. The portal retries automatically."
+            )
         driver = driver_for(order.pool)
         if not isinstance(driver, LocalDriver):
             raise ArchiveRefused("not_found")
@@ -171,4 +173,6 @@ def _result_of(response: dict[str, Any]) -> dict[str, Any]:
         raise ArchiveRefused("disk_full", free=int(refused.get("free", 0)))
     if code in REFUSALS:
         raise ArchiveRefused(code, about)
-    raise ArchiveCutOff("It was interrupted and starts again.", detail=f"{code}: {about}")
+    raise ArchiveCutOff(
+        "The archive was interrupted. The portal retries automatically.", detail=f"{code}: {about}"
+    )

@@ -64,7 +64,8 @@ class NoRoomHere(CopyRefused):
 
     def __init__(self, needed: int, free: int) -> None:
         super().__init__(
-            f"The home needs {needed >> 20} MiB more on this machine, where {free >> 20} MiB may be used."
+            f"The home needs {needed >> 20} more MiB on this machine, which has {free >> 20} MiB available. "
+            "Free disk space there."
         )
         self.needed, self.free = needed, free
 
@@ -93,10 +94,12 @@ def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
     answer = HomeMoved(order.move, order.lease, order.do)
     try:
         if now > order.expires_at:
-            raise Stale("This command came too late and was not carried out. It is sent again by itself.")
+            raise Stale(
+                "The node received the command after it had expired. The portal retries automatically."
+            )
         driver = driver_for(order.pool)
         if not isinstance(driver, LocalDriver):
-            raise CopyRefused("The homes of this pool do not lie on machines of Berth's.")
+            raise CopyRefused("This pool does not store homes on its machines, so they cannot be moved.")
         return _carry_out(order, answer, driver)
     except NoRoomHere as error:
         return replace(answer, failure=failure_of(error), needed=error.needed, free=error.free)
@@ -169,10 +172,16 @@ def _result_of(response: dict[str, Any]) -> dict[str, Any]:
     if code == "disk_full":
         raise NoRoomHere(0, 0)
     if code == "unreadable":
-        raise HomeUnreadable(f"“{about}” in the home cannot be read or is nested too deep.")
+        raise HomeUnreadable(
+            f"“{about}” in the home is unreadable or nested too deeply. Ask the owner to delete this item."
+        )
     if code == "bad_stream" and "changes" in about:
-        raise HomeChanges("The home changes on its machine while it is copied. Look what writes there.")
-    raise OfferGone("The copy was cut off. It goes on by itself.", detail=f"{code}: {about}")
+        raise HomeChanges(
+            "The home keeps changing during the copy. Stop the programs that write to it on its machine."
+        )
+    raise OfferGone(
+        "The copy was interrupted. The portal continues it automatically.", detail=f"{code}: {about}"
+    )
 
 
 @contextlib.contextmanager
@@ -184,11 +193,16 @@ def _open_stream(order: HomeMoveOrder, request: Mapping[str, Any]) -> Iterator[I
             connection.request("POST", path, json.dumps(request).encode(), headers)
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            raise OfferGone("The old machine cannot be reached now.", detail=repr(error)) from error
+            raise OfferGone(
+                "The old machine does not answer. The portal retries automatically.", detail=repr(error)
+            ) from error
         with answer:
             if answer.status != 200:
                 detail = f"{answer.status} {answer.read(300)!r}"
-                raise OfferGone("The old machine does not let the home be read.", detail=detail)
+                raise OfferGone(
+                    "The old machine denied access to the home. The portal retries automatically.",
+                    detail=detail,
+                )
             yield _pieces(answer)
     finally:
         connection.close()
@@ -200,7 +214,7 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while data := answer.read1(PIECE):
             yield data
     except (OSError, http.client.HTTPException) as error:
-        log.info("transfer of a part of a home was cut off: %s", error)
+        log.info("transfer of part of a home was interrupted: %s", error)
 
 
 def _connect(
@@ -221,7 +235,7 @@ def _connect(
         portal = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=QUIET_S)
         return portal, f"{PREFIX}{order.ticket}", {"Host": order.host}
     raise BackendUnavailable(
-        "This machine's worker does not know the way to the portal's doors. Restart Berth's services there."
+        "The node worker of this machine has no address of the portal. Restart Berth's services there."
     )
 
 

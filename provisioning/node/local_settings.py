@@ -43,8 +43,8 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     _require_same_folder(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
     if pool.config.get("mounts"):
         raise InvalidSpec(
-            "The pool sets mounts. Take it out of the pool's configuration, and set "
-            f"{mounts.VARIABLE} on the node."
+            "The pool sets mounts, which only nodes can set. Remove mounts from the pool's configuration, "
+            f"and set {mounts.VARIABLE} on the node."
         )
     policy = _egress_of(pool.config, environ)
     return replace(
@@ -66,8 +66,8 @@ def _require_same_folder(config: Mapping[str, JsonScalar], name: str, own: str, 
     folder = config.get(name)
     if folder and os.path.realpath(str(folder)) != os.path.realpath(own):
         raise InvalidSpec(
-            f"The pool sets {name} to another folder than its node. Take it out of the pool's configuration, "
-            f"and set {variable} on the node."
+            f"The pool and its node have different folders for {name}. Remove {name} from the pool's "
+            f"configuration, and set {variable} on the node."
         )
 
 
@@ -76,10 +76,10 @@ def _sandbox_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) ->
     requested = str(config.get("sandbox") or floor)
     for value, where in ((floor, "BERTH_SANDBOX"), (requested, "sandbox")):
         if value not in SANDBOXES:
-            raise InvalidSpec(f"{where}={value} is unknown. Set it to auto, bwrap, gvisor or none.")
+            raise InvalidSpec(f"{where}={value} is not valid. Choose auto, bwrap, gvisor or none.")
     if requested == "none" != floor:
         raise InvalidSpec(
-            "The pool asks for sandbox=none, which this node does not allow. Take it out of the pool's "
+            "The pool sets sandbox=none, which this node does not allow. Remove sandbox from the pool's "
             "configuration, or set BERTH_SANDBOX=none on the node."
         )
     return max(floor, requested, key=SANDBOXES.index)
@@ -100,7 +100,7 @@ def _egress_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> 
     refused += [str(rule) for rule in requested.hosts if not named(rule, floor)]
     if refused:
         raise InvalidSpec(
-            f"The pool's egress_allow names {refused[0]}, which this node does not allow. Take it out of the "
-            "pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
+            f"The pool's egress_allow has {refused[0]}, which this node does not allow. Remove {refused[0]} "
+            "from the pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
         )
     return EgressPolicy(egress, requested.allowed, requested.hosts)

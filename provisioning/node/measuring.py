@@ -111,7 +111,7 @@ class HomeMeasurer(threading.Thread):
         except InterruptedError:
             raise
         except OSError as error:
-            log.warning("no quotas for homes: %s", error)
+            log.warning("could not set quotas of homes: %s", error)
 
     def _run_with_pauses(self, steps: Generator[None, None, T]) -> T:
         """Run the steps and return their result, pausing regularly."""

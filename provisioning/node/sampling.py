@@ -153,7 +153,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 def _close_nvml(**_: object) -> None:
     """Close NVML before forking a pool process: a GPU that it holds open could not be reset."""
     if not forks.prepare():
-        log.warning("starting a pool process while NVML is open, since the NVIDIA driver does not answer")
+        log.warning("starting a worker process with NVML open: the NVIDIA driver does not answer")
 
 
 def install(app: Celery) -> None:

@@ -198,7 +198,7 @@ def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
 
 
 def _expired_error() -> Stale:
-    return Stale("This command came too late and was not carried out. It is sent again by itself.")
+    return Stale("The node received the command after it had expired. The portal retries automatically.")
 
 
 def _call(command: Command) -> Observation:
@@ -221,8 +221,8 @@ def failure_of(error: Exception) -> Failure:
     if not isinstance(error, ProvisioningError):
         log.exception("unexpected error in a driver")
         error = BackendUnavailable(
-            f"The node met an unforeseen error ({type(error).__name__}). "
-            f"Ask your operator to look at the log of the node worker on {os.uname().nodename}."
+            f"The node had an unexpected error ({type(error).__name__}). "
+            f"Ask an operator to check the log of the node worker on {os.uname().nodename}."
         )
     elif error.detail:
         log.warning("%s: %s", error.code, error.detail)

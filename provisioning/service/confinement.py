@@ -130,4 +130,4 @@ def _resolve(path: Path, links: dict[Path, str]) -> Path:
         if not _is_system_path(link):
             links[link] = target
         path = Path(os.path.normpath(link.parent / target / path.relative_to(link)))
-    raise OSError(f"{path} is behind too many links")
+    raise OSError(f"too many symbolic links in {path}")

@@ -91,7 +91,9 @@ class DoorAccount:
         """
         try:
             if workspace_uids.is_for_workspaces(self.uid, environ):
-                raise AccountUnusable(f"{VARIABLE} is one of {workspace_uids.VARIABLE}; choose another")
+                raise AccountUnusable(
+                    f"{VARIABLE} is in the range of {workspace_uids.VARIABLE}; choose another user ID"
+                )
             _try_socket(self.local, self.uid)
             why = trial.failure_of(
                 (str(self.caddy), "validate", "--config", str(config)),
@@ -135,4 +137,4 @@ def _try_socket(local: Path, uid: int) -> None:
         finally:
             os.close(folder)
         if (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) != (0, uid, 0o660):
-            raise AccountUnusable(f"sockets in {local} cannot be given to a group")
+            raise AccountUnusable(f"the file system of {local} does not support sockets with a group")

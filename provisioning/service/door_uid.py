@@ -14,5 +14,5 @@ def number(environ: Mapping[str, str]) -> int:
     """Return the user ID set by `environ`, or the default. Raises `ValueError` if it is out of range."""
     text = environ.get(VARIABLE, "").strip() or str(DOORS_UID)
     if not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
-        raise ValueError(f"{VARIABLE} is “{text}”, which is not a user id from {LEAST_UID} to {HIGHEST_UID}")
+        raise ValueError(f"{VARIABLE} is “{text}”, which is not a user ID from {LEAST_UID} to {HIGHEST_UID}")
     return int(text)

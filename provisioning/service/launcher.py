@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
         try:
             confine(json.loads(argv[3]))
         except OSError as error:
-            sys.exit(f"{argv[4]} cannot be confined: {error}")
+            sys.exit(f"could not confine {argv[4]}: {error}")
         # Changing the user resets the parent-death signal.
         libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
         if os.getppid() != parent:
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     try:
         os.execvp(argv[4], argv[4:])  # noqa: S606  (its purpose)
     except OSError as error:
-        sys.exit(f"{argv[4]} cannot be started: {error.strerror}")
+        sys.exit(f"could not start {argv[4]}: {error.strerror}")
 
 
 def confine(wanted: dict[str, Any]) -> None:

@@ -163,7 +163,7 @@ class Supervisor:
                 )  # fmt: skip
         except OSError as error:
             service.process = None
-            service.detail = f"cannot be started: {error.strerror or error}"
+            service.detail = f"could not be started: {error.strerror or error}"
             return log_size
         self._set_state(service, ServiceState.STARTING)
         return log_size
@@ -299,9 +299,9 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 def _exit_words(code: int) -> str:
     if code < 0:
         try:
-            return f"was ended by {signal.Signals(-code).name}"
+            return f"was killed by {signal.Signals(-code).name}"
         except ValueError:
-            return f"was ended by signal {-code}"
+            return f"was killed by signal {-code}"
     return f"ended with exit code {code}"
 
 

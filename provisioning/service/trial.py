@@ -39,8 +39,8 @@ def failure_of(
             timeout=LIMIT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"a trial took more than {LIMIT_S:.0f} s"
+        return f"the test run took longer than {LIMIT_S:.0f} s"
     if not process.returncode:
         return ""
-    lines = process.stderr.strip().splitlines() or [f"a trial ended with {process.returncode}"]
+    lines = process.stderr.strip().splitlines() or [f"the test run ended with exit code {process.returncode}"]
     return lines[-1]

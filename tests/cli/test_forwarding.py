@@ -59,7 +59,7 @@ class Origin:
     def lead(self, channel: ServerConnection) -> None:
         port = int(channel.request.path.rpartition("/")[2])  # type: ignore[union-attr]
         if port == NOBODY:
-            channel.close(4001, "nothing listens there")
+            channel.close(4001, "no program listens on this port")
             return
         size = 0
         for message in channel:

@@ -191,7 +191,7 @@ def test_killed_when_it_is_whole_and_nobody_knows(site: Site) -> None:
     site.a_minute_of_silence()
     assert site.ended(name)["state"] == "ready", site.log(name)
     assert site.holding() - before == {site.digest(name)}
-    assert "This environment is here already." in site.log(name)
+    assert "This environment is already installed." in site.log(name)
     now = stamp.stat()
     assert (now.st_ino, now.st_mtime_ns) == (made.st_ino, made.st_mtime_ns), "it is built once"
     assert not hold.found()
@@ -207,7 +207,7 @@ def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
     assert [site.ended(slug)["state"] for slug in ("alike-a", "alike-b")] == ["ready", "ready"]
     assert site.digest("alike-a") == site.digest("alike-b")
     assert site.holding() - before == {site.digest("alike-a")}
-    said = [("This environment is here already." in site.log(slug)) for slug in ("alike-a", "alike-b")]
+    said = [("This environment is already installed." in site.log(slug)) for slug in ("alike-a", "alike-b")]
     assert sorted(said) == [False, True], "one is built, the other finds it"
 
 

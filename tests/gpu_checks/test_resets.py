@@ -341,5 +341,5 @@ def test_a_simulated_gpu_is_not_reset_and_says_so(
     sent.deliver(message)
     (answered,) = sent.take("control.apply_gpu_check")
     sent.deliver(answered)
-    assert "Simulated: there is no GPU, and nothing was reset." in text(client.get(page.url))
+    assert "Simulated: no GPU was reset." in text(client.get(page.url))
     assert sent.of("node.gpu_check")

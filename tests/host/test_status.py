@@ -66,7 +66,7 @@ def test_a_portal_that_does_not_know_it_any_more(
     assert membership.load(folder) == before
     doors.answer_leave = (403, problem("not_a_joined_node", "This machine is no node."))
     done = berth("leave")
-    assert done.code == 0 and "no longer knew b" in done.out
+    assert done.code == 0 and "no longer had b" in done.out
     assert not folder.state.exists()
 
 
@@ -121,7 +121,7 @@ def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -
 
 
 def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = "Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
+    reason = "Workspaces are not isolated. Install the package “bubblewrap”."
     monkeypatch.setattr(isolation, "probe", lambda: SandboxProbe("", reason=reason))
     found = abilities.probe(folder, as_service=False)
     assert abilities.missing(found)

@@ -206,7 +206,7 @@ def test_every_process_is_taken(pool: Pool, strangers: Strangers) -> None:
     waits = replace(waits, app=replace(waits.app, start_timeout_s=300))
     try:
         assert int(said(strangers.start(FORKS))) > 0
-        with pytest.raises(StartFailed, match="no room for another process"):
+        with pytest.raises(StartFailed, match="process limit"):
             pool.start(waits)
         pool.wait(lambda: pool.driver.ensure_stopped(goes[0].ref), ObservedState.STOPPED, timeout_s=LIMIT_S)
         assert pool.driver.observe(runs[0].ref).state is ObservedState.RUNNING

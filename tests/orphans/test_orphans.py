@@ -139,7 +139,9 @@ def test_folders_go_after_a_day_and_others_at_once(local_pool, sent, clock):
     services.sweep()
     order = order_of(sent)
     assert order.name == FOLDER
-    failure = Failure("conflict", "It is in use now, so it stays.", retryable=False, blame="operator")
+    failure = Failure(
+        "conflict", "The folder is in use, so Berth keeps it.", retryable=False, blame="operator"
+    )
     assert answer(order, failure=failure)
     assert Orphan.objects.get(name=FOLDER).problem == failure.message
     services.sweep()

@@ -361,7 +361,7 @@ def test_a_simulated_check_takes_its_time_where_asked_and_tells_how_far_it_is(tm
 def test_a_simulated_reset_resets_nothing_and_says_so(tmp_path: Path) -> None:
     driver = simulated(tmp_path, fault_ecc="sim-001:0")
     done = driver.reset_device(gpu(0))
-    assert (done.verdict, done.simulated) == (ResetVerdict.DONE, True) and "nothing was reset" in done.text
+    assert (done.verdict, done.simulated) == (ResetVerdict.DONE, True) and "no GPU was reset" in done.text
     assert driver.check_device(gpu(0), "quick").verdict is Verdict.FAIL, "what is scripted stays"
     assert driver.reset_device("SIM-GPU-none").verdict is ResetVerdict.REFUSED
 

@@ -84,7 +84,7 @@ def test_it_serves_there_and_ends_with_the_sandbox(sandbox: int, tmp_path: Path)
     done = lead_in(sandbox, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert ask(sandbox, "CONNECT bad.example:443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 403 Forbidden")
-    assert (tmp_path / "log").read_text() == "refused: bad.example:443 is not on the list\n"
+    assert (tmp_path / "log").read_text() == "refused: bad.example:443 is not on the list of allowed hosts\n"
     assert len(proxies(tmp_path)) == 1
     os.kill(sandbox, 9)
     eventually(lambda: not proxies(tmp_path) or None, limit_s=20, what="the proxy ends")

@@ -221,7 +221,7 @@ def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
     assert (taken["egress"], taken["egress_allow"]) == ("list", "packages.example")
     taken = within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "packages.example *.a.org"}).config
     assert taken["egress_allow"] == "packages.example"
-    with pytest.raises(Exception, match=r"names packages\.example, which this node does not allow"):
+    with pytest.raises(Exception, match=r"has packages\.example, which this node does not allow"):
         within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "*.a.org"})
 
 

@@ -80,7 +80,7 @@ def test_neither_programs_of_another_user_nor_devices_count_in_there(pool: Pool,
 
 
 def test_a_message_names_no_path_and_nothing_beyond_the_list(pool: Pool, shared: Path) -> None:
-    for words, why in ((("homes",), "shows no folder"), (("imagenet:rw",), "for reading only")):
+    for words, why in ((("homes",), "has no folder"), (("imagenet:rw",), "is read-only")):
         with pytest.raises(MissingDependency, match=why):
             pool.start(pool.spec(mounts=words))
     environ = {"BERTH_HOME": str(pool.home)}
@@ -102,7 +102,7 @@ def test_what_is_berths_own_is_never_shown(
         (shared / "link").symlink_to(pool.home / "homes")
     own = shared / "link" if path is None else path(pool)
     pool.driver.mounts = f"sneaky={own}:rw imagenet={shared}/imagenet"
-    with pytest.raises(InvalidSpec, match="Berth keeps its own"):
+    with pytest.raises(InvalidSpec, match="Berth stores its own"):
         pool.start(pool.spec(mounts=("sneaky",)))
     node = pool.driver.inventory().nodes[0]
     assert "mount:sneaky" not in node.provides and "mount:imagenet" in node.provides
@@ -118,7 +118,7 @@ def test_an_inventory_says_which_folders_are_there_and_what_is_wrong_with_others
     pool.driver.mounts = f"gone={shared}/gone imagenet={shared}/imagenet"
     node = pool.driver.inventory().nodes[0]
     assert [each for each in node.provides if each.startswith(mounts.NEED)] == ["mount:imagenet"]
-    assert any("gone" in warning and "Make it" in warning for warning in node.warnings)
+    assert any("gone" in warning and "Create the folder" in warning for warning in node.warnings)
     for text, why in (
         ("imagenet", "Write NAME=/folder"),
         (f"a={shared} a=/srv", "twice"),

@@ -162,7 +162,7 @@ def test_a_device_that_others_may_not_open_is_said_before_the_start(pool: Pool, 
     closed.touch(0o660)
     device = DeviceInfo(uuid="GPU-1", index=0, model="x", memory_mib=1, nodes=(str(closed),))
     pool.driver._devices = lambda _here: ((device,), ())  # type: ignore[method-assign]
-    with pytest.raises(MissingDependency, match="closed to other users"):
+    with pytest.raises(MissingDependency, match="cannot open"):
         pool.start(pool.spec())
 
 
@@ -211,7 +211,7 @@ def test_what_a_crash_leaves_gives_nobody_anothers_number(tmp_path: Path) -> Non
     (tmp_path / ".uids" / ".bob.123.tmp").write_text("2000")  # killed while it wrote
     assert uids.of("bob") == 200_001
     (tmp_path / ".uids" / "eve").write_text("")
-    with pytest.raises(StartFailed, match="holds no user id"):
+    with pytest.raises(StartFailed, match="does not contain a user ID"):
         uids.of("eve")
 
 
@@ -352,7 +352,7 @@ def test_a_home_of_root_changes_hands_at_the_next_start_and_back(
     assert ask(pool.run(own), "open(os.environ['HOME'] + '/note').read()") == "mine"
     assert owners(home) <= set(RANGE.owners)
     monkeypatch.setenv("BERTH_NODE_UIDS", "none")
-    with pytest.raises(StartFailed, match="user of its own"):
+    with pytest.raises(StartFailed, match="separate user ID"):
         pool.start(pool.spec())
     pool.wait(lambda: pool.driver.ensure_stopped(own.ref), ObservedState.STOPPED)
     back = pool.run(replace(own, ref=replace(own.ref, generation=2)))

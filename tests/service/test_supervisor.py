@@ -142,7 +142,7 @@ async def test_a_killed_service_comes_back_and_says_so(tmp_path: Path) -> None:
     os.kill(first, signal.SIGKILL)
     await watched.until(lambda: service.restarts == 1 and service.state is ServiceState.RUNNING)
     assert service.process is not None and service.process.pid != first
-    assert watched.words == ["one was ended by SIGKILL. Restarting in 0.0 s.", "one is running again."]
+    assert watched.words == ["one was killed by SIGKILL. Restarting in 0.0 s.", "one is running again."]
     await watched.stop()
 
 
@@ -206,7 +206,7 @@ async def test_a_program_that_is_not_there_is_told_and_tried_again(tmp_path: Pat
     watched = Watched(missing, logs_dir=tmp_path)
     watched.start()
     await watched.until(lambda: len(watched.words) >= 2)
-    assert "/nowhere/program cannot be started: No such file or directory" in watched.words[0]
+    assert "could not start /nowhere/program: No such file or directory" in watched.words[0]
     await watched.stop()
 
 
@@ -214,7 +214,7 @@ async def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     watched = Watched(program("one", SERVE, tmp_path), logs_dir=tmp_path / "missing")
     watched.start()
     await watched.until(lambda: bool(watched.words))
-    assert "one cannot be started: No such file or directory" in watched.words[0]
+    assert "one could not be started: No such file or directory" in watched.words[0]
     await watched.stop()
 
 

@@ -51,7 +51,7 @@ def main() -> None:
     load(recipe["modules"])
     set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
     if not is_single_threaded():
-        raise RuntimeError(f"importing has started threads: {threading.enumerate()}")
+        raise RuntimeError(f"imported modules started threads: {threading.enumerate()}")
     gc.collect()
     gc.freeze()
     control.sendall(b"ready\n")

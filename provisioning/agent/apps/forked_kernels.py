@@ -219,7 +219,7 @@ class ForkedKernel:
         """Wait until the kernel has ended. Raises `TimeoutError`."""
         code = self._poll_exit(timeout)
         if code is None:
-            raise TimeoutError(f"kernel {self.pid} runs still")
+            raise TimeoutError(f"kernel {self.pid} is still running")
         return code
 
     def send_signal(self, number: int) -> None:

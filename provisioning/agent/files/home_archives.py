@@ -273,7 +273,7 @@ class _ArchiveReader:
             try:
                 data = self._unpacker.decompress(packed, count)
             except zlib.error as error:
-                raise BadStream("it is not what was written") from error
+                raise BadStream("checksum mismatch") from error
             if data:
                 self._job.bytes += len(data)
                 return data
@@ -284,10 +284,10 @@ def _header_of(file: int) -> dict[str, int]:
     """Parse an archive's header. Raises `BadStream`."""
     data = os.pread(file, HEADER, 0)
     if not stat.S_ISREG(os.fstat(file).st_mode) or not data.startswith(MAGIC):
-        raise BadStream("it is no archive")
+        raise BadStream("not an archive")
     try:
         header = json.loads(data[len(MAGIC) :])
         names = ("size", "stream", "home_bytes", "entries", "left_out")
         return {name: int(header[name]) for name in names}
     except (ValueError, KeyError, TypeError) as error:
-        raise BadStream("it is no archive") from error
+        raise BadStream("not an archive") from error

@@ -120,14 +120,14 @@ class HomeWriter:
         elif kind == "f":
             return self._file(entry)
         elif kind != "x":
-            raise BadStream("a record is none")
+            raise BadStream("invalid record")
         return None
 
     def _link(self, entry: dict[str, Any]) -> None:
         folder, name = self.place(entry)
         to = _decode(_text(entry, "to"))
         if not to or b"\0" in to:
-            raise BadStream("a link leads nowhere")
+            raise BadStream("a link has no target")
         try:
             target = os.readlink(name, dir_fd=folder)
         except OSError:
@@ -181,7 +181,7 @@ class HomeWriter:
             remove(folder, name)
             info = None
         if (info.st_size if info else 0) < offset:
-            raise BadStream("a piece is missing")
+            raise BadStream("missing content")
         if info is None:
             return os.open(name, _WRITE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         return os.open(name, _WRITE, dir_fd=folder)
@@ -189,7 +189,7 @@ class HomeWriter:
     def write_piece(self, file: int, entry: dict[str, Any], record: dict[str, Any], data: bytes) -> None:
         place = _number(record, "o", 0, _number(entry, "s", 0, stream.MAX_SIZE))
         if place + len(data) > entry["s"]:
-            raise BadStream("a file is longer than was said")
+            raise BadStream("a file exceeds its announced size")
         self.room.take(len(data))
         view = memoryview(data)
         while view:
@@ -244,7 +244,7 @@ def read_home(read: Callable[[int], bytes], root: int, room: DiskRoom) -> dict[s
                 raise BadStream("a file has no end")
             if kind == "f" and record.get("same"):
                 if writer.create_entry(record) is not None:
-                    raise BadStream("a file is not there under its first name")
+                    raise BadStream("the target of a hard link is missing")
             elif kind == "f":
                 writer.create_entry(record)
                 file, entry = writer.begin(record), record
@@ -256,7 +256,7 @@ def read_home(read: Callable[[int], bytes], root: int, room: DiskRoom) -> dict[s
                 file = -1
             elif kind == "end":
                 if record.get("g") != reader.digest:
-                    raise BadStream("it is not what was written")
+                    raise BadStream("checksum mismatch")
                 for folder in reversed(folders):
                     writer.finish_folder(folder)
                 return {name: _number(record, name, 0, 1 << 62) for name in ("entries", "bytes")}
@@ -268,7 +268,7 @@ def read_home(read: Callable[[int], bytes], root: int, room: DiskRoom) -> dict[s
         if file >= 0:
             os.close(file)
         writer.close()
-    raise BadStream("it has no end")
+    raise BadStream("the stream has no end")
 
 
 def remove(folder: int, name: bytes | str) -> None:
@@ -319,14 +319,14 @@ def _lstat(folder: int, name: bytes) -> Any:
 def _text(entry: dict[str, Any], name: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str):
-        raise BadStream("a record is none")
+        raise BadStream("invalid record")
     return value
 
 
 def _number(entry: dict[str, Any], name: str, minimum: int, maximum: int) -> int:
     value = entry.get(name)
     if not isinstance(value, int) or not minimum <= value <= maximum:
-        raise BadStream("a record is none")
+        raise BadStream("invalid record")
     return int(value)
 
 
@@ -334,4 +334,4 @@ def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadStream("a record is none") from error
+        raise BadStream("invalid record") from error

@@ -86,7 +86,7 @@ class Receiver:
         if self._exists(WHOLE):
             return {"need": "nothing", **self.progress()}
         if self.rounds >= MAX_ROUNDS:
-            raise BadStream("it changes while it is copied")
+            raise BadStream("the home changes during the copy")
         if not self._exists(MANIFEST):
             return {"need": "manifest", "after": self._last_path(PART), **self.progress()}
         if not self.prepared:
@@ -234,7 +234,7 @@ class Receiver:
                     self._restart()
                     return
                 elif kind not in ("more", "end"):
-                    raise BadStream("a record is none")
+                    raise BadStream("invalid record")
         finally:
             if file >= 0:
                 os.close(file)
@@ -298,7 +298,7 @@ class Receiver:
 
     def _matches(self, file: int, entry: dict[str, Any], record: dict[str, Any]) -> bool:
         if record.get("o") != self.checked_to:
-            raise BadStream("a piece is missing")
+            raise BadStream("missing content")
         end = min(entry["s"], self.checked_to + stream.SPAN)
         if stream.digest_of(file, self.checked_to, end) != record.get("g"):
             return False
@@ -386,14 +386,14 @@ def _require_entry(record: dict[str, Any]) -> None:
     """Raise `BadStream` unless the record is valid in a manifest."""
     kind, path = record["t"], record.get("p")
     if kind not in ("d", "l", "f", "x") or not isinstance(path, str):
-        raise BadStream("a record is none")
+        raise BadStream("invalid record")
     stream.names_of(path)
     if kind == "f":
         for name in ("s", "a"):
             if not isinstance(record.get(name), int) or not 0 <= record[name] <= stream.MAX_SIZE:
-                raise BadStream("a record is none")
+                raise BadStream("invalid record")
         if not isinstance(record.get("i", ""), str):
-            raise BadStream("a record is none")
+            raise BadStream("invalid record")
 
 
 def _comparable_fields(entry: dict[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def names_of(path: str) -> list[bytes]:
     try:
         names = [os.fsencode(name) for name in _plain_parts(path)]
     except (tree.FileRequestRefused, UnicodeError) as refused:
-        raise BadStream("a name leads elsewhere") from refused
+        raise BadStream("a path is outside the home") from refused
     return names
 
 
@@ -176,7 +176,7 @@ def open_regular(folder: int, name: bytes) -> int:
             descriptor = os.open(name, _FILE, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return descriptor
 
 
@@ -355,7 +355,7 @@ def write_files(
                 info = os.stat(names[-1], dir_fd=folder, follow_symlinks=False)
                 entry = entry_of(names[:-1], folder, names[-1], info)
                 if entry["t"] != "f":
-                    raise OSError(errno.EINVAL, "no file any more")
+                    raise OSError(errno.EINVAL, "no longer a regular file")
                 file = open_regular(folder, names[-1])
         except (OSError, tree.FileRequestRefused):
             writer.put({"t": "x", "p": path, "why": UNREADABLE})
@@ -450,7 +450,7 @@ class RecordReader:
         self._hash = hashlib.sha256()
         self._digest = ""
         if self._read_exactly(len(MAGIC)) != MAGIC:
-            raise BadStream("it is no home")
+            raise BadStream("not a stream of a home")
 
     def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield records up to and including `end` or `more`. Raises `BadStream`."""
@@ -462,12 +462,12 @@ class RecordReader:
             try:
                 record = json.loads(self._read_exactly(length))
             except (ValueError, RecursionError) as error:
-                raise BadStream("a record is none") from error
+                raise BadStream("invalid record") from error
             if not isinstance(record, dict) or not isinstance(record.get("t"), str):
-                raise BadStream("a record is none")
+                raise BadStream("invalid record")
             count = record.get("n", 0)
             if not isinstance(count, int) or not 0 <= count <= PIECE:
-                raise BadStream("a piece is too long")
+                raise BadStream("content is too long")
             yield record, self._read_exactly(count) if count else b""
             if record["t"] in ("end", "more"):
                 return
@@ -482,7 +482,7 @@ class RecordReader:
         while remaining:
             data = self._read(remaining)
             if not data:
-                raise BadStream("it was cut off")
+                raise BadStream("the stream is truncated")
             parts.append(data)
             remaining -= len(data)
         content = b"".join(parts) if len(parts) != 1 else parts[0]
@@ -497,4 +497,4 @@ def check_home(read: Callable[[int], bytes]) -> None:
     for record, _ in reader.records():
         last = record
     if last.get("t") != "end" or last.get("g") != reader.digest:
-        raise BadStream("it is not what was written")
+        raise BadStream("checksum mismatch")

@@ -255,7 +255,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
         with self.files.working():
             self.origin = self.files.grants.origin(self._token())
             if not self.origin:
-                self._send_text(403, "This link has been used or has expired. Go back and ask again.")
+                self._send_text(403, "This link has been used or has expired. Go back and try again.")
                 return
             allowed = {"Access-Control-Allow-Methods": "PUT", "Access-Control-Allow-Headers": "content-type"}
             self._head(204, allowed)
@@ -269,16 +269,16 @@ class Transfer(http.server.BaseHTTPRequestHandler):
             grant = self.files.grants.take(self._token()) if self.path.startswith(PREFIX) else None
             self.origin = str(grant.get("origin", "")) if grant is not None else ""
             if grant is None or grant["what"] not in allowed:
-                self._send_text(403, "This link has been used or has expired. Go back and ask again.")
+                self._send_text(403, "This link has been used or has expired. Go back and try again.")
                 return
             if not self.files.transfers.acquire(blocking=False):
-                self._send_text(503, "Too many transfers are under way. Try again in a while.")
+                self._send_text(503, "Too many transfers are running. Try again in a few minutes.")
                 return
             try:
                 getattr(self, f"_{grant['what']}")(grant)
             except tree.FileRequestRefused as refused:
                 self._drain()
-                self._send_text(409, f"This cannot be done: {refused.code}.")
+                self._send_text(409, f"The transfer was rejected: {refused.code}. Go back and try again.")
             except (ConnectionError, TimeoutError, uploads.UploadCutOff):
                 pass
             finally:
@@ -483,7 +483,7 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         kind = sys.exc_info()[0]
         if kind is not None and not issubclass(kind, (ConnectionError, TimeoutError)):
-            print(f"a request failed: {kind.__name__}", file=sys.stderr, flush=True)
+            print(f"unexpected error in a request: {kind.__name__}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ class AppListener:
         except OSError as error:
             os.close(lifeline)
             os.close(write_end)
-            self.log.note("the way to the app could not be made: %s" % error)
+            self.log.note("could not start the relay to the app: %s" % error)
             return
         if pid == 0:
             become_relay(self.listener, self.app.port, lifeline, self.passed)

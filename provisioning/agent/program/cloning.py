@@ -56,7 +56,7 @@ class CloneRun:
         try:
             self.output = execute(argv[0], argv, env, config["home"], 0).output
         except OSError as error:
-            self.log.note("nothing could be cloned: %s" % error)
+            self.log.note("could not clone repositories: %s" % error)
         return self.output >= 0
 
     def follow(self) -> None:

@@ -46,7 +46,7 @@ def complete(config: Config) -> None:
         "log_path",
     ):
         if key not in config:
-            raise ValueError("the agent's configuration lacks “%s”" % key)
+            raise ValueError("the agent's configuration has no “%s”" % key)
     if not config["argv"] or not config["ports"]:
         raise ValueError("the agent's configuration has an empty argv or no ports")
     config.setdefault("env", {})

@@ -24,14 +24,14 @@ def prepare(config: Config) -> None:
     credentials = {credential.get("what", ""): credential for credential in config["git_credentials"]}
     try:
         if not config["git_dir"]:
-            raise OSError("there is no memory of its own without a sandbox")
+            raise OSError("credentials need a sandbox")
         usable = [credential for credential in credentials.values() if not credential.get("problem")]
         path = configure(config["git_dir"], usable, config["known_hosts"])
         config["secret_env"]["GIT_CONFIG_SYSTEM"] = path
         for item in config["checkouts"]:
             item["problem"] = credentials.get(item["what"], {}).get("problem", "")
     except (OSError, KeyError) as error:
-        sys.stderr.write("no settings of Git: %s\n" % error)
+        sys.stderr.write("could not write Git settings: %s\n" % error)
         for item in config["checkouts"]:
             item["problem"] = "no_place" if item["credential"] else ""
 

@@ -33,7 +33,7 @@ class Gpus:
 
         self.library = ctypes.CDLL("libnvidia-ml.so.1")
         if self.library.nvmlInit_v2() != 0:
-            raise OSError("NVML does not start")
+            raise OSError("could not start NVML")
 
     def sample(self) -> list[dict[str, Any]] | None:
         """Return a list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None.

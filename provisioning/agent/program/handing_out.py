@@ -58,7 +58,7 @@ def take(
     try:
         config["secret_env"] = place_secrets(secrets, folder)
     except OSError as error:
-        log.note("the secrets that are files could not be written: %s" % error)  # noqa: UP031
+        log.note("could not write secret files: %s" % error)  # noqa: UP031
         return "secrets_refused"
     return ""
 

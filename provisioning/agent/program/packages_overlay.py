@@ -36,7 +36,7 @@ def prepare(config: Config) -> None:
         make(**config["packages"])
     except OSError as error:
         config["env"].pop("VIRTUAL_ENV", None)
-        sys.stderr.write("no packages of the user's own: %s\n" % error)  # noqa: UP031
+        sys.stderr.write("could not set up the user's packages: %s\n" % error)  # noqa: UP031
 
 
 def make(folder: str, python: str, site: str, reset: bool = False) -> None:

@@ -168,7 +168,7 @@ class Agent:
         try:
             self.start(port)
         except OSError as error:
-            self.log.note("the app could not be started: %s" % error)
+            self.log.note("could not start the app: %s" % error)
             return self.end_before_start("exec_failed", 127)
         counted_at = str(self.config.get("traffic_path") or "")
         self.app_listener = AppListener(self.listener, self.app, self.spare, self.log, counted_at)

@@ -86,7 +86,7 @@ def namespace_of(stored: int, mapped: int) -> int:
     os.close(write_end)
     try:
         if os.read(read_end, 1) != b"x":
-            raise PermissionError(errno.EPERM, "no user namespace can be made")
+            raise PermissionError(errno.EPERM, "could not create a user namespace")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w", encoding="ascii") as handle:
                 handle.write(f"{stored} {mapped} 1")
@@ -129,7 +129,7 @@ def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
     _, trees, _, _ = socket.recv_fds(ours, 1, len(mounts))
     os.waitpid(pid, 0)
     if len(trees) != len(mounts):
-        raise PermissionError(errno.EPERM, "mounts cannot be copied here")
+        raise PermissionError(errno.EPERM, "could not copy mounts")
     return trees
 
 

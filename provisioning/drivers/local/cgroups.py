@@ -31,7 +31,7 @@ LIMIT_FILES = {
 }
 """Files that exist in one of a workspace's groups if the resource is limited."""
 RETRY_AFTER_S = 60.0
-PARTLY = "the control groups that this user may make lack that controller"
+PARTLY = "control groups of this user do not have that controller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def detect(instance: str, root: Path = ROOT) -> CgroupHost:
 
 
 def _try(instance: str, root: Path) -> CgroupHost:
-    best = CgroupHost(0, reason="no control group here can be written by this user")
+    best = CgroupHost(0, reason="this user cannot write to any control group")
     for candidate, to_vacate in (
         *_candidates_v2(root),
         *((v1_host, None) for v1_host in _candidates_v1(root)),

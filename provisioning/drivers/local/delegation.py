@@ -90,4 +90,4 @@ def vacate(group: Path) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 (leaf / "cgroup.procs").write_text(pid)
-    raise OSError(errno.EBUSY, "the group does not become empty", str(group))
+    raise OSError(errno.EBUSY, "the group still has processes", str(group))

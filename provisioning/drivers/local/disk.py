@@ -19,7 +19,7 @@ def reserve_mib() -> int:
     text = os.environ.get("BERTH_DISK_RESERVE_MIB") or str(DEFAULT_RESERVE_MIB)
     if not (text.isascii() and text.isdecimal()):
         raise InvalidSpec(
-            f"BERTH_DISK_RESERVE_MIB is “{text}”, which is no number. Give it in MiB, 0 for none."
+            f"BERTH_DISK_RESERVE_MIB is “{text}”, which is not a number. Set a size in MiB, or 0 for none."
         )
     return int(text)
 
@@ -33,7 +33,7 @@ def home_limit_mib(config: Mapping[str, JsonScalar]) -> int:
     text = str(os.environ.get(HOME_LIMIT_VARIABLE) or 0 if configured is None else configured)
     if not (text.isascii() and text.isdecimal()):
         raise InvalidSpec(
-            f"{HOME_LIMIT_VARIABLE} is “{text}”, which is no number. Give it in MiB, 0 for any amount."
+            f"{HOME_LIMIT_VARIABLE} is “{text}”, which is not a number. Set a size in MiB, or 0."
         )
     return int(text)
 
@@ -54,8 +54,8 @@ def warning(homes: Path) -> str:
     if free >= reserve:
         return ""
     return (
-        f"The disk that holds {homes} has {free} MiB free, less than the {reserve} MiB that are kept: no "
-        "workspace is started here. Free space there, or lower BERTH_DISK_RESERVE_MIB."
+        f"The disk of {homes} has {free} MiB free, less than its reserve of {reserve} MiB, so no workspace "
+        "starts here. Free disk space, or lower BERTH_DISK_RESERVE_MIB."
     )
 
 
@@ -63,7 +63,7 @@ def require_room(homes: Path) -> None:
     """Raise `NoCapacity` if a start would use the reserve. Raises `OSError`."""
     if complaint := warning(homes):
         raise NoCapacity(
-            "The disk of the home folders on this node is nearly full. The workspace starts when there is "
-            "room again: delete what you no longer need in others that run, or ask your operator.",
+            "The disk for homes on this node is nearly full, so the workspace waits. Delete unneeded files "
+            "in running workspaces, or ask an operator.",
             detail=complaint,
         )

@@ -106,7 +106,7 @@ SPARES_FOR_S = 7 * 86400.0
 DELETE_HOME_S = 1.0
 GVISOR = "gvisor"
 """The value of `sandbox` for pools that run workspaces in gVisor only."""
-NO_GPUS = "Workspaces in gVisor get no GPUs. Choose a flavor without, or a pool that does not require gVisor."
+NO_GPUS = "Workspaces in gVisor cannot use GPUs. Choose a flavor without GPUs, or a pool without gVisor."
 
 
 class LocalDriver(Driver):
@@ -178,17 +178,19 @@ class LocalDriver(Driver):
             raise InvalidSpec("The generation must be 1 or more. Create the workspace again.")
         self._require_home_names(team=spec.team, owner=spec.owner)
         if not spec.app.argv or not spec.app.argv[0]:
-            raise InvalidSpec("The template has no start command. Give it one.")
+            raise InvalidSpec("The template has no start command. Add a start command to the template.")
         for checkout in spec.checkouts:
             checkout_of(checkout)
         if any("\0" in text for text in (*spec.app.argv, *spec.app.env, *spec.app.env.values())):
-            raise InvalidSpec("The template's command holds a zero byte. Remove it.")
+            raise InvalidSpec(
+                "The template's command or variables contain a zero byte. Remove the zero byte."
+            )
         if not spec.app.ready_path.startswith("/"):
-            raise InvalidSpec("The template's ready path must begin with “/”. Correct it.")
+            raise InvalidSpec("The template's ready path does not begin with “/”. Correct the ready path.")
         if request.nodes != 1:
-            raise InvalidSpec("This pool is one machine. Choose a flavor with one node.")
+            raise InvalidSpec("This pool has only 1 machine. Choose a flavor with 1 node.")
         if request.cpu_milli < 1 or request.memory_mib < 1:
-            raise InvalidSpec("CPU and memory must be more than zero. Choose another flavor.")
+            raise InvalidSpec("The flavor has no CPU or no memory. Choose another flavor.")
 
     def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
         """See `Driver.accepts_endpoint`. Accepts only the socket of this generation."""
@@ -324,7 +326,9 @@ class LocalDriver(Driver):
             )
             self._sweep()
             for report in self.suspending().recover():
-                log.warning("a killed process left a workspace half suspended: %s", report)
+                log.warning(
+                    "recovered a workspace that a killed process had left partly suspended: %s", report
+                )
             if sandbox.network is not None:
                 self._restore_egress(self._settings(sandbox, self._own_environment()))
 
@@ -486,15 +490,15 @@ class LocalDriver(Driver):
     def _dir(self, ref: WorkspaceRef) -> state.WorkspaceDir:
         name = external_name(ref.workspace_id)
         if not NAME.fullmatch(name):
-            raise InvalidSpec("The workspace's id is not a UUID. Create the workspace again.")
+            raise InvalidSpec("The workspace's ID is not a UUID. Create the workspace again.")
         return state.WorkspaceDir(self.base, name)
 
     def _require_home_names(self, **names: str) -> None:
         for role, value in names.items():
             if not USER_NAME.fullmatch(value):
                 raise InvalidSpec(
-                    f"“{value}” cannot name a home folder. "
-                    f"Give the {role} a name of letters, digits and . _ @ + -."
+                    f"“{value}” is not a valid folder name for homes. "
+                    f"Rename the {role}, using only letters, digits and . _ @ + -."
                 )
 
     def _egress_policy(self, spec: WorkspaceSpec) -> EgressPolicy:
@@ -524,8 +528,8 @@ class LocalDriver(Driver):
         with self.environments.using(digest) as stamp:
             if stamp is None:
                 raise EnvironmentMissing(
-                    "The software environment of this workspace is not on its node yet; it is being brought "
-                    "there. Try again in a few minutes.",
+                    "The software environment of this workspace is still being installed on its node. "
+                    "Try again in a few minutes.",
                     detail=f"no environment {digest} under {self.environments.folder}",
                 )
             yield environment.from_stamp(stamp)
@@ -591,12 +595,10 @@ class LocalDriver(Driver):
         """Return the sandbox to use and a warning; the warning is empty if there is none."""
         if self.sandbox_mode not in ("auto", "bwrap", GVISOR, "none"):
             raise InvalidSpec(
-                f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap, gvisor or none."
+                f"sandbox={self.sandbox_mode} is not valid. Choose auto, bwrap, gvisor or none."
             )
         if self.sandbox_mode == "none":
-            sandbox = SandboxProbe(
-                "", reason="Workspaces are not kept apart: set sandbox=auto for this pool."
-            )
+            sandbox = SandboxProbe("", reason="Workspaces are not isolated. Set sandbox=auto for this pool.")
         else:
             sandbox = probe(self.base)
         if self.sandbox_mode != GVISOR:
@@ -607,9 +609,8 @@ class LocalDriver(Driver):
     def _require_isolation(self, sandbox: SandboxProbe) -> None:
         if limits.several_users() and sandbox.warning:
             raise IsolationRequired(
-                "Several users share this machine, so a sandbox with a network of its own and a filter of "
-                "system calls is required. "
-                f"{sandbox.warning}"
+                "Several users share this machine, so workspaces need a sandbox with a separate network and "
+                f"a filter of system calls. {sandbox.warning}"
             )
         if sandbox.bwrap:
             return
@@ -629,7 +630,8 @@ class LocalDriver(Driver):
         if len(placement.nodes) != 1 or placement.nodes[0].node != self.node_name:
             names = ", ".join(node.node for node in placement.nodes) or "no node"
             raise WrongNode(
-                f"The workspace was placed on {names}, but this is {self.node_name}. Start it again."
+                f"The workspace was placed on {names}, but this node is {self.node_name}. "
+                "Start the workspace again."
             )
         return placement.nodes[0]
 
@@ -652,4 +654,4 @@ def _number(name: str, configured: JsonScalar, environ: str | None) -> int:
     try:
         return max(0, int(DEFAULT_SPARES if value in (None, "") else value))
     except ValueError:
-        raise InvalidSpec(f"{name}={value} is no number. Set it to 0 or more for this pool.") from None
+        raise InvalidSpec(f"{name}={value} is not a number. Set {name} to 0 or more for this pool.") from None

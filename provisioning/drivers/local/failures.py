@@ -83,8 +83,8 @@ class Busy(BackendUnavailable):
     blame = Blame.BACKEND
 
 
-NO_ROOM = {errno.EAGAIN: "process", errno.ENOMEM: "process in its memory"}
-"""Why a process could not be started, for reasons unrelated to files."""
+NO_ROOM = {errno.EAGAIN: "process limit", errno.ENOMEM: "memory limit"}
+"""Limit that prevented the start of a process, for reasons unrelated to files."""
 
 
 def is_full(error: OSError) -> bool:
@@ -110,15 +110,15 @@ def disk_errors(path: Path, *, starting: bool = False) -> Iterator[None]:
     except OSError as error:
         kind = StartFailed if starting else BackendUnavailable
         if is_full(error):
-            message = f"The disk that holds {path} is full. Free space there and try again."
+            message = f"The disk of {path} is full. Free disk space there, then try again."
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             kind = BackendUnavailable
-            message = f"{path} cannot be written. Give the user that runs the node worker write access to it."
+            message = f"{path} is not writable. Grant write access to the user that runs the node worker."
         elif error.errno in NO_ROOM:
             message = (
-                f"This machine has no room for another {NO_ROOM[error.errno]}. "
-                "It is tried again by itself; if it stays so, tell an operator."
+                f"This machine has reached its {NO_ROOM[error.errno]}. "
+                "The portal retries automatically; ask an operator if the problem persists."
             )
         else:
-            message = f"{path} cannot be used ({error.strerror or error}). Check that folder and try again."
+            message = f"{path} is not usable ({error.strerror or error}). Check that folder, then try again."
         raise kind(message, detail=repr(error)) from error

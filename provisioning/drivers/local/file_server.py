@@ -103,7 +103,7 @@ class FileServers:
                 problem = error
                 break
         raise BackendUnavailable(
-            "The files of this home cannot be read just now. Try again in a moment.",
+            "The file server of this home does not answer. Try again in a moment.",
             detail=f"{problem}: {folder.tail(5)}",
         )
 
@@ -120,7 +120,7 @@ class FileServers:
         path = self.homes / home.team / (home.owner if store else home.folder)
         folders = [path, store] if store else [path]
         if any(not candidate.is_dir() or candidate.is_symlink() for candidate in folders):
-            raise HomeNowhere("There is no home folder on this node yet. Start a workspace first.")
+            raise HomeNowhere("This node does not have the home yet. Start a workspace first.")
         uid = ownership.owner_of(self.base, self.instance, home, self.sandbox)
         for home_folder in folders if os.geteuid() == 0 else ():
             self._hand_over(home_folder, 0 if uid == NODE_USER else uid)
@@ -167,10 +167,12 @@ class FileServers:
             finished = hand_over(path, owner, limit_s=HAND_OVER_S)
         except TooDeep as error:
             raise StartFailed(
-                f"The home cannot be given to its user: {error}. Move what is in there up."
+                f"The owner of the home could not be set: {error}. Move the deepest folders up."
             ) from error
         if not finished:
-            raise HomeChangesHands("The home folder is being given to its user. This goes on by itself.")
+            raise HomeChangesHands(
+                "The node is still setting the owner of the home's files. The portal retries automatically."
+            )
 
     def _plan(
         self, home: Home, folder: WorkspaceDir, path: Path, reserve: str, store: Path | None

@@ -34,7 +34,7 @@ def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance
     ref, record = spec.ref, folder.record()
     newest = max(folder.closed_generation(), record.generation - 1 if record else 0)
     if ref.generation <= newest:
-        raise Stale("This start is out of date: the workspace has been stopped since. Start it again.")
+        raise Stale("The workspace was stopped after this start. Start the workspace again.")
     if record is None:
         if folder.alive() or processes.scan(instance, folder.name, spares=folder.claimed()):
             raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
@@ -42,14 +42,18 @@ def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance
     observation = observe_workspace(folder, ref, instance, locked=True)
     if record.generation == ref.generation:
         if record.spec_digest != spec.digest():
-            raise Conflict("This workspace runs with other settings. Stop it, then start it again.")
+            raise Conflict(
+                "The workspace is running with other settings. Stop the workspace, then start it again."
+            )
         if observation.state is ObservedState.ABSENT or observation.code in REPEATABLE:
             return None
         return observation
     if observation.state in GOING and not record.closed:
-        raise Conflict("An earlier start of this workspace still runs. Stop it, then start it again.")
+        raise Conflict(
+            "An earlier start of this workspace is still running. Stop the workspace, then start it again."
+        )
     if observation.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
-        raise StillStopping("The workspace is still ending. It will be started as soon as it has ended.")
+        raise StillStopping("The workspace is still stopping. The portal starts it automatically afterwards.")
     return None
 
 
@@ -62,7 +66,7 @@ def close_and_end(
     """
     record = folder.record()
     if record is not None and record.generation > ref.generation:
-        raise Stale("This request is out of date: the workspace has been started again since. Repeat it.")
+        raise Stale("The workspace was started again after this request. Repeat the request.")
     folder.close_generation(ref.generation)
     if record is not None:
         record = folder.mark_closed(record)

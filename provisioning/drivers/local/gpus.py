@@ -43,7 +43,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
     try:
         facts = inventory.scan(root=root, patience_s=PATIENCE_S)
     except release.StillAsked as error:
-        raise GpuBeingReset("A GPU of this node is being reset. Wait two minutes at most.") from error
+        raise GpuBeingReset("A GPU of this node is being reset. Wait up to 2 minutes.") from error
     devices: list[DeviceInfo] = []
     for gpu in facts.gpus:
         nodes = _nodes(gpu, root)
@@ -67,14 +67,14 @@ def granted(scan: GpuScan, grants: Sequence[DeviceGrant]) -> tuple[DeviceInfo, .
     missing = [grant.uuid for grant in grants if grant.uuid not in present]
     if missing:
         raise NoCapacity(
-            f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
+            f"GPU {missing[0]} is missing. Start the workspace again to get another GPU.",
             detail=f"missing: {missing}; {scan.state.value}: {scan.note}",
         )
     devices = tuple(present[grant.uuid] for grant in grants)
     mig_gpus = [device.uuid for device in devices if device.mig_mode]
     if mig_gpus:
         raise NoCapacity(
-            f"GPU {mig_gpus[0]} has been cut into MIG instances. Start the workspace again to get another.",
+            f"GPU {mig_gpus[0]} has been partitioned. Start the workspace again to get another GPU.",
             detail=f"in MIG mode: {mig_gpus}",
         )
     return devices

@@ -43,9 +43,7 @@ CONFIG = "config.json"
 TRAFFIC = "traffic"
 """File in the workspace's runtime folder with bytes to and from its app."""
 NOFILE = 20_000
-NEEDED = (
-    "Install gVisor from July 2024 or newer: the package “runsc” of Debian 13, or of gVisor's own repository."
-)
+NEEDED = "Install gVisor from July 2024 or newer: the package “runsc” from Debian 13 or gVisor's repository."
 # The probe reads the kernel log and runs `ls`, which fails in older versions.
 LOOK = "ls -ld /usr > /dev/null && dmesg"
 SEEN = "Starting gVisor"
@@ -108,7 +106,7 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
     """Return runsc's path if it works in bubblewrap's sandbox, else an empty string and the reason."""
     path = shutil.which(PROGRAM)
     if not path:
-        return "", f"This machine has no gVisor. {NEEDED}"
+        return "", f"gVisor is not installed on this machine. {NEEDED}"
     try:
         with scratch.folder(base, "gvisor") as folder:
             config = _config(("/bin/sh", "-c", LOOK), [_tmpfs("/tmp")], env={"PATH": "/usr/bin:/bin"})  # noqa: S108 - its own
@@ -128,7 +126,7 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
         if process.returncode == 0 and SEEN in process.stdout:
             return path, ""
         reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[0]
-    return "", f"gVisor does not work here ({reason[:300]}). {NEEDED}"
+    return "", f"gVisor does not work on this machine ({reason[:300]}). {NEEDED}"
 
 
 def write(folder: Path, config: Mapping[str, Any]) -> None:

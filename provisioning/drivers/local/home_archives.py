@@ -163,7 +163,7 @@ class HomeArchives:
 
     def _prepare(self, home: Home) -> None:
         if not self._path(home).is_dir():
-            raise HomeNowhere("There is no home folder on this node any more. Start a workspace first.")
+            raise HomeNowhere("This node no longer has the home. Start a workspace first.")
         self._store_path(home).mkdir(mode=0o700, exist_ok=True)
 
     @contextlib.contextmanager

@@ -41,8 +41,8 @@ def complaint(homes: Path) -> str:
     if os.geteuid() != 0 or is_closed(homes):
         return ""
     return (
-        f"Workspaces can leave root's set-user-ID programs in their homes: {homes} could not be mounted with "
-        "nosuid and nodev. Run the node worker as an ordinary user, or mount that folder so yourself."
+        f"{homes} could not be mounted with nosuid and nodev, so workspaces can leave set-user-ID programs "
+        "of root in homes. Mount the folder with these options, or run the node worker as an ordinary user."
     )
 
 

@@ -78,8 +78,8 @@ class HomeMoves:
                     if error.errno == errno.ENOENT:
                         raise
                     raise HomeThere(
-                        f"There is a home folder {home_key(home.team, home.owner)} on this machine already. "
-                        "Look what is in it, and take it away there first.",
+                        f"This machine already has a home {home_key(home.team, home.owner)}. "
+                        "Check its files on the machine, then move the folder away.",
                         detail=str(self._path(home)),
                     ) from error
             self._save_record(home, move, COMING)
@@ -137,7 +137,9 @@ class HomeMoves:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError as error:
-            raise Busy("This home is being worked on already. It is asked again by itself.") from error
+            raise Busy(
+                "Another operation on this home is in progress. The portal retries automatically."
+            ) from error
         finally:
             os.close(descriptor)
 

@@ -135,7 +135,7 @@ class HomeQuotas:
                 (number for number in free if project_quota.use_of(folder, number) == unused), None
             )
             if project is None:
-                raise OSError(errno.ENOSPC, "no number of a project is free")
+                raise OSError(errno.ENOSPC, "no project ID is free")
             record = QuotaRecord(project)
             self._write(home, record)
             return record

@@ -53,7 +53,7 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        raise _protected_error(homes / team, "is a link or no folder") from error
+        raise _protected_error(homes / team, "is not a folder") from error
     with _closing_descriptor(place):
         path = Path(os.path.realpath(homes / team))
         _require_nothing_mounted(path / owner, path / aside)
@@ -80,7 +80,7 @@ def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
     except FileNotFoundError:
         return _exists(place, aside)
     if not stat.S_ISDIR(info.st_mode):
-        raise _protected_error(path / owner, "is a link or no folder")
+        raise _protected_error(path / owner, "is not a folder")
     with contextlib.suppress(FileExistsError):
         os.mkdir(aside, 0o700, dir_fd=place)
     restore_access(place, owner)
@@ -168,12 +168,12 @@ def _require_nothing_mounted(*paths: Path) -> None:
     """Raise `HomeProtected` if a file system or a foreign folder is mounted at or in a path."""
     for point in mount_table.points():
         if any(point.is_relative_to(path) for path in paths):
-            raise _protected_error(point, "is mounted from elsewhere")
+            raise _protected_error(point, "is a mount point")
 
 
 def _protected_error(path: Path, why: str) -> HomeProtected:
     return HomeProtected(
-        f"{path} {why}, so nothing there is deleted. Delete on the node what shall go, then take it away."
+        f"{path} {why}, so Berth deletes nothing in it. Unmount or remove {path.name} on the node first."
     )
 
 

@@ -58,7 +58,9 @@ def node_info(
     if endless := limits.homes_warning(home_limit_mib):
         warnings.append(endless)
     if not environment.exists:
-        warnings.append(f"No notebook environment at {environment_path}. Run `make up` to build it.")
+        warnings.append(
+            f"The notebook environment {environment_path} does not exist. Run `make up` to build it."
+        )
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
     if open_homes := home_mount.complaint(homes):
         warnings.append(open_homes)

@@ -63,9 +63,9 @@ class SandboxProbe:
     def no_gvisor(self) -> str:
         """Why the pool's requirement of gVisor cannot be met; empty if it can."""
         if not self.runsc:
-            return f"This pool runs workspaces in gVisor only. {self.gvisor_reason}"
+            return f"This pool requires gVisor. {self.gvisor_reason}"
         if self.network is None:
-            return f"gVisor needs a network of each workspace's own. {self.network_reason}"
+            return f"gVisor needs a separate network per workspace. {self.network_reason}"
         return ""
 
     @property
@@ -134,9 +134,7 @@ def _bundled_bwrap() -> str:
 
 def _try(path: str, base: Path) -> SandboxProbe:
     if not path:
-        return SandboxProbe(
-            "", reason="Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
-        )
+        return SandboxProbe("", reason="Workspaces are not isolated. Install the package “bubblewrap”.")
     reason = ""
     for disable_userns in (True, False):
         argv = [
@@ -173,7 +171,7 @@ def _try(path: str, base: Path) -> SandboxProbe:
     return SandboxProbe(
         "",
         reason=(
-            f"Workspaces are not kept apart: bubblewrap does not work here ({reason}). {_suggest_fix(reason)}"
+            f"Workspaces are not isolated: bubblewrap does not work here ({reason}). {_suggest_fix(reason)}"
         ),
     )
 
@@ -181,10 +179,10 @@ def _try(path: str, base: Path) -> SandboxProbe:
 def _suggest_fix(output: str) -> str:
     """Return the fix for a failure of bubblewrap with this output."""
     if "mount proc" in output:
-        return "In a container it needs all of /proc: see security_opt of the node in compose.yaml."
+        return "In a container, bubblewrap needs all of /proc: see security_opt of the node in compose.yaml."
     return (
         "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-        "kernel.apparmor_restrict_unprivileged_userns=0) or run on a host that does."
+        "kernel.apparmor_restrict_unprivileged_userns=0), or use a host that allows them."
     )
 
 
@@ -212,7 +210,7 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
                 pass_fds=(file.fileno(),),
             )
     except filters.NoFilter as error:
-        return "", f"Workspaces may make every system call: {error}."
+        return "", f"System calls of workspaces are not filtered: {error}."
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     else:
@@ -220,8 +218,8 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
             return own_filter.digest, ""
         reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
     return "", (
-        f"Workspaces may make every system call: a seccomp filter does not work here ({reason}). "
-        "Run nodes on a kernel with CONFIG_SECCOMP_FILTER."
+        f"System calls of workspaces are not filtered: a seccomp filter does not work here ({reason}). "
+        "Use a kernel with CONFIG_SECCOMP_FILTER."
     )
 
 
@@ -236,10 +234,9 @@ def _try_user(sandbox: SandboxProbe, uid: int, base: Path) -> str:
     except (OSError, StartFailed) as error:
         lines = (getattr(error, "detail", "") or str(error)).strip().splitlines()
         return (
-            "Workspaces of all people run as one user of this machine: another user's do not work here "
-            f"({lines[-1] if lines else error}). Let ordinary users make user namespaces and open "
-            f"/dev/net/tun (mode 0666, as udev has it), or set {workspace_uids.VARIABLE}=none "
-            "to go on like this."
+            "All workspaces run as the same user of this machine, because a separate user does not work here "
+            f"({lines[-1] if lines else error}). Allow ordinary users to create user namespaces and open "
+            f"/dev/net/tun (mode 0666, udev's default), or set {workspace_uids.VARIABLE}=none to accept this."
         )
     return ""
 
@@ -303,6 +300,6 @@ def _try_network(bwrap: str, disable_userns: bool, tools: network.NetworkTools, 
         reason = getattr(error, "detail", "") or str(error)
         return (
             f"Workspaces share this machine's network: pasta and nftables do not work here ({reason}). "
-            "See that /dev/net/tun can be opened (mode 0666, as udev has it), and that there is nf_tables."
+            "Check that /dev/net/tun has mode 0666 (udev's default) and that the kernel has nf_tables."
         )
     return ""

@@ -54,7 +54,7 @@ def load_rules(network: int, owner: int, nft: str, rules: str) -> None:
         pipe.write(rules.encode())
     _, status = os.waitpid(child, 0)
     if status:
-        raise OSError("the rules were refused")
+        raise OSError("nftables rejected the rules")
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def take_lock(path: str) -> None:
             return
         except BlockingIOError:
             time.sleep(0.005)
-    raise RuntimeError("this workspace is running already")
+    raise RuntimeError("the workspace is already running")
 
 
 def lower_limit(name: str, value: int) -> None:

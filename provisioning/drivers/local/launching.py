@@ -44,7 +44,7 @@ def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
             _, complaint = process.communicate(json.dumps(plan).encode(), timeout=LAUNCH_TIMEOUT_S)
         if process.returncode != 0:
             raise StartFailed(
-                "The workspace could not be launched. Look at the node worker's log.",
+                "The workspace could not be launched. Ask an operator to check the node worker's log.",
                 detail=complaint.decode("utf-8", "replace")[-2000:],
             )
         report = _read_all(status_read)

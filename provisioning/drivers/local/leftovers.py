@@ -59,7 +59,7 @@ def remove(
             return _remove_folder(base, instance, name)
         case LeftoverKind.FOLDER:
             return _remove_unfinished(homes_dir, name, limit_s)
-    raise InvalidSpec(f"“{name}” is nothing that is removed like this.")
+    raise InvalidSpec(f"“{name}” is not a leftover of this kind. Refresh the list of leftovers.")
 
 
 def note(base: Path, removals: Iterable[Leftover]) -> None:
@@ -98,7 +98,7 @@ def _processes(base: Path) -> list[Leftover]:
         Leftover(
             LeftoverKind.PROCESS,
             f"{process.pid}-{process.start_ticks}",
-            f"the way out of {process.folder.name}",
+            f"egress proxy of {process.folder.name}",
         )
         for process in scratch.unowned_egress_processes(base)
     ]
@@ -107,7 +107,7 @@ def _processes(base: Path) -> list[Leftover]:
 def _end_process(base: Path, name: str) -> bool:
     match = PROCESS.fullmatch(name)
     if match is None:
-        raise InvalidSpec(f"“{name}” names no process.")
+        raise InvalidSpec(f"“{name}” is not a process. Refresh the list of leftovers.")
     pid, ticks = int(match[1]), int(match[2])
     if processes.start_ticks(pid) != ticks:
         return True
@@ -131,7 +131,7 @@ def _groups(base: Path, instance: str) -> list[Leftover]:
 
 def _remove_group(base: Path, instance: str, name: str) -> bool:
     if not WORKSPACE.fullmatch(name):
-        raise InvalidSpec(f"“{name}” names no control group of a workspace.")
+        raise InvalidSpec(f"“{name}” is not a workspace's control group. Refresh the list of leftovers.")
     workspace = state.WorkspaceDir(base, name)
     with workspace.operation():
         if _is_in_use(base, instance, name, locked=True):
@@ -145,7 +145,9 @@ def _remove_group(base: Path, instance: str, name: str) -> bool:
 def _folders(base: Path, instance: str) -> list[Leftover]:
     names = [name for name in state.names(base) if WORKSPACE.fullmatch(name)]
     return [
-        Leftover(LeftoverKind.FOLDER, name, "a workspace's own folder without a record", _size(base / name))
+        Leftover(
+            LeftoverKind.FOLDER, name, "runtime folder of a workspace without a record", _size(base / name)
+        )
         for name in names
         if not _is_in_use(base, instance, name)
     ]
@@ -176,7 +178,7 @@ def _unfinished_deletions(homes_dir: Path) -> list[Leftover]:
     for path in sorted(homes_dir.glob(f"*/{DELETING}*")):
         if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink():
             name = f"{path.parent.name}/{path.name}"
-            leftovers.append(Leftover(LeftoverKind.FOLDER, name, "the rest of a deleted home", _size(path)))
+            leftovers.append(Leftover(LeftoverKind.FOLDER, name, "remainder of a deleted home", _size(path)))
     return leftovers
 
 
@@ -184,7 +186,7 @@ def _remove_unfinished(homes_dir: Path, name: str, limit_s: float) -> bool:
     team, _, folder_name = name.partition("/")
     owner = folder_name.removeprefix(DELETING)
     if owner == folder_name or not USER_NAME.fullmatch(team) or not USER_NAME.fullmatch(owner):
-        raise InvalidSpec(f"“{name}” names no folder that may be removed.")
+        raise InvalidSpec(f"“{name}” is not a folder that Berth may remove. Refresh the list of leftovers.")
     return homes.delete_rest(homes_dir, team, owner, limit_s=limit_s)
 
 
@@ -204,7 +206,7 @@ def require_unused_home(base: Path, instance: str, home: str) -> None:
 
 
 def _in_use_error(name: str) -> Conflict:
-    return Conflict(f"{name} is in use now, so it stays.")
+    return Conflict(f"{name} is in use, so Berth keeps it.")
 
 
 def _size(path: Path) -> int | None:

@@ -16,12 +16,12 @@ _WORDS = {
 }
 _TRUE = frozenset({"1", "true", "yes", "on"})
 NO_HOME_LIMIT = (
-    "Nothing says how much a home folder may hold, so one of several users could fill the disk: no workspace "
-    "is started here. Set BERTH_HOME_LIMIT_MIB for the portal, and start it again."
+    "Homes have no size limit, so one of several users could fill the disk, and no workspace starts here. "
+    "Set BERTH_HOME_LIMIT_MIB for the portal, then restart the portal."
 )
 FIX = (
-    "Run the node worker where it may make control groups: as a systemd service with Delegate=yes, in a user "
-    "session of systemd, or as root."
+    "Run the node worker where it can create control groups: as a systemd service with Delegate=yes, in a "
+    "systemd user session, or as root."
 )
 
 
@@ -42,10 +42,8 @@ def warning(host: CgroupHost) -> str:
     if not missing:
         return ""
     names = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
-    also = " Of memory, each process alone is limited." if not host.version else ""
-    return (
-        f"One workspace can take all of this machine: {names} cannot be limited ({host.reason}).{also} {FIX}"
-    )
+    also = " Memory is limited only per process." if not host.version else ""
+    return f"One workspace can use this whole machine: {names} cannot be limited ({host.reason}).{also} {FIX}"
 
 
 def homes_warning(home_limit_mib: int) -> str:

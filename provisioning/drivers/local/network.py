@@ -55,7 +55,7 @@ def tools() -> NetworkTools | str:
     if missing or not pasta or not nft:
         plural = "s" if len(missing) > 1 else ""
         return (
-            "Workspaces share this machine's network: install the "
+            "Workspaces share this machine's network. Install the "
             f"package{plural} {' and '.join(f'“{name}”' for name in missing)}."
         )
     return NetworkTools(pasta, nft)
@@ -159,7 +159,7 @@ def _run(script: Sequence[str], plan: Mapping[str, Any]) -> None:
 
 def _start_error(detail: str) -> StartFailed:
     return StartFailed(
-        "The workspace's network could not be made. Try again; if it stays so, look at its node.",
+        "The workspace's network could not be created. Try again, or ask an operator to check the node.",
         detail=detail,
     )
 

@@ -105,7 +105,7 @@ def _observe_dead(
                 ObservedState.UNKNOWN,
                 spec_digest=record.spec_digest,
                 code="agent_lost",
-                message="The workspace's agent has died and its processes are still ending. Wait a moment.",
+                message="The workspace's agent has ended, its processes are still stopping. Wait a moment.",
             )
     if record.closed:
         return Observation(recorded, ObservedState.STOPPED, spec_digest=record.spec_digest)
@@ -133,54 +133,60 @@ def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> 
         if record.kept_within_memory or cgroups.kept_within_memory(groups):
             return (
                 "machine_out_of_memory",
-                "The machine had no memory left and ended the workspace, which had kept within its "
-                f"{record.memory_mib} MiB. Start it again; if this comes back, tell an operator.",
+                "The machine ran out of memory and killed the workspace, which was within its limit of "
+                f"{record.memory_mib} MiB. Start the workspace again, or ask an operator for help.",
             )
         return (
             "out_of_memory",
-            f"The workspace used more than its {record.memory_mib} MiB of memory and was ended. "
-            "Start it again with a larger flavor.",
+            f"The workspace exceeded its memory limit of {record.memory_mib} MiB and was killed. "
+            "Start the workspace again with a larger flavor.",
         )
     if agent is None:
         return (
             "launch_failed",
-            "The sandbox of the workspace could not be set up. See its log, then start it again.",
+            "The sandbox could not be set up. Check the workspace's log, then start the workspace again.",
         )
     if not ended:
-        return "agent_lost", "The workspace was ended from outside. Start it again."
+        return "agent_lost", "The workspace was killed by another program. Start the workspace again."
     code = agent.exit_code
     messages = {
-        "port_taken": ("port_taken", "All ports tried were taken. Start the workspace again."),
+        "port_taken": ("port_taken", "All candidate ports were in use. Start the workspace again."),
         "exec_failed": (
             "exec_failed",
-            "The app's program could not be started. See its log, then choose another template.",
+            "The app's program could not be started. Check the app's log, then choose another template.",
         ),
         "start_timeout": (
             "start_timeout",
-            "The app did not answer in time. See its log, then start it again.",
+            "The app did not answer in time. Check the app's log, then start the workspace again.",
         ),
         "secrets_unavailable": (
             "secrets_unavailable",
-            "The portal could not be asked for the workspace's secrets. Start it again.",
+            "The portal did not deliver the workspace's secrets. Start the workspace again.",
         ),
         "secrets_refused": (
             "secrets_refused",
             "The workspace's secrets are not available: one is unreadable, or together they are too large. "
-            "Save their values again or select fewer, then start it again.",
+            "Save their values again or select fewer, then start the workspace again.",
         ),
         "secrets_need_sandbox": (
             "secrets_need_sandbox",
-            "A secret is a file, and this node has no sandbox whose memory could hold it. "
-            "Make it an environment variable, or have an operator set up the sandbox.",
+            "Secrets as files need a sandbox, which this node does not have. "
+            "Use an environment variable instead, or ask an operator to set up the sandbox.",
         ),
-        "revoked": ("revoked", "The workspace lost its permission to run. Start it again."),
-        "stopped": ("app_exited", "The workspace was ended from outside. Start it again."),
+        "revoked": (
+            "revoked",
+            "The portal revoked the workspace's permission to run. Start the workspace again.",
+        ),
+        "stopped": ("app_exited", "The workspace was killed by another program. Start the workspace again."),
     }
     if agent.reason in messages:
         return messages[agent.reason]
     if code == 0:
-        return "app_exited", "The app was shut down from inside. Start the workspace again."
-    return "app_exited", f"The app ended with exit code {code}. See its log, then start the workspace again."
+        return "app_exited", "The app was shut down from within the workspace. Start the workspace again."
+    return (
+        "app_exited",
+        f"The app ended with exit code {code}. Check its log, then start the workspace again.",
+    )
 
 
 def _observe_unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:

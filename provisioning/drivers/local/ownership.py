@@ -42,8 +42,8 @@ def owner_of(base: Path, instance: str, spec: HomeIdentity, sandbox: SandboxProb
         if record.uid == state.NODE_USER:
             return record.uid
         raise HomeInUse(
-            "Another workspace of this user still runs as a user of its own, which this node can no longer "
-            f"make. Stop it first. {sandbox.uids_reason}".strip()
+            "Another workspace of this user still runs with a separate user ID, which this node no longer "
+            f"supports. Stop that workspace first. {sandbox.uids_reason}".strip()
         )
     return uid
 
@@ -53,6 +53,6 @@ def require_open(devices: Iterable[DeviceInfo]) -> None:
     for node in dict.fromkeys(node for device in devices for node in device.nodes):
         if not Path(node).stat().st_mode & stat.S_IROTH:
             raise MissingDependency(
-                f"{node} is closed to other users, and workspaces run as users of their own here. Open it "
-                f"(the driver's NVreg_DeviceFileMode=0666), or set {VARIABLE}=none on the node."
+                f"Workspaces run as separate users here, which cannot open {node}. Set "
+                f"NVreg_DeviceFileMode=0666 for the NVIDIA driver, or {VARIABLE}=none on the node."
             )

@@ -64,7 +64,9 @@ def repartition(
     """
     with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as acquired:
         if not acquired:
-            raise BackendUnavailable("Another worker changes this GPU's layout. It will be tried again.")
+            raise BackendUnavailable(
+                "Another worker is changing this GPU's MIG layout. The portal retries automatically."
+            )
         try:
             with session() as driver:
                 _finish(base, driver, change.parent_uuid)
@@ -75,7 +77,7 @@ def repartition(
                     for uuid, _ in to_destroy:
                         if not scrub(uuid):
                             raise Unclean(
-                                "An idle MIG instance could not be proven clean. Check its GPU.",
+                                "An idle MIG instance could not be verified clean. Check its GPU.",
                                 devices=(uuid,),
                             )
                     # Scrubbing takes a while, so check again that no instance is in use.
@@ -87,7 +89,7 @@ def repartition(
                     _finish(base, driver, change.parent_uuid)
                     if not _is_applied(gpu, change):
                         raise NoCapacity(
-                            "The GPU refuses this MIG layout, the old one stands. Place the workspace again.",
+                            "The GPU rejected the MIG layout and kept the old one.",
                             detail=f"{change}",
                         )
                 uuids = tuple(_uuid_at(gpu, piece) for piece in change.create)
@@ -95,7 +97,7 @@ def repartition(
             raise BackendUnavailable(problem.sentence) from problem
         unclean = tuple(uuid for uuid in uuids if not scrub(uuid))
         if unclean:
-            raise Unclean("A new MIG instance could not be proven clean. Check its GPU.", devices=unclean)
+            raise Unclean("A new MIG instance could not be verified clean. Check its GPU.", devices=unclean)
         return uuids
 
 
@@ -189,9 +191,9 @@ def _instances_to_destroy(gpu: Device, change: MigRepartition) -> list[tuple[str
     present = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
     for uuid in change.destroy:
         if uuid not in present:
-            raise NoCapacity(f"MIG instance {uuid} is no longer there. The workspace is placed again.")
+            raise NoCapacity(f"MIG instance {uuid} is missing.")
         if present[uuid][1]:
-            raise NoCapacity(f"MIG instance {uuid} is in use. The workspace is placed again.")
+            raise NoCapacity(f"MIG instance {uuid} is in use.")
     return [(uuid, present[uuid][0]) for uuid in change.destroy]
 
 

@@ -48,15 +48,18 @@ def refusal(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
     if not whole_gpus:
         return "This node has no GPU that can be shared."
     if not is_on():
-        return f"This node gives whole GPUs only ({VARIABLE})."
+        return f"GPU sharing is disabled on this node ({VARIABLE})."
     try:
         first = (proc / "self/ns/pid").stat().st_ino == FIRST_PID_NAMESPACE
     except OSError:
         first = False
     if not first:
-        return "This node's worker runs in a container, where it cannot see whose process takes GPU memory."
+        return "The node worker runs in a container, where it cannot see which process uses GPU memory."
     if scan.unreported:
-        return f"The driver does not tell who computes on {scan.unreported[0]}, so no part of it can be held."
+        return (
+            f"The NVIDIA driver does not list the processes on {scan.unreported[0]}, so the GPU cannot be "
+            "shared."
+        )
     return ""
 
 

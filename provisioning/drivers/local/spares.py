@@ -257,7 +257,9 @@ class Spares:
             used += [claimed.uid] if claimed else []
         uid = Uids(self.base.parent, kind.sandbox.uids).for_spare(used)
         if uid is None:
-            raise StartFailed(f"Every user id of {VARIABLE} that is for spares is in use.")
+            raise StartFailed(
+                f"All user IDs for spares are in use. Enlarge the range in {VARIABLE} on this node."
+            )
         return uid
 
     def _markers(self, folder: WorkspaceDir) -> dict[str, str]:

@@ -256,7 +256,7 @@ def checkout_of(spec: CheckoutSpec) -> dict[str, Any]:
     """Return a repository for `provisioning/agent/program/checkouts.py`. Raises `InvalidSpec`."""
     url, ref = git_urls.parsed(spec.url), git_urls.ref_problem(spec.ref)
     if isinstance(url, git_urls.UrlProblem) or ref is not None:
-        raise InvalidSpec("The address of the Git repository is not one that is cloned. Correct it.")
+        raise InvalidSpec("The Git repository's URL or branch is not valid. Correct the URL or branch.")
     return {
         "what": spec.kind.value,
         "url": spec.url,
@@ -338,10 +338,12 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
             finished = hand_over(home, owner, limit_s=HAND_OVER_S)
         except TooDeep as error:
             raise StartFailed(
-                f"The home {spec.home_key} cannot be given to its user: {error}. Move what is in there up.",
+                f"The owner of home {spec.home_key} could not be set: {error}. Move the deepest folders up.",
             ) from error
         if not finished:
-            raise HomeChangesHands("The home folder is being given to its user. This goes on by itself.")
+            raise HomeChangesHands(
+                "The node is still setting the owner of the home's files. The portal retries automatically."
+            )
     return home
 
 
@@ -355,7 +357,7 @@ def join_network(init: int | None, folder: WorkspaceDir, settings: Settings) -> 
     try:
         if init is None:
             raise StartFailed(
-                "The sandbox of the workspace could not be set up. See its log, then start it again.",
+                "The sandbox could not be set up. Check the workspace's log, then start the workspace again.",
                 detail=folder.tail(20),
             )
         network.join(settings.sandbox.network, init, folder.path, settings.egress)

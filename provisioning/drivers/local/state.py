@@ -161,7 +161,8 @@ class WorkspaceDir:
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise Busy(
-                            "Another worker is busy with this workspace. It will be tried again.",
+                            "Another operation on the workspace is in progress. The portal retries "
+                            "automatically.",
                             detail=f"lock {folder / self.name}",
                         ) from None
                     time.sleep(0.01)

@@ -94,7 +94,7 @@ def _hand_over(
     launched = spare.launched()
     inside = processes.sandbox_init(launched.pid) if launched else None
     if launched is None or inside is None:
-        raise OSError("its sandbox has ended")
+        raise OSError("the spare's sandbox has ended")
     home = home_of(settings, spec)
     home_inside = f"/home/{spec.owner}"
     owners = None if settings.uid == NODE_USER else (settings.uid, taken_spare.mark.uid)
@@ -163,7 +163,7 @@ def send_configuration(taken_spare: TakenSpare, config: dict[str, Any]) -> None:
     taken_spare.connection.settimeout(TAKEN_TIMEOUT_S)
     taken_spare.connection.sendall(json.dumps(config).encode() + b"\n")
     if taken_spare.connection.recv(64) != b"taken\n":
-        raise OSError("its agent has ended")
+        raise OSError("the spare's agent has ended")
 
 
 def mounts(
@@ -222,7 +222,7 @@ def _end(taken_spare: TakenSpare, folder: WorkspaceDir, spares: Spares) -> None:
     while not spares.end(folder if moved else taken_spare.folder, taken_spare.mark):
         if time.monotonic() > deadline:
             raise StartFailed(
-                "The workspace was not started: what was made ready for it is still ending. Try again.",
+                "The workspace was not started because its prepared sandbox is still stopping. Try again.",
                 detail=f"spare {taken_spare.mark.id} has processes left",
             )
         time.sleep(0.01)

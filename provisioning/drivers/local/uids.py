@@ -40,9 +40,7 @@ class Uids:
             unavailable = set(self.assigned_uids())
             number = next((number for number in self.numbers.owners if number not in unavailable), None)
             if number is None:
-                raise StartFailed(
-                    f"Every user id of {VARIABLE} has been given. Let the range be larger on this node."
-                )
+                raise StartFailed(f"All user IDs of {VARIABLE} are assigned. Enlarge the range on this node.")
             write_atomically(self.folder / owner, f"{number}\n".encode())
             return number
 
@@ -66,7 +64,7 @@ class Uids:
             return None
         except ValueError as error:
             raise StartFailed(
-                f"{self.folder / owner} holds no user id. Write the owner of that user's home into it.",
+                f"{self.folder / owner} does not contain a user ID. Write the ID of the home's owner to it.",
                 detail=str(error),
             ) from error
 

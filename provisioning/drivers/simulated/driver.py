@@ -94,7 +94,7 @@ class SimulatedDriver(Driver):
         request, topology = spec.resources, self.topology
         gpus = request.accelerators
         if not _EXTERNAL_NAME.fullmatch(spec.ref.external_name):
-            raise InvalidSpec(f"“{spec.ref.workspace_id}” is not a UUID. Give the workspace's own UUID.")
+            raise InvalidSpec(f"“{spec.ref.workspace_id}” is not a UUID. Create the workspace again.")
         if not spec.app.argv:
             raise InvalidSpec("The template has no start command. Choose another template.")
         if (
@@ -102,9 +102,11 @@ class SimulatedDriver(Driver):
             or min(request.disk_mib, gpus.count) < 0
             or request.nodes < 1
         ):
-            raise InvalidSpec("CPU, memory and nodes must be at least one. Choose another flavor.")
+            raise InvalidSpec("The flavor has no CPU, memory or nodes. Choose another flavor.")
         if not 1 <= gpus.share_milli <= WHOLE_DEVICE_MILLI:
-            raise InvalidSpec("A share of a device is from 1 to 1000 thousandths. Choose another flavor.")
+            raise InvalidSpec(
+                "The flavor's share of a device is not from 1 to 1000 thousandths. Choose another flavor."
+            )
         for requested, available, description in (
             (request.nodes, topology.nodes, "nodes in this pool"),
             (request.cpu_milli, topology.cpu_milli, "milli-CPU on a node"),
@@ -123,7 +125,7 @@ class SimulatedDriver(Driver):
         ):
             if requested > available:
                 raise InvalidSpec(
-                    f"{requested} asked, but there are {available} {description}. Choose a smaller flavor."
+                    f"The flavor needs {requested} {description}, limit {available}. Choose a smaller flavor."
                 )
         if gpus.count and gpus.model and gpus.model.lower() not in topology.reported_model.lower():
             raise InvalidSpec(
@@ -259,7 +261,7 @@ class SimulatedDriver(Driver):
             if self._device(uuid) is None:
                 text = f"This simulated node has no device {uuid}. Refresh the inventory."
                 return ResetResult(uuid, ResetVerdict.REFUSED, text, simulated=True)
-            text = "Simulated: there is no GPU, and nothing was reset."
+            text = "Simulated: no GPU was reset."
             return ResetResult(uuid, ResetVerdict.DONE, text, simulated=True)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
@@ -267,13 +269,13 @@ class SimulatedDriver(Driver):
         place = hardware.place_of(self.pool.slug, self.topology, change.parent_uuid)
         if place is None or not self.topology.layout:
             raise NoCapacity(
-                f"This simulated pool has no GPU {change.parent_uuid} in MIG mode. Place it again."
+                f"This simulated pool has no GPU {change.parent_uuid} in MIG mode. Refresh the inventory."
             )
         self._scrub_all(change.destroy)
         with self._call():
             if self.topology.refuse_repartitions:
                 raise NoCapacity(
-                    "This simulated GPU is scripted to refuse other MIG layouts. Place it again."
+                    "This simulated GPU rejected the MIG layout, as scripted, and kept the old one."
                 )
             with self._change() as book:
                 if self._has_vanished(place[0], rows.epoch(book.connection), book.now):
@@ -291,7 +293,9 @@ class SimulatedDriver(Driver):
             if result.verdict not in (ScrubVerdict.CLEAN, ScrubVerdict.BUSY, ScrubVerdict.UNAVAILABLE)
         ]
         if unclean:
-            raise Unclean("A MIG instance could not be proven clean. Check its GPU.", devices=tuple(unclean))
+            raise Unclean(
+                "A MIG instance could not be verified clean. Check its GPU.", devices=tuple(unclean)
+            )
 
     # For tests
 
@@ -323,7 +327,7 @@ class SimulatedDriver(Driver):
             self._sleep(self.script.call_delay_ms / 1000)
         if self.script.unavailable:
             raise BackendUnavailable(
-                "This simulated pool is scripted not to answer. Remove “unavailable” from its settings."
+                "This simulated pool does not answer, as scripted. Remove “unavailable” from its settings."
             )
         yield
 
@@ -396,29 +400,31 @@ class SimulatedDriver(Driver):
     ) -> Observation | ProvisioningError:
         ref, name = spec.ref, spec.ref.external_name
         if ref.generation <= book.closed_generation(name):
-            return Stale("This start belongs to a run that has been ended. Start the workspace again.")
+            return Stale("The workspace was stopped after this start. Start the workspace again.")
         row = book.row(name)
         if row is not None:
             if row.generation > ref.generation:
-                return Stale("A later run of this workspace is there. Look at that one.")
+                return Stale("A later run of this workspace exists. Open the later run.")
             if name in book.offline:
                 return _node_offline(book.offline[name])
             if row.generation == ref.generation and row.digest == spec.digest():
                 return book.observe_ref(ref)
             if row.ended_at is None:
                 return Conflict(
-                    f"{name} is there with another specification. Delete the workspace and create it again.",
+                    "The workspace is running with other settings. Stop the workspace, then start it again.",
                     detail=f"generation {row.generation} digest {row.digest}",
                 )
             if book.now < row.ended_at:
-                return StartFailed("The last run of this workspace is still ending. Try again in a moment.")
+                return StartFailed("The last run of this workspace is still stopping. Try again in a moment.")
         problem = self._check_placement(book, spec, placement)
         if problem is None and self._picks(self.script.refuse_capacity, "refuse_capacity", spec, call):
-            problem = NoCapacity("This simulated pool is scripted to refuse this start. Try again.")
+            problem = NoCapacity(
+                "This simulated pool has no capacity for this start, as scripted. Try again."
+            )
         if problem is None:
             problem = self._check_over_grant(book, spec, placement)
         if problem is None and self._picks(self.script.fail_starts, "fail_starts", spec, call):
-            problem = StartFailed("This simulated pool is scripted to fail this start. Try again.")
+            problem = StartFailed("This simulated pool failed this start, as scripted. Try again.")
         if problem is not None:
             return problem
         script = self.script
@@ -449,9 +455,7 @@ class SimulatedDriver(Driver):
                 row = book.row(name)
                 outcome: Observation | ProvisioningError
                 if row is not None and row.generation > ref.generation:
-                    outcome = Stale(
-                        "This request is about an earlier run. Look at the run that is there now."
-                    )
+                    outcome = Stale("The workspace was started again after this request. Repeat the request.")
                 else:
                     book.close(name, ref.generation)
                     # An offline node cannot be reached; the reconciler retries.
@@ -474,7 +478,7 @@ class SimulatedDriver(Driver):
             call=call,
         ):
             raise BackendUnavailable(
-                "The answer of this simulated pool was lost, as scripted. Try again.", detail=repr(outcome)
+                "The response of this simulated pool was lost, as scripted. Try again.", detail=repr(outcome)
             )
         if isinstance(outcome, ProvisioningError):
             raise outcome
@@ -497,8 +501,8 @@ class SimulatedDriver(Driver):
         names = [part.node for part in placement.nodes]
         if len(names) != request.nodes or len(set(names)) != len(names):
             return StartFailed(
-                f"The placement names {len(set(names))} nodes, the flavor wants {request.nodes}. "
-                "Place it again."
+                f"The placement has {len(set(names))} nodes, and the flavor needs {request.nodes}. "
+                "Start the workspace again."
             )
         for part in placement.nodes:
             if not hardware.has_node(self.pool.slug, self.topology, part.node):
@@ -522,8 +526,8 @@ class SimulatedDriver(Driver):
                 {grant.uuid for grant in part.devices}
             ) != len(grants):
                 return StartFailed(
-                    f"The devices placed on {part.node} are not what the flavor asks for. Place it again.",
-                    detail=f"granted {grants}, asked {request.accelerators}",
+                    f"The placed devices of {part.node} do not match the flavor. Start the workspace again.",
+                    detail=f"granted {grants}, requested {request.accelerators}",
                 )
         return None
 
@@ -548,22 +552,22 @@ class SimulatedDriver(Driver):
                     reason = f"{spec.ref.external_name}: {total} of {limit} {resource}"
                     book.record_over_grant(spec.ref.external_name, reason)
                     return NoCapacity(
-                        f"{part.node} has no room for this workspace. Place it elsewhere or wait.",
+                        f"{part.node} has no capacity for this workspace. Wait, or choose another node.",
                         detail=reason,
                     )
         return None
 
 
 def _node_offline(node: str) -> BackendUnavailable:
-    return BackendUnavailable(f"Node {node} does not answer. Bring it back or cordon it.", detail="scripted")
+    return BackendUnavailable(f"Node {node} does not answer. Check or cordon the node.", detail="scripted")
 
 
 def _state_folder(pool: PoolConfig) -> Path:
     folder = pool.config.get("state")
     if folder is not None and (not isinstance(folder, str) or not folder.strip()):
-        raise InvalidConfig(f"The setting “state” must be the path of a folder, not {folder!r}. Correct it.")
+        raise InvalidConfig(f"The setting “state” is not a folder path: {folder!r}. Correct the setting.")
     if folder:
         return Path(folder)
     if not _SLUG.fullmatch(pool.slug):
-        raise InvalidConfig(f"“{pool.slug}” cannot name a folder. Give the pool a plain slug.")
+        raise InvalidConfig(f"The slug “{pool.slug}” is not a valid folder name. Choose another slug.")
     return Path(os.environ.get("BERTH_HOME") or "var") / "simulated" / pool.slug

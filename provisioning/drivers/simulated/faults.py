@@ -67,7 +67,7 @@ def check_report(
     state.facts = facts
     state.before = _health(busy=busy)
     state.xid_events = True
-    check.report_progress(Progress("prepare", text="Looking at the device."))
+    check.report_progress(Progress("prepare", text="Reading the state of the device."))
     if busy:
         state.findings += _stranger_findings(state.before)
     else:
@@ -92,11 +92,11 @@ def check_report(
 def no_such_device(uuid: str, level: str, now: float) -> Report:
     """Return the report for a missing device."""
     text = f"This simulated node has no device {uuid}."
-    fix = "Refresh the inventory; look at “fault_vanish” in the pool's settings."
+    fix = "Refresh the inventory, and check “fault_vanish” in the pool's settings."
     at = datetime.fromtimestamp(now, UTC)
     return Report(
         uuid=uuid, level=Level(level), verdict=Verdict.INCONCLUSIVE, action=Action.INSPECT,
-        summary=f"Simulated, says nothing about a device. {text}", findings=(), tests=(), started_at=at,
+        summary=f"Simulated: no real device was checked. {text}", findings=(), tests=(), started_at=at,
         finished_at=at, nonce="scripted-no-device", simulated=True,
         unavailable=Unavailable(text, "device", fix),
     )  # fmt: skip
@@ -107,10 +107,10 @@ def scrub_result(
 ) -> ScrubResult:
     """Return a scripted scrub result."""
     if "hang" in faults:
-        text = "The scrub did not end in time; it was ended at “clear”. Check this GPU."
+        text = "The scrub exceeded its time limit and was stopped at “clear”. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text, simulated=True)
     if busy:
-        text = "A workspace still uses the GPU; nothing was touched. Scrub it again later."
+        text = "A workspace is using the GPU, so nothing was scrubbed. Scrub the GPU again later."
         return ScrubResult(uuid, ScrubVerdict.BUSY, text, simulated=True)
     free = _free_mib(memory_mib, faults) * MIB
     scrubbed = free - free % CHUNK_MIN
@@ -166,7 +166,7 @@ def _run_tests(
                 state.find("lost", Severity.FAIL, "The device has fallen off the bus.", Action.REBOOT)
                 return
             if "hang" in faults:
-                text = f"No end after {test.deadline_s:g} s"
+                text = f"Not finished after {test.deadline_s:g} s"
                 took = round(test.deadline_s * 1000)
                 state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)
                 state.after = state.before

@@ -16,7 +16,7 @@ CAPABILITIES = frozenset(
 )
 WITH_MIG = CAPABILITIES | {Capability.MIG, Capability.REPARTITION}
 PROGRAMS = ("bash", "code-server", "jupyter-lab", "marimo", "rserver")
-NOTE = "Simulated accelerators: there is no hardware behind them."
+NOTE = "Simulated accelerators without hardware."
 
 
 def node_name(number: int) -> str:

@@ -68,14 +68,14 @@ def change(
         return tuple(by_piece[piece] for piece in repartition.create)
     for uuid in repartition.destroy:
         if uuid not in by_uuid:
-            raise NoCapacity(f"MIG instance {uuid} is no longer there. The workspace is placed again.")
+            raise NoCapacity(f"MIG instance {uuid} is missing.")
         if uuid in busy:
-            raise NoCapacity(f"MIG instance {uuid} is in use. The workspace is placed again.")
+            raise NoCapacity(f"MIG instance {uuid} is in use.")
     remaining = [instance for instance in current if instance.uuid not in repartition.destroy]
     if not is_legal(
         (*(instance.piece for instance in remaining), *repartition.create), topology.gpu_memory_mib
     ):
-        raise NoCapacity("The GPU refuses this MIG layout, the old one stands. Place the workspace again.")
+        raise NoCapacity("The GPU rejected the MIG layout and kept the old one.")
     row = connection.execute(
         "SELECT serial FROM layouts WHERE device = ?", (repartition.parent_uuid,)
     ).fetchone()

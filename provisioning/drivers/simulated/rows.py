@@ -12,8 +12,8 @@ from provisioning.types import Observation, ObservedState, Placement, WorkspaceR
 
 CLOSED_KEPT_S = 7 * 86_400
 FAILURES = {
-    "app_exited": "The app ended by itself, as scripted. Look at its log, then start it again.",
-    "start_timeout": "The app did not answer within its start time-out, as scripted. Start it again.",
+    "app_exited": "The app ended, as scripted. Check its log, then start the workspace again.",
+    "start_timeout": "The app did not answer in time, as scripted. Start the workspace again.",
 }
 
 
@@ -55,7 +55,7 @@ class SimulatedWorkspace:
                 ref,
                 ObservedState.UNKNOWN,
                 code="node_offline",
-                message=f"Node {offline_node} does not answer. Wait for it to return, or check it.",
+                message=f"Node {offline_node} does not answer. Check the node, or wait for its return.",
             )
         state = self.state(now)
         failed = state is ObservedState.FAILED

@@ -310,7 +310,9 @@ def check_keys(config: Mapping[str, JsonScalar]) -> None:
 
 
 def _invalid_setting(key: str, expected: str, value: JsonScalar) -> InvalidConfig:
-    return InvalidConfig(f"The setting “{key}” must be {expected}, not {value!r}. Correct it in the pool.")
+    return InvalidConfig(
+        f"The setting “{key}” must be {expected}, not {value!r}. Correct the pool's settings."
+    )
 
 
 class _Reader:

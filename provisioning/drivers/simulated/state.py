@@ -100,8 +100,8 @@ class SimulationStore:
         elif version != SCHEMA_VERSION:
             connection.close()
             raise BackendUnavailable(
-                f"The state of the simulated pool in {self.folder} is of another version. "
-                "Remove that folder; simulated workspaces hold no data."
+                f"The state of the simulated pool in {self.folder} has another version. "
+                "Delete that folder: simulated workspaces have no data."
             )
         return connection
 
@@ -132,7 +132,7 @@ class SimulationStore:
             message = "The simulated pool is busy. Try again in a moment."
         else:
             message = (
-                f"The state of the simulated pool in {self.folder} cannot be used. "
-                "Make that folder writable and see that its disk has room."
+                f"The state of the simulated pool in {self.folder} is not usable. "
+                "Check that the folder is writable and its disk has free space."
             )
         return BackendUnavailable(message, detail=text)

@@ -144,17 +144,20 @@ def test_an_operator_does_it_by_commands_on_the_node(
 
     with one.folder.operation():
         code, said = berth("suspend")
-        assert code == 1 and "Another worker is busy with this workspace" in said
+        assert code == 1 and "Another operation on the workspace is in progress" in said
     driver.fault("checkpoint", "error", 2)
     code, said = berth("suspend")
-    assert code == 1 and "(checkpoint CUDA_ERROR_OUT_OF_MEMORY) All its processes are running." in said
+    assert (
+        code == 1
+        and "(checkpoint CUDA_ERROR_OUT_OF_MEMORY) All processes of the workspace are running." in said
+    )
     code, said = berth("suspend")
     assert code == 0 and "0.0 GiB in the workspace's memory" in said and "Variables are kept" in said
     assert driver.state(one.pids[0]) == CHECKPOINTED
     fact = status._workspaces(NodeFolder(one.pool.home.resolve()))
     assert fact.words == f"1 running; suspended, until berth node resume: {workspace}"
     code, said = berth("resume")
-    assert code == 0 and "All its processes are running." in said and one.works()
+    assert code == 0 and "All processes of the workspace are running." in said and one.works()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_touched(

@@ -183,7 +183,7 @@ def test_packages_of_a_users_own_are_told_to_who_waits_for_them(
     task = app.tasks["node.read_overlay"]
     task.run(of={"team": "t", "owner": "ada"}, reply_key="berth:reply:1")
     task.run(of={"team": "..", "owner": "../ada"}, reply_key="berth:reply:1")
-    assert said[0]["packages"] == [] and "cannot name a home" in said[1]["error"]
+    assert said[0]["packages"] == [] and "is not a valid folder name" in said[1]["error"]
     with pytest.raises(ValueError, match="reply key"):
         task.run(of={"team": "t", "owner": "ada"}, reply_key="anything")
 

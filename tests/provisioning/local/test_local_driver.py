@@ -35,7 +35,7 @@ def test_without_a_sandbox_it_runs_with_a_warning(make_pool):
     pool = make_pool(sandbox="none")
     (node,) = pool.driver.inventory().nodes
     assert node.isolation is Isolation.NONE
-    assert any("not kept apart" in warning for warning in node.warnings)
+    assert any("not isolated" in warning for warning in node.warnings)
     seen = pool.run(pool.spec())
     home = pool.home / "homes" / "analysts" / "ada"
     assert ask(seen, "os.environ['HOME']") == str(home)
@@ -56,7 +56,7 @@ def test_inventory_says_what_is_enforced(make_pool):
     (node,) = make_pool().driver.inventory().nodes
     assert node.cpu_milli >= 1000 and node.memory_mib > 0 and node.disk_mib > 0
     assert set(node.programs) == {"jupyter-lab", "marimo", "code-server", "rserver", "bash", "git", "ssh"}
-    assert any("No notebook environment" in warning for warning in node.warnings)
+    assert any("The notebook environment" in warning for warning in node.warnings)
     if node.limits is LimitEnforcement.RLIMIT:
         assert any("cannot be limited" in warning for warning in node.warnings)
     if not gpus.scan().devices:
@@ -94,7 +94,7 @@ def test_where_the_machine_has_no_memory_left_the_workspace_is_not_blamed(make_p
     with pytest.raises((OSError, ValueError)):  # no answer, or an empty one
         ask(seen, "len(bytearray(b'x' * (100 << 20)))")
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
-    assert seen.code == "machine_out_of_memory" and "kept within its 256 MiB" in seen.message
+    assert seen.code == "machine_out_of_memory" and "limit of 256 MiB" in seen.message
     pool.driver.ensure_stopped(spec.ref)
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED, ObservedState.ABSENT)
     record = pool.driver._dir(spec.ref).record()
@@ -103,7 +103,7 @@ def test_where_the_machine_has_no_memory_left_the_workspace_is_not_blamed(make_p
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.EAGAIN, "no room for another process. "), (errno.ENOMEM, "another process in its memory. ")],
+    [(errno.EAGAIN, "its process limit. "), (errno.ENOMEM, "its memory limit. ")],
 )
 def test_a_machine_without_room_for_a_process_is_not_blamed_on_a_folder(
     make_pool, monkeypatch, number, words
@@ -316,7 +316,7 @@ def test_a_full_disk_fails_the_start_and_leaves_nothing(make_pool, monkeypatch):
         patch.setattr(WorkspaceDir, "write_record", full)
         with pytest.raises(StartFailed) as caught:
             pool.start(spec)
-    assert "full" in caught.value.message and "Free space" in caught.value.message
+    assert "full" in caught.value.message and "Free disk space" in caught.value.message
     assert not (pool.driver.base / spec.ref.external_name).exists()
     assert pool.run(spec).state is RUNNING
 

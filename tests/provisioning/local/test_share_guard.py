@@ -345,7 +345,7 @@ def test_where_parts_are_given(make_pool: Callable[..., Pool], monkeypatch: pyte
     with installed(FakeLibrary([h100_mig()])):
         (node,) = driver.inventory().nodes
     assert PROVIDES_SHARES not in node.provides, "it is cut into instances"
-    assert "does not tell" in share_guard.refusal(replace(scan, unreported=(GPU,)))
+    assert "does not list" in share_guard.refusal(replace(scan, unreported=(GPU,)))
 
 
 def test_in_a_container_nobody_can_be_told_apart(tmp_path: Path, pool: Pool) -> None:

@@ -63,9 +63,9 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
         if not self.current_user or any(name in self.request.headers for name in OF_BROWSERS):
             raise web.HTTPError(403)
         if not 1 <= int(port) <= 65535:
-            raise web.HTTPError(400, "Ports are from 1 to 65535.")
+            raise web.HTTPError(400, "The port is not valid. Choose a port from 1 to 65535.")
         if int(port) == self.settings["berth_own_port"]:
-            raise web.HTTPError(400, "This is Jupyter's own port; open the workspace instead.")
+            raise web.HTTPError(400, "Jupyter uses this port itself. Open the workspace instead.")
         await super().get(port)
 
     async def open(self, port: str) -> None:
@@ -73,7 +73,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
         try:
             reader, writer = await asyncio.wait_for(asyncio.open_connection(HOST, int(port)), CONNECT_S)
         except (OSError, asyncio.TimeoutError):  # noqa: UP041 - two classes in Python 3.10
-            self.close(NOTHING_LISTENS, "nothing listens there")
+            self.close(NOTHING_LISTENS, "no program listens on this port")
             return
         self.writer = writer
         self.sending = asyncio.ensure_future(self._send(reader))
@@ -91,7 +91,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
                 self.writer.write_eof()
                 self._close_if_over()
         except OSError:
-            self.close(CUT_OFF, "the other side has gone")
+            self.close(CUT_OFF, "the program closed the connection")
 
     async def _send(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -101,7 +101,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
         except (WebSocketClosedError, StreamClosedError):
             return
         except OSError:
-            self.close(CUT_OFF, "the other side has gone")
+            self.close(CUT_OFF, "the program closed the connection")
             return
         self.ours_over = True
         self._close_if_over()

@@ -95,7 +95,7 @@ def compile_rules(rules: FilterRules) -> bytes:
         *_tree(_ranges(rules), rules.default),
     ]
     if len(program) > MAX_INSTRUCTIONS:
-        raise ValueError(f"the program has {len(program)} instructions, more than {MAX_INSTRUCTIONS}")
+        raise ValueError(f"the program has {len(program)} instructions; the limit is {MAX_INSTRUCTIONS}")
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 

@@ -33,11 +33,13 @@ def machine_filter() -> Filter:
     """Return the filter for this machine, compiled once per process. Raises `NoFilter`."""
     machine = MACHINES.get(platform.machine())
     if machine is None:
-        raise NoFilter(f"there is one for {' and '.join(MACHINES)} only, and this is {platform.machine()}")
+        raise NoFilter(
+            f"this machine is {platform.machine()}, and filters exist only for {' and '.join(MACHINES)}"
+        )
     try:
         program = compile_rules(rules(machine, os.uname().release))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NoFilter(f"its list cannot be read, install Berth again: {error}") from error
+        raise NoFilter(f"the list of system calls is damaged ({error}); install Berth again") from error
     return Filter(program, hashlib.sha256(program).hexdigest())
 
 
@@ -48,7 +50,7 @@ def file_of(base: Path, digest: str) -> Path:
     """
     own_filter = machine_filter()
     if own_filter.digest != digest:
-        raise ValueError("only this machine's own filter is kept")
+        raise ValueError("digest of another machine's filter")
     path = base / FOLDER / f"{digest}.bpf"
     try:
         content = path.read_bytes()

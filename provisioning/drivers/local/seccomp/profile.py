@@ -50,7 +50,7 @@ def numbers(machine: Architecture) -> dict[str, int]:
         name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)
     }
     if "read" not in by_name:
-        raise ValueError(f"{machine.numbers} has no numbers of calls")
+        raise ValueError(f"{machine.numbers} has no system call numbers")
     return by_name
 
 
@@ -83,7 +83,7 @@ def version(release: str) -> tuple[int, int]:
     """Return major and minor version of a kernel release. Raises `ValueError`."""
     match = re.match(r"(\d+)\.(\d+)", release)
     if match is None:
-        raise ValueError(f"“{release}” is no version of a kernel")
+        raise ValueError(f"“{release}” is not a kernel version")
     return int(match[1]), int(match[2])
 
 
@@ -92,7 +92,7 @@ def _applies(entry: Mapping[str, Any], machine: Architecture, kernel: tuple[int,
     includes, excludes = entry.get("includes") or {}, entry.get("excludes") or {}
     odd = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
     if odd:
-        raise ValueError(f"the profile has conditions that are not understood: {sorted(odd)}")
+        raise ValueError(f"the profile has unsupported conditions: {sorted(odd)}")
     if includes.get("caps") or ("arches" in includes and machine.name not in includes["arches"]):
         return False
     if "minKernel" in includes and kernel < version(includes["minKernel"]):
@@ -116,7 +116,7 @@ def _comparison(name: str, argument: Mapping[str, Any]) -> Comparison:
     index, compare, value = argument["index"], Compare(argument["op"]), argument["value"]
     second_value = argument.get("valueTwo", 0)
     if (name, index) not in HALVES or not 0 <= value <= HALF or not 0 <= second_value <= HALF:
-        raise ValueError(f"the profile compares argument {index} of {name} in a way that is not understood")
+        raise ValueError(f"the profile has an unsupported comparison of argument {index} of {name}")
     if compare is Compare.MASKED_EQ:
         return Comparison(index, compare, second_value, mask=value)
     return Comparison(index, compare, value)
@@ -127,12 +127,12 @@ def _action(name: str, errno: int | None) -> int:
         return ALLOW
     if name == "SCMP_ACT_ERRNO" and errno:
         return ERRNO + errno
-    raise ValueError(f"the profile has an action that is not understood: {name}")
+    raise ValueError(f"the profile has an unsupported action: {name}")
 
 
 def _effective_rules(call_rules: list[Rule]) -> tuple[Rule, ...]:
     """Like libseccomp: a rule without comparisons decides alone."""
     plain = {rule for rule in call_rules if not rule.comparisons}
     if len(plain) > 1:
-        raise ValueError("the profile both allows and refuses a call")
+        raise ValueError("the profile both allows and denies a call")
     return tuple(plain or call_rules)
