@@ -139,7 +139,7 @@ def _load(gpu: Gpu, look: Check, plan: Sequence[Test], chance: random.Random, *,
     shows = fault is not None and (long or not fault.only_under_load)
     if fault is not None and fault.hangs:
         first = plan[0]
-        text = f"No end after {first.deadline_s:g} s"
+        text = f"The test did not end within {first.deadline_s:g} s"
         state.results[first.name] = Raw(first.name, "hung", reason=text, duration_ms=15_000)
         state.after = state.before
         return

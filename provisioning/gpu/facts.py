@@ -94,12 +94,12 @@ RECOVERY_ACTIONS = {
     7: "system_reboot",
 }
 _WHAT_TO_DO = {
-    "gpu_reset": "End what runs on it and reset it.",
-    "bus_reset": "End what runs on it and reset it.",
-    "drain_and_reset": "Drain it and reset it.",
-    "drain_p2p": "End the work that uses it together with other GPUs.",
-    "node_reboot": "Drain this machine and reboot it.",
-    "system_reboot": "Drain this machine and reboot it.",
+    "gpu_reset": "Stop all work on this GPU, then reset it.",
+    "bus_reset": "Stop all work on this GPU, then reset it.",
+    "drain_and_reset": "Drain this GPU, then reset it.",
+    "drain_p2p": "Stop work that uses this GPU together with other GPUs.",
+    "node_reboot": "Drain this machine, then reboot it.",
+    "system_reboot": "Drain this machine, then reboot it.",
     "recover_imex_domain": "Recover the IMEX domain.",
 }
 
@@ -143,12 +143,12 @@ class GpuFacts:
         """Why no new work may be placed here, with the next action; empty if there is no reason."""
         if self.recovery_action not in (None, "none"):
             action = str(self.recovery_action)
-            todo = _WHAT_TO_DO.get(action, "Look at dmesg for Xid lines.")
-            return f"The driver asks for recovery ({action.replace('_', ' ')}). {todo}"
+            todo = _WHAT_TO_DO.get(action, "Search dmesg for Xid lines.")
+            return f"The driver requests a recovery action ({action.replace('_', ' ')}). {todo}"
         if self.memory.remap_failed:
-            return "Its memory is broken: a row could not be remapped. Replace this GPU."
+            return "A memory row could not be remapped. Replace this GPU."
         if self.memory.remap_pending or self.memory.retired_pending:
-            return "It has broken memory that a reset will take out of use. Drain it and reset it."
+            return "A reset is needed to retire faulty memory. Drain this GPU, then reset it."
         return ""
 
     def as_json(self) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _problem_sentence(problem: NvmlProblem, root: Path) -> str:
     if isinstance(problem, NoDriver) and (count := len(nvidia_gpus(root))):
         noun = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
         fix = NOUVEAU if has_nouveau(root) else problem.fix
-        return f"{problem.message} Yet {count} {noun} can be seen on PCI. {fix}"
+        return f"{problem.message} PCI lists {count} {noun}. {fix}"
     if isinstance(problem, NoDriver):
         return f"{problem.message} Workspaces run without a GPU. {problem.fix}"
     return problem.sentence
@@ -112,7 +112,7 @@ def _scan(root: Path) -> Scan:
                 uuid = device.uuid()
                 gpus.append(_gpu(driver, device, index, uuid, root))
             except NvmlProblem as problem:
-                text = f"GPU {index} does not answer. {problem.sentence}"
+                text = f"GPU {index} is not responding. {problem.sentence}"
                 broken.append(BrokenGpu(index, _state_word(problem), text, uuid))
         versions = driver.driver_version() or "", driver.cuda_version() or ""
     names = islands({gpu.pci_bus_id or gpu.uuid: gpu.links for gpu in gpus})
@@ -131,7 +131,7 @@ def _overall_state(
 ) -> tuple[MachineState, str]:
     if not count and not missing:
         return MachineState.NO_GPU, (
-            "The NVIDIA driver is installed, but there is no GPU. Workspaces run without one."
+            "The NVIDIA driver is installed, but this machine has no GPU. Workspaces run without a GPU."
         )
     if broken:
         states = {item.state for item in broken}

@@ -10,11 +10,11 @@ from provisioning.gpu.host import nvidia_gpus
 DRIVER = "nvidia"
 # A container sees all PCI devices of its machine, but only its own GPUs.
 _CONTAINERS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
-NEXT_ACTION = "Look at dmesg for lines with NVRM, then reboot this machine."
-NEWER_DRIVER = "Install a newer driver if it is older than the GPU; otherwise look at dmesg for NVRM lines."
+NEXT_ACTION = "Search dmesg for NVRM lines, then reboot this machine."
+NEWER_DRIVER = "Install a newer driver if yours is older than the GPU; otherwise search dmesg for NVRM lines."
 NOUVEAU = (
-    "The kernel's own driver (nouveau) is loaded in the place of NVIDIA's. Keep it out: “blacklist nouveau” "
-    "in /etc/modprobe.d/nouveau.conf, a new initramfs, and a reboot of this machine."
+    "The nouveau driver is loaded instead of NVIDIA's driver. Add “blacklist nouveau” to "
+    "/etc/modprobe.d/nouveau.conf, rebuild the initramfs, then reboot this machine."
 )
 MAX_NAMED = 16
 
@@ -46,8 +46,8 @@ def has_nouveau(root: Path) -> bool:
 
 
 def none_shown(driver: str) -> str:
-    """Return a clause that a driver of this version shows no GPU, without a full stop."""
-    return f"The NVIDIA driver {driver} shows no GPU" if driver else "The NVIDIA driver shows no GPU"
+    """Return a clause that a driver of this version lists no GPU, without a full stop."""
+    return f"The NVIDIA driver {driver} lists no GPU" if driver else "The NVIDIA driver lists no GPU"
 
 
 def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> str:
@@ -57,8 +57,8 @@ def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> s
     """
     named = ", ".join(list(missing)[:MAX_NAMED])
     if not shown:
-        count = "one is" if len(missing) == 1 else f"{len(missing)} are"
-        return f"{none_shown(driver)}, but {count} on PCI: {named}. {NEWER_DRIVER}"
+        count = "1 GPU" if len(missing) == 1 else f"{len(missing)} GPUs"
+        return f"{none_shown(driver)}, but PCI lists {count}: {named}. {NEWER_DRIVER}"
     if len(missing) == 1:
-        return f"The GPU at {named} is on PCI, but the driver does not show it. {NEXT_ACTION}"
-    return f"{len(missing)} GPUs are on PCI, but the driver does not show them: {named}. {NEXT_ACTION}"
+        return f"PCI lists the GPU at {named}, but the driver does not. {NEXT_ACTION}"
+    return f"PCI lists {len(missing)} GPUs that the driver does not list: {named}. {NEXT_ACTION}"

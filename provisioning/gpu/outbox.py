@@ -42,7 +42,7 @@ class Outbox(Generic[T]):
             self._waiting.append(batch)
             if len(self._waiting) > self._limit:
                 self._waiting.popleft()
-                log.warning("dropped %s: too many are waiting", self._content)
+                log.warning("dropped %s: the queue is full", self._content)
             self._ready.notify()
 
     def flush(self) -> bool:
@@ -56,7 +56,7 @@ class Outbox(Generic[T]):
                 self._sink(batch)
             except Exception as error:
                 if not self._failed:
-                    log.warning("could not send %s (%s); keeping them", self._content, error)
+                    log.warning("could not send %s, will retry: %s", self._content, error)
                 self._failed = True
                 return False
             self._failed = False

@@ -17,7 +17,7 @@ class NvmlProblem(Exception):
     """A problem of the driver or a device. `state` is stable, `message` a sentence, `fix` one next action."""
 
     state: ClassVar[str] = "error"
-    fix: ClassVar[str] = "Run nvidia-smi on this machine, and look at dmesg for lines with NVRM."
+    fix: ClassVar[str] = "Run nvidia-smi on this machine, and search dmesg for NVRM lines."
 
     def __init__(self, message: str, *, code: int | None = None) -> None:
         super().__init__(message)
@@ -34,14 +34,14 @@ class NoDriver(NvmlProblem):
     """No NVIDIA driver: its library is not installed, or its kernel module is not loaded."""
 
     state = "no_driver"
-    fix = f"To use GPUs, install the NVIDIA driver ({LIBRARY} and the kernel module; nvidia-smi must work)."
+    fix = f"To use GPUs, install the NVIDIA driver ({LIBRARY} and the kernel module), then run nvidia-smi."
 
 
 class DriverMismatch(NvmlProblem):
     """The library and the loaded kernel module have different versions."""
 
     state = "driver_mismatch"
-    fix = "The driver was updated while it ran: reboot this machine, or reload the NVIDIA kernel modules."
+    fix = "Reboot this machine, or reload the NVIDIA kernel modules."
 
 
 class NoPermission(NvmlProblem):
@@ -55,43 +55,43 @@ class GpuLost(NvmlProblem):
     """The device has fallen off the bus."""
 
     state = "gpu_lost"
-    fix = "Drain this machine and reboot it; replace the GPU if it is lost again."
+    fix = "Drain this machine, then reboot it. If the GPU fails again, replace it."
 
 
 class ResetRequired(GpuLost):
     """The device needs a reset before it works again."""
 
     state = "reset_required"
-    fix = "End what runs on this GPU and reset it (nvidia-smi --gpu-reset), or reboot the machine."
+    fix = "Stop all work on this GPU and reset it (nvidia-smi --gpu-reset), or reboot this machine."
 
 
 class DeviceGone(NvmlProblem):
     """The device does not exist, or no longer."""
 
     state = "device_gone"
-    fix = "Compare with `nvidia-smi -L`; the inventory follows by itself."
+    fix = "Check the output of `nvidia-smi -L`. The inventory is updated automatically."
 
 
 class TimedOut(NvmlProblem):
     """The driver did not answer in time."""
 
     state = "timeout"
-    fix = "Look at dmesg for Xid lines; a driver that stays silent needs a reboot of this machine."
+    fix = "Search dmesg for Xid lines. If the driver does not recover, reboot this machine."
 
 
 _PROBLEMS: dict[int, tuple[type[NvmlProblem], str]] = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (NoDriver, "No NVIDIA driver on this machine."),
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (NoDriver, "The NVIDIA driver is not installed on this machine."),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (NoDriver, "The NVIDIA kernel module is not loaded."),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         DriverMismatch,
-        "The NVIDIA library and kernel module do not match.",
+        "The NVIDIA library and kernel module have different versions.",
     ),
-    pynvml.NVML_ERROR_NO_PERMISSION: (NoPermission, "No permission to talk to the NVIDIA driver."),
-    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLost, "The GPU is lost: it has fallen off the bus."),
-    pynvml.NVML_ERROR_RESET_REQUIRED: (ResetRequired, "The GPU must be reset before it works again."),
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceGone, "The GPU is not there."),
-    pynvml.NVML_ERROR_NOT_FOUND: (DeviceGone, "The GPU is not there."),
-    pynvml.NVML_ERROR_TIMEOUT: (TimedOut, "The NVIDIA driver did not answer in time."),
+    pynvml.NVML_ERROR_NO_PERMISSION: (NoPermission, "Access to the NVIDIA driver was denied."),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLost, "The GPU has fallen off the bus."),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (ResetRequired, "The GPU needs a reset."),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceGone, "GPU not found."),
+    pynvml.NVML_ERROR_NOT_FOUND: (DeviceGone, "GPU not found."),
+    pynvml.NVML_ERROR_TIMEOUT: (TimedOut, "The NVIDIA driver did not respond in time."),
 }
 UNAVAILABLE = frozenset(
     {
@@ -116,7 +116,7 @@ UNAVAILABLE = frozenset(
 def problem_of(error: pynvml.NVMLError) -> NvmlProblem:
     """Convert an NVML error to a typed problem."""
     code = int(error.value)
-    kind, text = _PROBLEMS.get(code, (NvmlProblem, f"The NVIDIA driver reports an error: {error}."))
+    kind, text = _PROBLEMS.get(code, (NvmlProblem, f"The NVIDIA driver reported an error: {error}."))
     return kind(text, code=code)
 
 
@@ -136,7 +136,7 @@ class Bounded:
         Raises `TimedOut` after `timeout_s`, and while an earlier call hangs.
         """
         if not self._turn.acquire(timeout=timeout_s):
-            raise TimedOut(f"The NVIDIA driver did not answer within {timeout_s:g} s.")
+            raise TimedOut(f"The NVIDIA driver did not respond within {timeout_s:g} s.")
         try:
             return self._call(work, timeout_s)
         finally:
@@ -155,7 +155,7 @@ class Bounded:
         if self._stuck is not None:
             self._stuck.join(min(timeout_s, SETTLE_S))
             if self._stuck.is_alive():
-                raise TimedOut("The NVIDIA driver still does not answer an earlier question.")
+                raise TimedOut("The NVIDIA driver has not responded to an earlier call.")
         self._stuck = threading.Thread(target=run, name="nvml-bounded", daemon=True)
         self._stuck.start()
         self._stuck.join(timeout_s)
@@ -163,4 +163,4 @@ class Bounded:
             return box[0]
         if failed:
             raise failed[0]
-        raise TimedOut(f"The NVIDIA driver did not answer within {timeout_s:g} s.")
+        raise TimedOut(f"The NVIDIA driver did not respond within {timeout_s:g} s.")

@@ -34,7 +34,7 @@ KILL_S = 5.0
 _REFUSES = re.compile(r"in use by another|currently in use|currently being used|being used by", re.IGNORECASE)
 _LINKED = re.compile(r"nvlink", re.IGNORECASE)
 _NO_RIGHTS = re.compile(r"insufficient permissions|no permission", re.IGNORECASE)
-_REBOOT = "Drain its node and reboot it, then check the device."
+_REBOOT = "Drain and reboot the node, then check the device."
 
 
 class _Refused(Exception):
@@ -70,7 +70,7 @@ def run_reset(
                 _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
                 return _reset(tool, gpu, descriptor, until)
     except release.ReleaseTaken:
-        text = "Another GPU of this node is being reset, or its reset hangs. Ask again when that has ended."
+        text = "A reset of another GPU of this node is in progress or hangs. Try again after it ends."
         return ResetResult(uuid, ResetVerdict.REFUSED, text)
     except _Refused as refused:
         return ResetResult(uuid, ResetVerdict.REFUSED, str(refused))
@@ -82,11 +82,13 @@ def run_reset(
 def _find_tool(name: str) -> str:
     tool = shutil.which(TOOL)
     if tool is None:
-        raise _Refused(f"{TOOL} is not in the node worker's PATH. It comes with the NVIDIA driver.")
+        raise _Refused(
+            f"{TOOL} is not in the PATH of the node worker. Install the NVIDIA driver, or correct the PATH."
+        )
     if os.geteuid() != 0:
         raise _Refused(
-            "A reset needs root, and this node's worker is another user. Stop the worker, for it has NVML "
-            f"open; run on the node: sudo {TOOL} --gpu-reset -i {name}; start the worker, check the device."
+            "A reset needs root, but the node worker runs as another user. On the node, stop the worker, run "
+            f"sudo {TOOL} --gpu-reset -i {name}, start the worker, then check the device."
         )
     return tool
 
@@ -103,7 +105,7 @@ def _find(root: Path, uuid: str, bus: str) -> _Gpu:
             minor = facts.get("Device Minor", "")
             if minor.isdecimal():
                 return _Gpu(uuid, folder.name, int(minor))
-    raise _Refused(f"The driver knows no GPU {uuid} on this node. {_REBOOT}")
+    raise _Refused(f"The driver does not list GPU {uuid} on this node. {_REBOOT}")
 
 
 def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
@@ -133,10 +135,10 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
         raise _Refused(problem.sentence) from problem
     except NvmlProblem as problem:
         # A process that hangs in the driver has the GPU open permanently.
-        raise _Refused(f"{problem.message} The GPU cannot be proven idle. {_REBOOT}") from problem
+        raise _Refused(f"{problem.message} The GPU may be in use. {_REBOOT}") from problem
     if pids is None:
         raise _Refused(
-            "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
+            "The driver does not list the processes on the GPU. Allow the node worker to see processes."
         )
     return pids
 
@@ -173,14 +175,14 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
 def _holders_sentence(pids: tuple[int, ...]) -> str:
     names = ", ".join(f"{_name(pid)} (process {pid})" for pid in pids[:8])
     further = f" and {len(pids) - 8} more" if len(pids) > 8 else ""
-    return f"The GPU is in use by {names}{further}. End that, then ask again."
+    return f"The GPU is in use by {names}{further}. Stop these processes, then try again."
 
 
 def _name(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
-        return "somebody"
+        return "unknown program"
 
 
 # -- the reset ------------------------------------------------------------------------------------
@@ -224,9 +226,9 @@ def _reset(tool: str, gpu: _Gpu, descriptor: int, until: float) -> ResetResult:
             [tool, "--gpu-reset", "-i", gpu.bus], max(1.0, until - time.monotonic()), descriptor
         )
     except OSError as error:
-        raise _Refused(f"{TOOL} cannot be started: {error}.") from error
+        raise _Refused(f"{TOOL} could not be started: {error}.") from error
     if code is None:
-        return ResetResult(gpu.uuid, ResetVerdict.HUNG, f"The reset did not end in time. {_REBOOT}")
+        return ResetResult(gpu.uuid, ResetVerdict.HUNG, f"The reset did not complete in time. {_REBOOT}")
     if code == 0:
         return ResetResult(gpu.uuid, ResetVerdict.DONE, f"The GPU at {gpu.bus} was reset.", output)
     return _interpret(gpu, code, output)
@@ -255,20 +257,25 @@ def _run(argv: list[str], timeout_s: float, *descriptors: int) -> tuple[int | No
 
 def _interpret(gpu: _Gpu, code: int, output: str) -> ResetResult:
     """Interpret the tool's output: a refusal changed nothing, anything else is a failure."""
-    detail = f"{TOOL} says: {' '.join(output.split())[:400]}" if output else f"{TOOL} ended with {code}."
+    detail = (
+        f"Output of {TOOL}: {' '.join(output.split())[:400]}" if output else f"Exit code of {TOOL}: {code}."
+    )
     if _LINKED.search(output):
         text = (
-            "This GPU cannot be reset without those it is linked with by NVLink: drain the node, stop its "
+            "This GPU can only be reset together with the GPUs linked by NVLink. Drain the node, stop its "
             f"worker, and run sudo {TOOL} --gpu-reset without -i. {detail}"
         )
         return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
     if _REFUSES.search(output):
         text = (
-            "Somebody has the GPU open whom this node does not see. Look with: sudo fuser -v /dev/nvidia*. "
-            f"{detail}"
+            "A process that the node worker cannot see uses the GPU. Find the process: "
+            f"sudo fuser -v /dev/nvidia*. {detail}"
         )
         return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
     if _NO_RIGHTS.search(output):
-        text = f"The driver refuses a reset to this node's worker. Run on the node: {gpu.command()}. {detail}"
+        text = (
+            "The driver does not allow the node worker to reset GPUs. "
+            f"Run on the node: {gpu.command()}. {detail}"
+        )
         return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
     return ResetResult(gpu.uuid, ResetVerdict.FAILED, f"The reset failed. {_REBOOT} {detail}", output)

@@ -32,7 +32,7 @@ class Ring:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 1:
-            raise ValueError("a ring needs room for one sample at least")
+            raise ValueError("the capacity must be at least 1")
         self._at_s = np.full(capacity, np.nan, np.float64)
         self._values = np.full((capacity, len(METRICS)), np.nan, np.float64)
         self._throttle = np.full(capacity, _NO_THROTTLE, np.int64)

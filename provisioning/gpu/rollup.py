@@ -140,9 +140,9 @@ def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rol
     end_s = start_s
     for part in ordered:
         if (part.uuid, part.interval_s) != (ordered[0].uuid, ordered[0].interval_s):
-            raise ValueError("parts of several devices or intervals")
+            raise ValueError("parts belong to several devices or intervals")
         if part.start_s < end_s or part.start_s + part.span_s > start_s + span_s:
-            raise ValueError("parts overlap or lie outside")
+            raise ValueError("parts overlap or lie outside the interval")
         end_s = part.start_s + part.span_s
     metrics = {}
     for name in METRICS:

@@ -67,7 +67,7 @@ class _Caller:
             value, error = answer.get(timeout=timeout_s)
         except queue.Empty:
             self._todo.put(None)  # ends once the call returns
-            raise _Hung(f"A device did not answer within {timeout_s:g} s.") from None
+            raise _Hung(f"A device did not respond within {timeout_s:g} s.") from None
         if error is not None:
             raise error
         return value
@@ -182,10 +182,10 @@ class Sampler:
                     else:
                         self.tick(now)
                 except NoDriver as problem:
-                    log.info("no GPU sampling: %s", problem.message)
+                    log.info("GPU sampling ended: %s", problem.message)
                     return
                 except Exception:
-                    log.exception("sampling failed, will retry in the next second")
+                    log.exception("GPU sampling failed, will retry")
                 # Keep to the interval; if a round took too long, skip to the next.
                 left_s = self.interval_s - self._clock() % self.interval_s
                 end.wait(min(float(self.interval_s), max(0.01, left_s)))
@@ -230,7 +230,7 @@ class Sampler:
     def _release_answering(self) -> None:
         for uuid, caller in list(self._stuck.items()):
             if not caller.is_busy():
-                log.warning("%s answers again", uuid or "the GPU driver")
+                log.warning("%s responds again", uuid or "the GPU driver")
                 del self._stuck[uuid]
 
     def _call(self, key: str, work: Callable[[], Any], timeout_s: float) -> Any:
@@ -289,7 +289,7 @@ class Sampler:
         """Log a problem once."""
         if self._logged_texts.get(uuid) != text:
             self._logged_texts[uuid] = text
-            log.warning("sampling %s: %s", uuid or "GPUs", text)
+            log.warning("could not sample %s: %s", uuid or "GPUs", text)
 
     def _close_minute(self, now_s: float) -> None:
         current = int(now_s // MINUTE_S)

@@ -205,40 +205,44 @@ def judge(
         baseline_mib = None
     if left:
         return ScrubVerdict.FAILED, (
-            f"{left} words of memory stayed dirty after clearing. Take this GPU out of service and check it."
+            f"{left} memory words are not zero after clearing. Cordon this GPU, then check it."
         )
     if isinstance(error, DeviceFault):
-        return ScrubVerdict.FAILED, f"The GPU failed ({error}). Take it out of service and check it."
+        return ScrubVerdict.FAILED, f"The GPU failed ({error}). Cordon this GPU, then check it."
     if error is not None or left is None:
-        return ScrubVerdict.INCONCLUSIVE, f"Scrubbing did not come to its end ({error}). Scrub it again."
+        reason = f" ({error})" if error is not None else ""
+        return ScrubVerdict.INCONCLUSIVE, f"The scrub did not complete{reason}. Scrub this GPU again."
     if others is None:
         return ScrubVerdict.INCONCLUSIVE, (
-            "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
+            "The driver does not list the processes on the GPU. Allow the node worker to see processes."
         )
     if others:
         return ScrubVerdict.INCONCLUSIVE, (
-            f"{others} other process(es) came to the GPU meanwhile. End them and scrub it again."
+            f"{others} other {'process' if others == 1 else 'processes'} used this GPU during the scrub. "
+            "Stop all work on this GPU, then scrub it again."
         )
     if baseline_mib is not None and free // MIB + BASELINE_SLACK_MIB < baseline_mib:
         return ScrubVerdict.LEAK, (
-            f"{baseline_mib - free // MIB} MiB of memory are missing though nobody uses the GPU. Reset it."
+            f"{baseline_mib - free // MIB} MiB of memory are missing although no process uses this GPU. "
+            "Reset this GPU."
         )
     if not free or scrubbed * 1000 < free * COVERAGE_PER_MILLE:
         return ScrubVerdict.INCONCLUSIVE, (
-            f"Only {scrubbed // MIB} of {free // MIB} MiB could be scrubbed. "
-            "See whether something else takes memory, then scrub it again."
+            f"Only {scrubbed // MIB} of {free // MIB} MiB were scrubbed. "
+            "Check whether another program uses memory, then scrub this GPU again."
         )
     if baseline_mib is None and free * 1000 < total * FIRST_TIME_PER_MILLE:
         return ScrubVerdict.INCONCLUSIVE, (
-            f"Only {free // MIB} of {total // MIB} MiB are free and there is no earlier figure. "
-            "Reset the GPU, then scrub it again."
+            f"Only {free // MIB} of {total // MIB} MiB are free, and there is no earlier figure to compare. "
+            "Reset this GPU, then scrub it again."
         )
-    return ScrubVerdict.CLEAN, "All free memory was cleared and is proven clean."
+    return ScrubVerdict.CLEAN, "All free memory was cleared and verified."
 
 
 def _busy_result(uuid: str, count: int) -> ScrubResult:
     return ScrubResult(
         uuid,
         ScrubVerdict.BUSY,
-        f"{count} process(es) still use the GPU; nothing was touched. End them and scrub it again.",
+        f"{count} {'process uses' if count == 1 else 'processes use'} this GPU, so it was not scrubbed. "
+        "Stop all work on this GPU, then scrub it again.",
     )

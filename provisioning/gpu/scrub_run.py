@@ -110,7 +110,7 @@ def run_scrub(
         )
     except OSError as error:
         return ScrubResult(
-            uuid, ScrubVerdict.INCONCLUSIVE, f"Scrubbing could not start ({error}). Scrub it again."
+            uuid, ScrubVerdict.INCONCLUSIVE, f"The scrub could not start ({error}). Scrub this GPU again."
         )
     result = _listen(process, uuid, str(config["nonce"]), started + deadline_s)
     return replace(
@@ -147,16 +147,16 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
         process.wait(5.0)
     gone = process.end()
     if not gone:
-        text = f"The scrub hangs in the driver at “{stage}” and cannot be ended. Reboot this machine."
+        text = f"The scrub hangs in the driver at “{stage}” and cannot be stopped. Reboot this machine."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
     if result is not None and result.uuid == uuid:
         return result
     if late:
-        text = f"The scrub did not end in time; it was ended at “{stage}”. Check this GPU."
+        text = f"The scrub exceeded its time limit at “{stage}” and was stopped. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
     lines = process.stderr.decode(errors="replace").strip().splitlines()
-    reason = odd or f"exit status {process.code}" + (f"; it said: {lines[-1][:200]}" if lines else "")
-    text = f"The scrub broke off at “{stage}” without a result ({reason}). Scrub it again."
+    reason = odd or f"exit status {process.code}" + (f"; last output: {lines[-1][:200]}" if lines else "")
+    text = f"The scrub stopped at “{stage}” without a result ({reason}). Scrub this GPU again."
     return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
 
 
@@ -185,7 +185,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
         present = users()
         if present is None:
             text = (
-                "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
+                "The driver does not list the processes on the GPU. Allow the node worker to see processes."
             )
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
         if present:
@@ -202,15 +202,15 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
                 text = f"{hindrances.CUDA[error.name]} ({error})"
                 return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
             verdict = ScrubVerdict.FAILED if error.blames_device else ScrubVerdict.INCONCLUSIVE
-            return ScrubResult(uuid, verdict, f"CUDA does not open the GPU ({error}). Check this GPU.")
+            return ScrubResult(uuid, verdict, f"CUDA could not open the GPU ({error}). Check this GPU.")
         except Exception as error:
             # cuda-bindings loads its library on the first call.
             if type(error).__name__ != "DynamicLibNotFoundError":
                 raise
-            fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
+            fix = "Install the NVIDIA driver, which includes libcuda.so.1."
             return missing("The CUDA driver library is missing.", "libcuda.so.1", fix)
         if not same_device(uuid, device.uuid):
-            text = f"CUDA opened {device.uuid} and not {uuid}. Compare with nvidia-smi -L."
+            text = f"CUDA opened {device.uuid} instead of {uuid}. Check the output of nvidia-smi -L."
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
         try:
             device.load(("scrub",))
@@ -238,7 +238,7 @@ class _Untouched:
     """A device that must not be accessed."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError("a busy device is not touched")
+        raise AssertionError("a busy device must not be accessed")
 
 
 def main(argv: list[str]) -> int:
@@ -265,7 +265,8 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         traceback.print_exc()
         text = (
-            f"The scrub met an error that it does not know ({type(error).__name__}: {error}). Scrub it again."
+            f"The scrub failed with an unexpected error ({type(error).__name__}: {error}). "
+            "Scrub this GPU again."
         )
         result = ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text[:500])
     out.send("result", nonce=config["nonce"], result=msgspec.to_builtins(result))

@@ -192,7 +192,7 @@ class NvmlDevices:
             self._stack = stack
         count = self._driver.count()
         if not count:
-            raise NoDriver("The NVIDIA driver shows no GPU.")
+            raise NoDriver("The NVIDIA driver lists no GPU.")
         current: dict[str, GpuSource | MigSource] = {}
         broken: NvmlProblem | None = None
         for index in range(count):

@@ -20,7 +20,11 @@ def gpus(*models: str) -> tuple[SimpleNamespace, ...]:
 def test_without_a_driver_it_says_so_plainly_with_the_fix() -> None:
     line = preflight.gpus()
     assert line.startswith("  – GPUs ")
-    assert "No NVIDIA driver" in line and "run without a GPU" in line and "libnvidia-ml.so.1" in line
+    assert (
+        "The NVIDIA driver is not installed" in line
+        and "run without a GPU" in line
+        and "libnvidia-ml.so.1" in line
+    )
 
 
 def test_with_gpus_it_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_gpus_on_one_switch_are_an_island_and_others_are_not(tmp_path):
     ("code", "state", "words"),
     [
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, MachineState.NO_DRIVER, "install the NVIDIA driver"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, MachineState.DRIVER_MISMATCH, "reboot"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, MachineState.DRIVER_MISMATCH, "Reboot"),
         (pynvml.NVML_ERROR_NO_PERMISSION, MachineState.NO_PERMISSION, "/dev/nvidiactl"),
         (pynvml.NVML_ERROR_GPU_IS_LOST, MachineState.GPU_LOST, "reboot"),
         (pynvml.NVML_ERROR_RESET_REQUIRED, MachineState.RESET_REQUIRED, "reset"),
@@ -157,11 +157,11 @@ def test_no_driver_and_no_gpu_are_told_apart(tmp_path):
     assert found.state is MachineState.NO_DRIVER and "run without a GPU" in found.sentence
     assert scan_of(FakeLibrary([]), tmp_path).state is MachineState.NO_GPU
     pci_gpu(tmp_path, "0000:1b:00.0")
-    assert "1 NVIDIA GPU can be seen on PCI" in scan_of(None, tmp_path).sentence
+    assert "PCI lists 1 NVIDIA GPU" in scan_of(None, tmp_path).sentence
     (tmp_path / "sys/module/nouveau").mkdir(parents=True)
     sentence = scan_of(None, tmp_path).sentence
-    assert "1 NVIDIA GPU can be seen on PCI. The kernel's own driver (nouveau) is loaded" in sentence
-    assert "blacklist nouveau" in sentence and "install" not in sentence
+    assert "PCI lists 1 NVIDIA GPU. The nouveau driver is loaded" in sentence
+    assert "blacklist nouveau" in sentence and "install the NVIDIA driver" not in sentence
     found = scan_of(FakeLibrary([]), tmp_path)
     assert found.state is MachineState.GPU_LOST and "NVRM" in found.sentence
 
@@ -191,7 +191,7 @@ def test_trouble_with_one_value_is_not_trouble_with_the_device(tmp_path):
     ("rows", "action", "words"),
     [
         ((0, 1, 0, 0), 0, ""),  # repaired: nothing to do
-        ((0, 1, 1, 0), 0, "Drain it and reset it"),
+        ((0, 1, 1, 0), 0, "Drain this GPU, then reset it"),
         ((0, 1, 0, 1), 0, "Replace this GPU"),
         ((0, 0, 0, 0), 1, "reset it"),
         ((0, 0, 0, 0), 2, "reboot"),

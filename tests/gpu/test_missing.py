@@ -48,17 +48,17 @@ def test_seven_of_eight_is_not_ok_and_the_eighth_is_named(eight: Path) -> None:
     assert found.state is MachineState.GPU_LOST and len(found.gpus) == 7
     assert found.missing == (BUSES[3],)
     assert found.sentence == (
-        f"The GPU at {BUSES[3]} is on PCI, but the driver does not show it. "
-        "Look at dmesg for lines with NVRM, then reboot this machine."
+        f"PCI lists the GPU at {BUSES[3]}, but the driver does not. "
+        "Search dmesg for NVRM lines, then reboot this machine."
     )
 
 
 def test_several_are_named_and_none_at_all_is_no_machine_without_gpus(eight: Path) -> None:
     found = scan_of(FakeLibrary([h200(0)]), eight)
-    assert found.sentence.startswith(f"7 GPUs are on PCI, but the driver does not show them: {BUSES[1]}, ")
+    assert found.sentence.startswith(f"PCI lists 7 GPUs that the driver does not list: {BUSES[1]}, ")
     found = scan_of(FakeLibrary([]), eight)
     assert found.state is MachineState.GPU_LOST and found.missing == BUSES
-    assert found.sentence.startswith("The NVIDIA driver 570.124.06 shows no GPU, but 8 are on PCI: ")
+    assert found.sentence.startswith("The NVIDIA driver 570.124.06 lists no GPU, but PCI lists 8 GPUs: ")
     assert "Install a newer driver" in found.sentence and "reboot" not in found.sentence
 
 
@@ -91,4 +91,6 @@ def test_a_container_sees_more_on_pci_than_it_was_given(eight: Path, mark: str) 
 
 def test_many_are_counted_and_not_all_named() -> None:
     many = [f"0000:{number:02x}:00.0" for number in range(17)]
-    assert missing.sentence(many).count("0000:") == 16 and missing.sentence(many).startswith("17 GPUs")
+    assert missing.sentence(many).count("0000:") == 16 and missing.sentence(many).startswith(
+        "PCI lists 17 GPUs"
+    )

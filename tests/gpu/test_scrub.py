@@ -114,7 +114,7 @@ def test_memory_that_stays_dirty_fails():
     gpu.stuck = True
     found = scrubbed(gpu)
     assert found.verdict is ScrubVerdict.FAILED and found.left_words == gpu.calls["clear"]
-    assert "out of service" in found.text and gpu.blocks == {}
+    assert "Cordon this GPU" in found.text and gpu.blocks == {}
 
 
 def test_missing_memory_is_a_leak():
@@ -149,7 +149,7 @@ def test_what_could_not_be_taken_is_not_proven():
 def test_a_busy_device_is_not_touched():
     gpu = HostGpu()
     found = scrubbed(gpu, others=lambda: 2)
-    assert found.verdict is ScrubVerdict.BUSY and "2 process(es)" in found.text and gpu.calls == {}
+    assert found.verdict is ScrubVerdict.BUSY and "2 processes use this GPU" in found.text and gpu.calls == {}
 
 
 def test_somebody_who_comes_meanwhile_makes_it_inconclusive():

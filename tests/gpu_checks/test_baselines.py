@@ -155,7 +155,7 @@ def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any
         if test["name"] == "copy":
             (judged,) = test["judgements"]
             judged |= {"value": copied, "status": "measured", "fail_below": 0.0, "warn_below": 0.0}
-            judged |= {"against": "none", "text": "Not judged: no floor is known for it."}
+            judged |= {"against": "none", "text": "Not judged: no datasheet limit."}
             test |= {"status": "warned", "text": "Not judged", "measures": {"copy_gb_s": copied}}
     found = {"code": "test_copy", "severity": "degraded", "text": "Not judged", "action": "inspect"}
     facts = {**report["facts"], "name": UNKNOWN, "driver_version": "580.10"}

@@ -54,8 +54,11 @@ def test_a_sum_over_several_gpus_is_named_by_how_many_and_by_what():
     assert metric_title("gemm_bf16_burst_tflops") == "BF16 matrix product (cold)"
     assert metric_title("gemm_int8_own_tops") == "INT8 matrix product (own kernel)"
     assert metric_title("joint_burn_percent:3") == "Speed while 3 GPUs are busy"
-    told = "all_reduce_bus_gb_s:3:2.32.3 288 GB/s is below 306 (by the baseline)"
-    assert format_report_text(told) == "Sum over 3 GPUs (NCCL 2.32.3) 288 GB/s is below 306 (by the baseline)"
+    told = "all_reduce_bus_gb_s:3:2.32.3 288 GB/s is below the baseline limit of 306"
+    assert (
+        format_report_text(told)
+        == "Sum over 3 GPUs (NCCL 2.32.3) 288 GB/s is below the baseline limit of 306"
+    )
 
 
 def text(response) -> str:

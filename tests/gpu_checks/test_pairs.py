@@ -307,7 +307,7 @@ def test_wrong_words_at_one_end_are_told_as_that(nodes, two, end, olga, wrong_at
 
 
 def test_a_partner_that_never_comes_is_no_verdict_on_anybody(nodes, two, end, olga):
-    text = "Not run: node-2 did not come to 192.0.2.11, port 29400 within 150 s."
+    text = "Not run. Could not connect to node-2 at 192.0.2.11, port 29400 within 150 s."
     end(two[0], skipped=text)
     run = end(two[1])
     assert (run_of(two[0]).verdict, run.verdict) == (CheckVerdict.INCONCLUSIVE, CheckVerdict.INCONCLUSIVE)
@@ -343,7 +343,7 @@ def test_an_end_whose_node_is_silent_leaves_the_other_undecided(
 
 def test_an_end_that_waits_for_its_node_ends_with_the_other(nodes, two, end):
     GpuCheckRun.objects.filter(pk=two[1].run).update(lease="", lease_expires_at=None)
-    end(two[0], skipped="Not run: node-2 did not come.")
+    end(two[0], skipped="Not run. Could not connect to node-2.")
     waiting = run_of(two[1])
     assert waiting.state == RunState.LOST and "node-1 ended its part" in waiting.summary
     assert not Device.objects.filter(checking=True).exists()

@@ -116,5 +116,5 @@ def test_pages_say_it_in_words(client, gpus, olga, answered):
     assert "Wrong words on their links" in page
     assert presenters.test_title("all_pairs") == "All links of these GPUs at once"
     assert presenters.metric_title("all_pairs_gb_s:3") == "All links of 3 GPUs at once"
-    low = presenters.format_report_text("all_pairs_gb_s:3 300 GB/s is below 331.5 (by the baseline)")
-    assert low == "All links of 3 GPUs at once 300 GB/s is below 331.5 (by the baseline)"
+    low = presenters.format_report_text("all_pairs_gb_s:3 300 GB/s is below the baseline limit of 331.5")
+    assert low == "All links of 3 GPUs at once 300 GB/s is below the baseline limit of 331.5"

@@ -49,7 +49,7 @@ def test_without_a_driver_it_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     done = berth("try-suspend")
-    assert done.code != 0 and "No NVIDIA driver on this machine" in done.err
+    assert done.code != 0 and "The NVIDIA driver is not installed on this machine" in done.err
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume"])

@@ -27,7 +27,7 @@ class _Parser(argparse.ArgumentParser):
 def _measures(path: str) -> dict[str, float]:
     value = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(value, dict):
-        raise ValueError("a JSON object of figures by name is needed")
+        raise ValueError("the file must contain a JSON object of figures by name")
     return {str(name): float(figure) for name, figure in value.items()}
 
 
@@ -36,43 +36,43 @@ def _meeting(args: argparse.Namespace) -> Meeting:
     host, colon, port = args.meet.rpartition(":")
     address = host.removeprefix("[").removesuffix("]")
     if not (colon and address and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"--meet {args.meet!r} is no ADDRESS:PORT")
+        raise ValueError(f"--meet must be ADDRESS:PORT, not {args.meet!r}")
     ports = rdma_ports()
     if args.transport == "rdma" and not any(rdma_port.active for rdma_port in ports):
-        raise ValueError("no RDMA port of this node is up; --transport socket goes over its other network")
+        raise ValueError("no RDMA port of this node is up; use --transport socket for its other network")
     carries = slowest_port_gb_s(ports) if args.transport == "rdma" else 0.0
     return Meeting(args.rank, address, int(port), args.partner, args.transport, carries)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = _Parser(prog="python -m provisioning.gpu.check", description="Checks one GPU or MIG instance.")
-    parser.add_argument("--uuid", required=True, help="as nvidia-smi -L shows it: GPU-… or MIG-…")
+    parser = _Parser(prog="python -m provisioning.gpu.check", description="Check one GPU or MIG instance.")
+    parser.add_argument("--uuid", required=True, help="UUID from nvidia-smi -L: GPU-… or MIG-…")
     parser.add_argument("--level", choices=[str(level) for level in Level], default="quick")
-    parser.add_argument("--json", action="store_true", help="the whole report as JSON")
-    parser.add_argument("--baseline", metavar="FILE", help="figures of earlier passes, as JSON")
-    parser.add_argument("--node-median", metavar="FILE", help="the neighbours' median figures, as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--baseline", metavar="FILE", help="JSON file with figures of earlier passed checks")
+    parser.add_argument("--node-median", metavar="FILE", help="JSON file with median figures of the node")
     parser.add_argument(
-        "--peer", action="append", default=[], metavar="UUID", help="an idle peer to measure links to"
+        "--peer", action="append", default=[], metavar="UUID", help="idle GPU to measure links to; repeatable"
     )
     parser.add_argument(
-        "--meet", metavar="ADDRESS:PORT", help="check the link to another node, which gets the same address"
+        "--meet", metavar="ADDRESS:PORT", help="check the link to another node; use the same address there"
     )
     parser.add_argument("--rank", type=int, choices=(0, 1), help="0 on the node with ADDRESS, 1 on the other")
-    parser.add_argument("--with", dest="partner", default="", metavar="NAME", help="the other node's name")
+    parser.add_argument("--with", dest="partner", default="", metavar="NAME", help="name of the other node")
     parser.add_argument("--transport", choices=sorted(meeting_env.NET), default="rdma")
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="break off after this time")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this time")
     args = parser.parse_args(argv)
     if not args.uuid.startswith(("GPU-", "MIG-")):
-        parser.error(f"{args.uuid!r} is no UUID of a device: it starts with GPU- or MIG-")
+        parser.error(f"invalid UUID {args.uuid!r}: it must start with GPU- or MIG-")
     if (args.meet is None) != (args.rank is None):
-        parser.error("--meet and --rank belong together")
+        parser.error("--meet and --rank must be used together")
     if args.deadline is not None and not args.deadline > 0:
-        parser.error("--deadline must be more than 0")
+        parser.error("--deadline must be greater than 0")
     try:
         baseline = _measures(args.baseline) if args.baseline else None
         median = _measures(args.node_median) if args.node_median else None
     except (OSError, ValueError, TypeError) as error:
-        parser.error(f"figures cannot be read: {error}")
+        parser.error(f"could not read figures: {error}")
     try:
         meeting = _meeting(args) if args.meet is not None else None
     except ValueError as error:

@@ -10,9 +10,9 @@ from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
 from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
-WATCHDOG = "the display's watchdog ended a kernel. Move the display to another GPU, then check this one again"
+WATCHDOG = "The display watchdog stopped a kernel. Move the display to another GPU, then check this GPU again"
 _TRANSPORTS = {"rdma": "RDMA", "socket": "sockets"}
-THIRD_NODE = "A link has two ends: check each of the two nodes with a third one, and see which stays wrong"
+THIRD_NODE = "Check each of the two nodes with a third node to find the faulty end"
 _PCIE = ("to_device_gb_s", "to_host_gb_s")
 # Tests whose purpose is a measurement; without it they are incomplete.
 _MEASURING: Mapping[str, tuple[str, ...]] = {
@@ -67,25 +67,25 @@ def _problem(
     if raw.state == "hung":
         return Status.HUNG, raw.reason
     if raw.state in ("skipped", "absent"):
-        return Status.SKIPPED, f"Not run: {raw.reason}"
+        return Status.SKIPPED, f"Not run. {raw.reason}"
     if raw.state == "error":
         if "CUDA_ERROR_LAUNCH_TIMEOUT" in raw.error:
-            return Status.SKIPPED, f"Not run to its end: {WATCHDOG}"
+            return Status.SKIPPED, f"The test did not complete. {WATCHDOG}"
         if raw.device_fault:
-            return Status.FAILED, f"The device failed: {raw.error}"
-        return Status.SKIPPED, f"Not run to its end: {raw.error}"
+            return Status.FAILED, f"The device reported an error: {raw.error}"
+        return Status.SKIPPED, f"The test did not complete. {raw.error}"
     if raw.state != "done":
-        return Status.SKIPPED, f"Not run: it ended as {raw.state!r}"
+        return Status.SKIPPED, f"The result has an unknown state: {raw.state!r}"
     if test.probe in _COMPARING and raw.errors is None:
-        return Status.SKIPPED, "It compared nothing"
+        return Status.SKIPPED, "The test compared no data"
     if raw.errors:
         if test.probe == "canary":
             missed = ", ".join(map(str, raw.detail.get("missed", ())))
-            return Status.FAILED, f"A planted error was not found by: {missed}"
+            return Status.FAILED, f"A planted error was not detected by: {missed}"
         if test.probe == "two_nodes":
-            return Status.WARNED, f"{raw.errors} wrong words in sums with {_partner(test)}. {THIRD_NODE}"
+            return Status.WARNED, f"{_wrong_words(raw)} in sums with {_partner(test)}. {THIRD_NODE}"
         pairs = "; ".join(map(str, wrong_pairs.pairs_of(raw.detail, own=True)))
-        return Status.FAILED, f"{raw.errors} wrong words{_devices_with_errors(raw)}" + (
+        return Status.FAILED, f"{_wrong_words(raw)}{_devices_with_errors(raw)}" + (
             f" ({pairs})" if pairs else ""
         )
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
@@ -96,20 +96,24 @@ def _problem(
     if test.probe == joint_load.PROBE and not any(m.startswith(thresholds.JOINT) for m in raw.measures):
         missing.append(thresholds.JOINT)
     if missing:
-        return Status.SKIPPED, f"It measured no {', '.join(missing)}"
+        return Status.SKIPPED, f"The test did not measure {', '.join(missing)}"
     if test.probe in _COVERED:
         covered = raw.measures.get("coverage", 0.0)
         if covered < thresholds.COVERAGE:
-            return Status.SKIPPED, f"Only {covered:.1%} of the free memory could be tested"
+            return Status.SKIPPED, f"Only {covered:.1%} of the free memory was tested"
     before = (baseline or {}).get(memory.metric) if memory is not None else None
     if test.probe == "residue" and before is not None and memory is not None:
         gone = before - raw.measures.get("free_mib", 0.0)
         if gone > thresholds.LEAK_MIB and memory.display:
-            holders = f"Programs that draw: {memory.holders}" if memory.holders else "A display is active"
+            holders = f"Graphics programs: {memory.holders}" if memory.holders else "A display is active"
             return Status.WARNED, f"{gone:.0f} MiB less free memory than in the last check. {holders}"
         if gone > thresholds.LEAK_MIB:
-            return Status.FAILED, f"{gone:.0f} MiB of memory are missing although nobody uses the device"
+            return Status.FAILED, f"{gone:.0f} MiB of memory are missing although no process uses the device"
     return None
+
+
+def _wrong_words(raw: Raw) -> str:
+    return "1 wrong word" if raw.errors == 1 else f"{raw.errors} wrong words"
 
 
 def _devices_with_errors(raw: Raw) -> str:
@@ -143,7 +147,7 @@ def assess(
     else:
         status, text = _OF.get(test.probe, _worst_judgement)(judged)
         if test.probe == "two_nodes":
-            text = f"{text}, with {_partner(test)} by {_TRANSPORTS.get(str(test.params.get('transport')))}"
+            text = f"{text}, with {_partner(test)} over {_TRANSPORTS.get(str(test.params.get('transport')))}"
             text = f"{text}. {THIRD_NODE}" if status == Status.WARNED else text
         if test.probe == "pcie" and link_state and status == Status.PASSED:
             status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
@@ -181,7 +185,10 @@ def _judge_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
     status, text = _worst_judgement(judged)
     others = [j for j in judged if not j.advisory and j.status != Status.FAILED]
     if status == Status.FAILED and others:
-        status, text = Status.WARNED, f"{text}; its other links are not: look at the other end of this first"
+        status, text = (
+            Status.WARNED,
+            f"{text}; its other links are fast enough. Check the other end of this link first",
+        )
     return status, text
 
 
@@ -189,7 +196,7 @@ def _judge_together(judged: Sequence[Judgement]) -> tuple[Status, str]:
     """Downgrade a joint measurement of all devices: any of them may be the cause."""
     status, text = _worst_judgement(judged)
     if status == Status.FAILED:
-        status, text = Status.WARNED, f"{text}; which of the devices makes it low is not known"
+        status, text = Status.WARNED, f"{text}; any of the devices may be the cause"
     return status, text
 
 
@@ -209,9 +216,9 @@ _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
 
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
-    against = {"node_median": "node's median", "alone": "device alone"}.get(j.against, j.against)
+    against = {"node_median": "node median", "alone": "single-device"}.get(j.against, j.against)
     note = f". {j.text}" if j.text else ""
-    return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against}){note}"
+    return f"{j.metric} {j.value:g} {j.unit} is below the {against} limit of {floor:g}{note}"
 
 
 def raw_of(message: Mapping[str, Any]) -> Raw | None:

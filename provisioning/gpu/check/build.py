@@ -26,7 +26,10 @@ def main() -> int:
     # Code of the older compiler works with older and newer drivers.
     oldest = min(compilers(), key=lambda each: each.major, default=None)
     if oldest is None or oldest.major > 12:
-        print("NVRTC of CUDA 12 is missing: pip install nvidia-cuda-nvrtc-cu12.", file=sys.stderr)
+        print(
+            "NVRTC of CUDA 12 is not installed. Install it: pip install nvidia-cuda-nvrtc-cu12.",
+            file=sys.stderr,
+        )
         return 1
     try:
         for capability in ARCHITECTURES:
@@ -38,7 +41,7 @@ def main() -> int:
         return 1
     total = sum(map(len, built.values()))
     if total >= LIMIT_BYTES:
-        print(f"{total} bytes of cubins are too many to ship (limit {LIMIT_BYTES}).", file=sys.stderr)
+        print(f"The cubins have {total} bytes, which exceeds the limit of {LIMIT_BYTES}.", file=sys.stderr)
         return 1
     CUBINS.mkdir(exist_ok=True)
     for old in CUBINS.glob("*.cubin"):
@@ -52,7 +55,7 @@ def main() -> int:
         "cubins": {name: hashlib.sha256(code).hexdigest() for name, code in sorted(built.items())},
     }
     (CUBINS / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    print(f"{len(built)} cubins, {total} bytes, by NVRTC {oldest.version}")
+    print(f"Built {len(built)} cubins, {total} bytes, with NVRTC {oldest.version}.")
     return 0
 
 

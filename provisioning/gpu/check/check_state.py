@@ -79,7 +79,7 @@ class CheckState:
     def from_child(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
         if "nonce" in message and message["nonce"] != self.nonce:
-            return self.distrust("an answer to another check (wrong nonce)")
+            return self.distrust("a message of another check (wrong nonce)")
         if kind == "unavailable" and "nonce" in message:
             self.unavailable = Unavailable(message["text"], message["library"], message["fix"])
             self.refused = True
@@ -87,18 +87,20 @@ class CheckState:
             self.find(
                 "cannot",
                 Severity.INCONCLUSIVE,
-                str(message.get("text", "")) or "It cannot run.",
+                str(message.get("text", "")) or "The check cannot run on this node.",
                 Action.INSPECT,
             )
             self.refused = True
         elif kind == "broken" and "nonce" in message:
             worst = Severity.FAIL if message.get("device_fault") else Severity.INCONCLUSIVE
-            self.find("no_context", worst, f"No CUDA context: {message.get('error')}.", Action.RESET)
+            self.find(
+                "no_context", worst, f"CUDA could not create a context: {message.get('error')}.", Action.RESET
+            )
             self.refused = True
         elif kind == "hello" and not self.hello and "nonce" in message:
             self._take_hello(message)
         elif not self.hello:
-            return self.distrust(f"{kind} before its greeting")
+            return self.distrust(f"{kind!r} before 'hello'")
         elif kind == "start":
             self._take_start(str(message.get("test")))
         elif kind == "beat":
@@ -109,7 +111,7 @@ class CheckState:
         elif kind == "end" and "nonce" in message:
             all_there = message.get("tests") == len(self.results) == len(self.plan)
             if self.running is not None or not all_there:
-                return self.distrust("an end with tests missing")
+                return self.distrust("'end' before all tests were complete")
             self.ended = True
         else:
             self.distrust(f"an unknown message {kind[:40]!r}")
@@ -130,16 +132,16 @@ class CheckState:
     def _take_start(self, name: str) -> None:
         expected = self.plan[len(self.results)].name if len(self.results) < len(self.plan) else None
         if self.running is not None or name != expected:
-            return self.distrust(f"test {name[:40]!r} out of turn")
+            return self.distrust(f"test {name[:40]!r} out of order")
         self.running, self.since = self.plan[len(self.results)], time.monotonic()
         return self.progress("start")
 
     def _take_result(self, message: dict[str, Any]) -> None:
         raw = raw_of(message)
         if raw is None or self.running is None or raw.test != self.running.name:
-            return self.distrust("a result that fits no test")
+            return self.distrust("a result that does not match the running test")
         if raw.state not in ("done", "skipped", "absent", "error"):
-            return self.distrust("a result of an unknown state")
+            return self.distrust("a result with an unknown state")
         # Measured here, since a child's clock is not trusted.
         self.results[raw.test] = replace(raw, duration_ms=round((time.monotonic() - self.since) * 1000))
         self.progress("result")
@@ -151,7 +153,7 @@ class CheckState:
         self.results.clear()
         self.running = None
         self.refused = True
-        text = f"The check's process sent {content}; its results do not count."
+        text = f"The check process sent {content}, so its results were discarded."
         self.find("untrusted", Severity.INCONCLUSIVE, text, Action.RETRY)
 
     def find(self, code: str, severity: Severity, text: str, action: Action = Action.RETRY) -> None:

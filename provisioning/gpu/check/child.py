@@ -66,7 +66,7 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
 
 
 def unforeseen(error: Exception) -> str:
-    return f"The check met an error that it does not know: {type(error).__name__}: {error}"[:500]
+    return f"Unexpected error: {type(error).__name__}: {error}"[:500]
 
 
 def _unavailable(out: Out, nonce: str, text: str, library: str, fix: str) -> None:
@@ -80,16 +80,16 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
     try:
         driver = importlib.import_module(simulate).driver() if simulate else open_driver()
     except ImportError as error:
-        out.send("cannot", nonce=nonce, text=f"{error}. Install the `gpu` extra: pip install 'berth[gpu]'.")
+        text = f"The CUDA bindings are missing ({error}). Install the `gpu` extra: pip install 'berth[gpu]'."
+        out.send("cannot", nonce=nonce, text=text)
         return None
     try:
         device = Device(driver)
     except CudaError as error:
         if error.name in ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE"):
-            text = f"CUDA sees no device {config['uuid']}."
-            _unavailable(
-                out, nonce, text, "device", "Compare with nvidia-smi -L; look at dmesg for NVRM lines."
-            )
+            text = f"CUDA does not list device {config['uuid']}."
+            fix = "Check whether nvidia-smi -L lists the device, and search dmesg for NVRM lines."
+            _unavailable(out, nonce, text, "device", fix)
         elif error.name in hindrances.CUDA:
             out.send("cannot", nonce=nonce, text=f"{hindrances.CUDA[error.name]} ({error})")
         else:
@@ -99,13 +99,13 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
         # cuda-bindings loads its library on the first call.
         if type(error).__name__ != "DynamicLibNotFoundError":
             raise
-        fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
+        fix = "Install the NVIDIA driver, which includes libcuda.so.1."
         _unavailable(out, nonce, "The CUDA driver library is missing.", "libcuda.so.1", fix)
         return None
     # Older drivers report the parent's UUID for an instance; the environment selects the visible device.
     names = [name for name in (config["uuid"], config.get("parent", "")) if name]
     if not any(same_device(name, device.uuid) for name in names):
-        out.send("cannot", nonce=nonce, text=f"CUDA opened {device.uuid}, and not {config['uuid']}.")
+        out.send("cannot", nonce=nonce, text=f"CUDA opened {device.uuid} instead of {config['uuid']}.")
         return None
     try:
         device.load()
@@ -172,11 +172,14 @@ def run(out: Out, config: dict[str, Any]) -> None:
             out.send("start", test=name)
             begun = time.monotonic()
             if lost:
-                message: dict[str, Any] = {"state": "skipped", "reason": f"The context was lost: {lost}."}
+                message: dict[str, Any] = {
+                    "state": "skipped",
+                    "reason": f"An earlier test lost the CUDA context: {lost}.",
+                }
             elif not mine:
                 message = {
                     "state": "skipped",
-                    "reason": "Other checks on this machine measured all the time.",
+                    "reason": "Other checks on this node did not finish in time. Try again later.",
                 }
             else:
                 bench = Bench(

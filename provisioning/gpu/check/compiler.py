@@ -93,7 +93,7 @@ def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None 
         return compiler.compile(source, f"{unit}.cu", options)
     except CompileError as error:
         raise Unbuildable(
-            f"NVRTC {compiler.version} refused {unit}.cu for {arch_name(capability, unit)}: {error}"
+            f"NVRTC {compiler.version} could not compile {unit}.cu for {arch_name(capability, unit)}: {error}"
         ) from error
 
 
@@ -143,8 +143,8 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
     for compiler in compilers():
         if compiler.major * 1000 > driver_version:
             refused.append(
-                f"Drivers before CUDA {compiler.major}.0 do not take what NVRTC {compiler.version} makes; "
-                "install nvidia-cuda-nvrtc-cu12."
+                f"Kernels of NVRTC {compiler.version} need a driver for CUDA {compiler.major}.0 or later. "
+                "Install a newer driver or nvidia-cuda-nvrtc-cu12."
             )
             continue
         try:
@@ -156,14 +156,14 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
             found = True
             yield Cubin(unit, arch_name(capability, unit), code, f"nvrtc {compiler.version}")
         else:
-            refused.append(f"The driver is too old for {arch_name(capability)}; install a newer one.")
+            refused.append(f"The driver is too old for {arch_name(capability)}. Install a newer driver.")
     if shipped is not None and not native:
         yield shipped
     elif not found:
         if not compilers():
             refused = ["NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'."]
         arch = arch_name(capability)
-        raise Unbuildable(f"{' '.join(refused)} No packaged kernel fits {arch} and this driver either.")
+        raise Unbuildable(f"No packaged kernel supports {arch} with this driver. {' '.join(refused)}")
 
 
 def cubin(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Cubin:

@@ -16,9 +16,9 @@ from provisioning.gpu.check.types import Action
 RECOVERY_CHANGED = 154
 BETWEEN_CHECKS: Mapping[int, tuple[str, Action]] = {
     **XID_FAIL,
-    63: ("a broken memory row waits for a reset to be taken out of use", Action.DRAIN_AND_RESET),
-    92: ("memory errors are corrected at a high rate", Action.INSPECT),
-    94: ("a contained memory error has ended what ran there", Action.DRAIN_AND_RESET),
+    63: ("a reset is needed to retire a faulty memory row", Action.DRAIN_AND_RESET),
+    92: ("high rate of corrected memory errors", Action.INSPECT),
+    94: ("a contained memory error stopped the work on the GPU", Action.DRAIN_AND_RESET),
 }
 # By number of NVML's recovery action. Recovery of an IMEX domain (5) does not concern this device.
 _ASKED: Mapping[str, Action] = {
@@ -61,5 +61,5 @@ def _of_recovery(line: str) -> Consequence | None:
     number = match.group(1).lstrip("0") if match else "unknown"
     if number in _NOT_THIS_DEVICE:
         return None
-    text = f"XID {RECOVERY_CHANGED}: the driver asks for a recovery."
+    text = f"XID {RECOVERY_CHANGED}: the driver requests a recovery action."
     return Consequence(text, _ASKED.get(number, Action.INSPECT))

@@ -169,7 +169,7 @@ class Device:
             if type(error).__name__ != "FunctionNotFoundError":
                 raise
             if function not in OLDER:
-                raise CudaError(function, "not offered by this driver") from error
+                raise CudaError(function, "not supported by this driver") from error
             status, *values = OLDER[function](*args)
         if int(status) != 0:
             raise CudaError(function, getattr(status, "name", str(status)))
@@ -274,7 +274,8 @@ class Device:
             if refused is not None:
                 version = f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}"
                 raise Unbuildable(
-                    f"The driver (CUDA {version}) takes none of the kernels ({refused}). Install a newer one."
+                    f"The driver (CUDA {version}) could not load any of the kernels ({refused}). "
+                    "Install a newer driver."
                 )
 
     def _function(self, unit: str, kernel: str) -> Any:
@@ -347,7 +348,9 @@ class Device:
     def check_gate(self) -> None:
         """Raise `GateGaveUp` if work started before the gate was opened."""
         if self._gate[1] != 1:
-            raise GateGaveUp("Queueing took longer than the gate waits.")
+            raise GateGaveUp(
+                "The host queued work too slowly for a measurement. Try again when the node is less busy."
+            )
 
     @contextmanager
     def beside(self) -> Iterator[Any]:

@@ -23,14 +23,14 @@ XID_FAIL: Mapping[int, tuple[str, Action]] = {
     95: ("uncontained memory error", Action.DRAIN_AND_RESET),
     109: ("context switch time-out", Action.RESET),
     110: ("security fault", Action.RESET),
-    119: ("GSP does not answer", Action.RESET),
+    119: ("GSP is not responding", Action.RESET),
     120: ("GSP error", Action.RESET),
-    123: ("the power controller could not write its memory", Action.INSPECT),
+    123: ("the power controller could not write to its memory", Action.INSPECT),
     136: ("link training failed", Action.REBOOT),
     140: ("unrecovered ECC error", Action.DRAIN_AND_RESET),
-    143: ("GPU initialisation error", Action.RESET),
+    143: ("GPU initialization error", Action.RESET),
     155: ("NVLink error reported by the driver", Action.RESET),
-    156: ("a defective resource waits for a reset to be taken out of use", Action.RESET),
+    156: ("a reset is needed to retire a defective resource", Action.RESET),
     158: ("fatal time-out", Action.RESET),
     171: ("uncorrectable error in device memory", Action.DRAIN_AND_RESET),
     172: ("uncorrectable error in on-chip memory", Action.DRAIN_AND_RESET),
@@ -82,19 +82,25 @@ def state(snapshot: Mapping[str, Any]) -> list[Finding]:
         findings.append(_failure("remap_failure", "A memory row could not be remapped.", Action.REPLACE))
     if snapshot.get("remap_pending"):
         findings.append(
-            _failure("remap_pending", "A row remapping waits for a reset.", Action.DRAIN_AND_RESET)
+            _failure(
+                "remap_pending", "A row remapping is pending until the GPU is reset.", Action.DRAIN_AND_RESET
+            )
         )
     if snapshot.get("retired_pending"):
         findings.append(
-            _failure("retired_pending", "A page retirement waits for a reset.", Action.DRAIN_AND_RESET)
+            _failure(
+                "retired_pending",
+                "A page retirement is pending until the GPU is reset.",
+                Action.DRAIN_AND_RESET,
+            )
         )
     if snapshot.get("sram_threshold_exceeded"):
         findings.append(
-            _failure("sram_threshold", "SRAM errors are past the vendor's threshold.", Action.REPLACE)
+            _failure("sram_threshold", "SRAM errors exceed the vendor's threshold.", Action.REPLACE)
         )
     wanted = snapshot.get("recovery_action")
     if wanted is not None and wanted != "none":
-        text = f"The driver asks for a recovery: {wanted.replace('_', ' ')}."
+        text = f"The driver requests a recovery action: {wanted.replace('_', ' ')}."
         findings.append(_failure("recovery_action", text, _RECOVERY.get(wanted, Action.INSPECT)))
     return findings
 
@@ -102,22 +108,22 @@ def state(snapshot: Mapping[str, Any]) -> list[Finding]:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Finding]:
     """Return increased counters and new faults between two snapshots."""
     findings = []
-    for name, period in (
-        ("ecc_uncorrected", "since the last reset"),
-        ("ecc_uncorrected_aggregate", "of its life"),
+    for name, counter in (
+        ("ecc_uncorrected", "volatile"),
+        ("ecc_uncorrected_aggregate", "aggregate"),
     ):
         if grown := _growth(before, after, name):
-            text = f"{grown} uncorrectable ECC errors were added to those {period}."
+            text = f"{grown} new uncorrectable ECC errors ({counter} counter)."
             findings.append(_failure(name, text, Action.DRAIN_AND_RESET))
     if grown := _growth(before, after, "remapped_uncorrected"):
         findings.append(
-            _failure("remapped", f"{grown} rows failed and were remapped.", Action.DRAIN_AND_RESET)
+            _failure("remapped", f"{grown} memory rows failed and were remapped.", Action.DRAIN_AND_RESET)
         )
     if (grown := _growth(before, after, "ecc_corrected")) > CORRECTED_WARN:
         text = f"{grown} ECC errors were corrected during the check."
         findings.append(Finding("ecc_corrected", Severity.DEGRADED, text, Action.INSPECT))
     if (grown := _growth(before, after, "pcie_replays", NARROW)) > REPLAYS_WARN:
-        text = f"The PCIe link repeated {grown} packets."
+        text = f"The PCIe link replayed {grown} packets."
         findings.append(Finding("pcie_replays", Severity.DEGRADED, text, Action.INSPECT))
     links = {link["link"]: link for link in before.get("nvlinks") or ()}
     for link in after.get("nvlinks") or ():
@@ -140,7 +146,7 @@ def xids(numbers: Iterable[int]) -> list[Finding]:
             cause, action = XID_FAIL[xid]
             findings.append(_failure(f"xid_{xid}", f"XID {xid}: {cause}.", action))
         elif xid in XID_RETRY:
-            text = f"XID {xid}: a contained memory error ended the check; it can be tried again."
+            text = f"XID {xid}: a contained memory error stopped the check. Run the check again."
             findings.append(Finding(f"xid_{xid}", Severity.INCONCLUSIVE, text, Action.RETRY))
         elif xid in XID_IGNORED:
             findings.append(Finding(f"xid_{xid}", Severity.INFO, f"XID {xid}: caused by an application."))
@@ -148,7 +154,7 @@ def xids(numbers: Iterable[int]) -> list[Finding]:
             text = f"XID {xid}: {XID_DEGRADED[xid]}."
             findings.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
         else:
-            text = f"XID {xid} was reported; it is in no list of this check."
+            text = f"XID {xid}: unknown to this check. Look it up in NVIDIA's XID catalog."
             findings.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
     return findings
 
@@ -163,10 +169,14 @@ def throttling(samples: Sequence[Mapping[str, Any]]) -> list[Finding]:
     ):
         share = sum(1 for r in reasons if r & mask) / len(reasons) if reasons else 0.0
         if share > THROTTLE_FAIL:
-            text = f"Clocks were held down by {cause} in {share:.0%} of the samples."
+            text = f"Clocks were throttled by {cause} in {share:.0%} of the samples."
             findings.append(_failure(code, text, Action.INSPECT))
         elif share > 0:
-            findings.append(Finding(code, Severity.INFO, f"Clocks were held down by {cause} in {share:.0%}."))
+            findings.append(
+                Finding(
+                    code, Severity.INFO, f"Clocks were throttled by {cause} in {share:.0%} of the samples."
+                )
+            )
     if any(r & THROTTLE_POWER_CAP for r in reasons):
         findings.append(Finding("power_cap", Severity.INFO, "The software power cap was reached."))
     return findings
@@ -183,5 +193,5 @@ def strangers(processes: Sequence[Mapping[str, Any]] | None, own: int | None = N
     if len(pids) <= allowed:
         return []
     others = [pid for pid in pids if pid != own]
-    text = f"Other processes compute on the device: {', '.join(map(str, sorted(others)[:8]))}."
+    text = f"Other processes use the device: {', '.join(map(str, sorted(others)[:8]))}."
     return [Finding("busy", Severity.INCONCLUSIVE, text, Action.RETRY)]

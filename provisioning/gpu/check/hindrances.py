@@ -12,23 +12,24 @@ from typing import Any
 from provisioning.gpu.check.types import Action, Finding, Severity
 
 FABRIC = (
-    "The fabric manager has not brought up the NVLink switches. "
-    "Start it (systemctl start nvidia-fabricmanager; its version has to be the driver's)."
+    "The fabric manager has not initialized the NVLink switches. "
+    "Start it in the version of the driver: systemctl start nvidia-fabricmanager."
 )
 PROHIBITED = (
-    "The compute mode is “prohibited”: nobody may use the device. Set it back: nvidia-smi -c DEFAULT."
+    "The compute mode is “prohibited”, so no process can use the device. "
+    "Reset the mode: nvidia-smi -c DEFAULT."
 )
 SPLIT = (
-    "The GPU is in MIG mode, where CUDA has its instances only. "
-    "Ask for those (nvidia-smi -L lists them), or turn MIG off: nvidia-smi -mig 0."
+    "The GPU is in MIG mode, so CUDA can only use its instances. "
+    "Select an instance (nvidia-smi -L lists them), or disable MIG mode: nvidia-smi -mig 0."
 )
 # CUDA error names and their meaning here.
 CUDA: Mapping[str, str] = {
     "CUDA_ERROR_SYSTEM_NOT_READY": FABRIC,
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "The driver was updated while loaded. Reboot the node.",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "The driver was updated but not reloaded. Reboot the node.",
     "CUDA_ERROR_DEVICE_UNAVAILABLE": (
-        "The device is not to be had: its compute mode is exclusive and somebody has it, "
-        "or it is prohibited. See nvidia-smi -q -d COMPUTE,PIDS."
+        "The device is not available: another process uses it in an exclusive compute mode, "
+        "or the mode is prohibited. Check nvidia-smi -q -d COMPUTE,PIDS."
     ),
 }
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}

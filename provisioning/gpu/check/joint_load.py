@@ -38,13 +38,10 @@ def findings(tests: Sequence[TestResult]) -> list[Finding]:
         peers = of(test.detail)[1:] if test.name == PROBE else ()
         slow = [f"{each.uuid} ({each.percent:g} %)" for each in peers if each.percent < JOINT_WARN_PERCENT]
         if slow:
-            text = (
-                f"Slower while all GPUs were busy than alone: {', '.join(slow)}. "
-                "Check power and cooling of the node."
-            )
+            text = f"Slower when all GPUs are busy: {', '.join(slow)}. Check power and cooling of the node."
             found.append(Finding(SLOW, Severity.INFO, text))
         wrong = [f"{each.uuid} ({each.errors})" for each in peers if each.errors]
         if wrong:
-            text = f"Wrong words of peers while all GPUs were busy: {', '.join(wrong)}. Check each of them."
+            text = f"Wrong words on peers when all GPUs are busy: {', '.join(wrong)}. Check each peer."
             found.append(Finding(WRONG, Severity.INFO, text))
     return found

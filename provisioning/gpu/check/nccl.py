@@ -137,7 +137,7 @@ class Nccl:
     def rank(self, count: int, rank: int, unique_id: bytes) -> int:
         """Return the communicator of the current context as one of `count` ranks; waits for the others."""
         if len(unique_id) != UNIQUE_ID_BYTES:
-            raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, and not {len(unique_id)}")
+            raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
         communicator = c_void_p()
         self._call(
             "ncclCommInitRank", ctypes.byref(communicator), count, UniqueId.from_buffer_copy(unique_id), rank

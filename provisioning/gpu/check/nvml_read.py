@@ -88,8 +88,8 @@ class Reader:
         if _quiet(self._driver.count) == 0:
             version = self.ask("driver_version", self._driver.driver_version) or ""
             return NoDevice(f"{none_shown(version)}.", "device", NEWER_DRIVER)
-        fix = "Compare with `nvidia-smi -L`; refresh the inventory if the device was replaced."
-        return NoDevice(f"This machine has no device {self.uuid} ({_reason(problem)}).", "device", fix)
+        fix = "Check the output of `nvidia-smi -L`, and refresh the inventory if the device was replaced."
+        return NoDevice(f"Device {self.uuid} was not found on this node ({_reason(problem)}).", "device", fix)
 
     def ask(self, name: str, read: Callable[[], T | None]) -> T | None:
         """Return the value, or None if unavailable. Raises `Lost`."""
@@ -380,10 +380,10 @@ def _reason(problem: NvmlProblem) -> str:
 
 def _no_driver(problem: NvmlProblem, root: Path) -> NoDevice:
     if problem.code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return NoDevice("The NVIDIA driver is not installed here.", LIBRARY, FIX)
-    text = f"NVML does not start: {_reason(problem)}."
+        return NoDevice("The NVIDIA driver is not installed on this node.", LIBRARY, FIX)
+    text = f"NVML could not be initialized: {_reason(problem)}."
     if version := _loaded(root):
-        text += f" The kernel module that is loaded is {version}."
+        text += f" Loaded kernel module: {version}."
     return NoDevice(text, "NVIDIA kernel driver", _fix_of(problem, root))
 
 
@@ -397,9 +397,11 @@ def _loaded(root: Path) -> str:
 
 def _fix_of(problem: NvmlProblem, root: Path) -> str:
     if isinstance(problem, DriverMismatch):
-        return "The driver was updated while loaded: reboot the node, or reload the NVIDIA kernel modules."
+        return (
+            "The driver was updated but not reloaded. Reboot the node, or reload the NVIDIA kernel modules."
+        )
     if isinstance(problem, NoPermission):
         return "Give this user access to /dev/nvidiactl and /dev/nvidia*."
     if has_nouveau(root):
         return NOUVEAU
-    return "Load the kernel module (modprobe nvidia) and look at dmesg for NVRM lines."
+    return "Load the kernel module (modprobe nvidia), and search dmesg for NVRM lines."

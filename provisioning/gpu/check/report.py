@@ -132,11 +132,11 @@ def summary_of(
     """Return one sentence: the first finding of the worst kind, or how many tests passed."""
     weight = {"hung": 4, "fail": 3, "inconclusive": 2, "degraded": 1, "info": 0}
     weighty = [f for f in findings if weight[f.severity]]
-    prefix = "Simulated, says nothing about a device. " if simulated else ""
+    prefix = "Simulated, not valid for a real device. " if simulated else ""
     if not weighty:
         if verdict == Verdict.PASS:
             return f"All {len(tests)} tests passed."
-        return f"{prefix}{len(tests)} tests ran without a finding." if tests else f"{prefix}No test was run."
+        return f"{prefix}{len(tests)} tests ran without findings." if tests else f"{prefix}No tests were run."
     worst = max(weighty, key=lambda f: weight[f.severity])
     more = f" ({len(weighty) - 1} more)" if len(weighty) > 1 else ""
     return f"{prefix}{worst.text.rstrip('.')}.{more}"

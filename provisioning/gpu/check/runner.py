@@ -66,7 +66,7 @@ def run_check(
     try:
         wanted = Level(level)
     except ValueError:
-        return _refusal(uuid, started, f"There is no level {level!r}: quick, standard or extended.")
+        return _refusal(uuid, started, f"Unknown level {level!r}. Use quick, standard or extended.")
     if turns is None and simulation is None:
         turns = folder()
     whole_s = PAIR_DEADLINE_S if meeting is not None else DEADLINE_S[wanted]
@@ -122,12 +122,12 @@ def _run(
     try:
         check.run()
     except Exception as error:
-        text = f"The check itself failed: {type(error).__name__}: {error}"[:500]
+        text = f"The check failed with an unexpected error: {type(error).__name__}: {error}"[:500]
         check.state.findings.append(Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT))
     try:
         return check.judge(baseline, node_median, baseline_of)
     except Exception as error:
-        text = f"The results could not be judged: {type(error).__name__}: {error}"[:500]
+        text = f"The results could not be evaluated: {type(error).__name__}: {error}"[:500]
         unjudged = Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT)
         return (), [*check.state.findings, unjudged]
 

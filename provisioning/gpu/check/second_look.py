@@ -36,12 +36,12 @@ def merge_results(
 def _merged_result(test: TestResult, again: TestResult | None) -> TestResult:
     if again is None or again.status == Status.SKIPPED:
         why = again.text if again is not None else "Not reached"
-        text = f"{test.text}; it could not be measured again alone: {why}"
+        text = f"{test.text}; a second measurement, alone, gave no result. {why}"
         # A low value that was not measured again is unknown, even if the test was optional.
         return replace(test, status=Status.SKIPPED, required=True, text=text)
     if again.status == Status.FAILED:
-        return replace(again, text=f"{again.text}; measured twice, the second time alone")
-    return replace(again, text=f"{again.text}; measured again alone, after: {test.text}")
+        return replace(again, text=f"{again.text}; confirmed by a second measurement, alone")
+    return replace(again, text=f"{again.text}; second measurement, alone. First measurement: {test.text}")
 
 
 def findings_of_both(

@@ -116,7 +116,7 @@ class Check:
                 self._selector.close()
 
     def _start_watcher(self) -> None:
-        self.report_progress(Progress("prepare", text="Looking at the device."))
+        self.report_progress(Progress("prepare", text="Reading the state of the device."))
         config = {"nonce": self.state.nonce, "uuid": self.state.facts.uuid, "peers": list(self.peers)}
         if self.simulation is not None:
             config["nvml"] = self.simulation.nvml
@@ -135,7 +135,7 @@ class Check:
                     f"NVML could not be read. {self._last_words(self._watcher)}",
                 )
             if time.monotonic() >= until:
-                text = f"NVML did not answer within {self.timing.watcher_start_s:.0f} s."
+                text = f"NVML did not respond within {self.timing.watcher_start_s:.0f} s."
                 self._stop("nvml_hung", Severity.HUNG, text, Action.REBOOT)
 
     def _look_first(self) -> None:
@@ -146,10 +146,10 @@ class Check:
         self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
         self.state.findings += health.strangers(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
-            text = "NVML does not tell who uses the device, so nobody knows whether it may be loaded."
+            text = "NVML does not list the processes on the device, so the device may be in use."
             self.state.find("processes_unknown", Severity.INCONCLUSIVE, text, Action.INSPECT)
         if not self.state.xid_events and not self.state.facts.vgpu:
-            text = "XID events cannot be watched here, so a fault could pass unseen."
+            text = "NVML does not report XID events on this node, so faults could go undetected."
             self.state.find("xids_unknown", Severity.INCONCLUSIVE, text, Action.INSPECT)
         if any(f.severity in (Severity.FAIL, Severity.INCONCLUSIVE) for f in self.state.findings):
             raise _Stop
@@ -223,19 +223,19 @@ class Check:
             wait_s = WAIT_S if self._turns is not None else 0.0
             mine = (
                 state.since + timing.between_s + wait_s,
-                lambda: self._stop_silent_child("The check stopped between two tests."),
+                lambda: self._stop_silent_child("The check process stopped responding between two tests."),
             )
         else:
-            text = f"No CUDA context within {timing.child_start_s:.0f} s."
+            text = f"CUDA did not create a context within {timing.child_start_s:.0f} s."
             mine = (state.since + timing.child_start_s, lambda: self._stop_silent_child(text))
         return min(mine, (self._deadline, self._stop_at_deadline), key=lambda pair: pair[0])
 
     def _stop_hung_test(self) -> None:
         test = self.state.running
         assert test is not None
-        text = f"No end after {test.deadline_s:g} s"
+        text = f"The test did not end within {test.deadline_s:g} s"
         if test.probe in ANY_CAN_HANG:
-            text += f", with {', '.join(self.peers)}: any of them may be the cause"
+            text += f", with {', '.join(self.peers)}; any of the devices may be the cause"
         took = round((time.monotonic() - self.state.since) * 1000)
         self.state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)
         self.state.running = None
@@ -245,17 +245,20 @@ class Check:
         self._stop("check_hung", Severity.HUNG, text, Action.REBOOT)
 
     def _stop_at_deadline(self) -> None:
-        self._stop("deadline", Severity.INCONCLUSIVE, "The check ran out of its time.", Action.RETRY)
+        self._stop(
+            "deadline",
+            Severity.INCONCLUSIVE,
+            "The check did not complete within its time limit.",
+            Action.RETRY,
+        )
 
     def _stop_dead_child(self, child: Process) -> None:
         """Handle a closed pipe without an `end` message."""
         child.wait(1.0)
         code = child.code
         how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
-        cut = " in the middle of a message" if child.cut_off else ""
-        text = (
-            f"The check's process ended {how}{cut}, before its report was complete. {self._last_words(child)}"
-        )
+        cut = " while sending a message," if child.cut_off else ""
+        text = f"The check process ended {how}{cut} before its report was complete. {self._last_words(child)}"
         self._stop("incomplete", Severity.INCONCLUSIVE, text.strip(), Action.RETRY)
 
     def _check_lost(self) -> None:
@@ -269,10 +272,10 @@ class Check:
             self._stop(
                 "watcher_died",
                 Severity.INCONCLUSIVE,
-                f"NVML could not be watched to the end. {self._last_words(watcher)}",
+                f"The NVML watcher stopped during the check. {self._last_words(watcher)}",
             )
         if time.monotonic() - self.state.watched_at > self.timing.watcher_silent_s:
-            self._stop("nvml_hung", Severity.HUNG, "NVML stopped answering under load.", Action.REBOOT)
+            self._stop("nvml_hung", Severity.HUNG, "NVML stopped responding under load.", Action.REBOOT)
         if self.state.crowded >= 2:
             raise _Stop
 
@@ -303,7 +306,7 @@ class Check:
         if self.state.after is None and not any(
             f.code in ("watcher_died", "nvml_hung") for f in self.state.findings
         ):
-            text = "The device's health after the check is not known."
+            text = "The state of the device after the check is unknown."
             if watcher.closed:
                 self.state.find(
                     "watcher_died",
@@ -312,7 +315,7 @@ class Check:
                     Action.RETRY,
                 )
             else:
-                self.state.find("nvml_hung", Severity.HUNG, f"{text} NVML does not answer.", Action.REBOOT)
+                self.state.find("nvml_hung", Severity.HUNG, f"{text} NVML is not responding.", Action.REBOOT)
 
     def _end(self, process: Process | None) -> None:
         """End a process. If the kernel does not let it go, abandon it with a finding."""
@@ -327,7 +330,8 @@ class Check:
             self.state.abandoned = True
             waits = process.state() or "?"
             text = (
-                f"Process {process.pid} ({process.name}, state {waits}) cannot be ended: the driver holds it."
+                f"The driver blocks process {process.pid} ({process.name}, state {waits}), "
+                "so the check could not stop it."
             )
             self.state.find("abandoned", Severity.HUNG, text, Action.REBOOT)
 
@@ -360,7 +364,7 @@ class Check:
 
     def _last_words(self, process: Process) -> str:
         lines = process.stderr.decode(errors="replace").strip().splitlines()
-        return f"It said: {lines[-1][:300]}" if lines else ""
+        return f"Last output: {lines[-1][:300]}" if lines else ""
 
     def report_progress(self, progress: Progress) -> None:
         """Call `on_progress` with the elapsed time; its errors are ignored."""
@@ -402,6 +406,6 @@ class Check:
         findings += health.xids(state.xids)
         findings += health.throttling(state.samples)
         if state.ended and not state.samples:
-            text = "NVML was not sampled during the load."
+            text = "NVML returned no samples during the load."
             findings.append(Finding("unwatched", Severity.INCONCLUSIVE, text, Action.RETRY))
         return tests, findings + verdict.of_tests(tests)

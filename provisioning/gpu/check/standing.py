@@ -15,20 +15,20 @@ from provisioning.gpu.check.types import Action, Finding, Severity, Status, Test
 
 LOWERED = frozenset({"clocks_lowered", "power_lowered"})
 PERSISTENCE = (
-    "Persistence mode is off: while nobody has the GPU open its driver lets go of it, and the next start "
-    "waits. Turn it on: nvidia-smi -pm 1, or nvidia-persistenced."
+    "Persistence mode is off, so the driver unloads the idle GPU, and the next start takes longer. "
+    "Enable the mode (nvidia-smi -pm 1), or start nvidia-persistenced."
 )
 ECC_OFF = (
-    "ECC is off, so memory errors stay unnoticed. Turn it on: nvidia-smi -e 1, then reset the GPU. "
-    "Its default is on."
+    "ECC is off, although it is on by default, so memory errors go undetected. "
+    "Enable ECC (nvidia-smi -e 1), then reset the GPU."
 )
 NOUVEAU_BESIDES = (
-    "The kernel's own driver (nouveau) is loaded besides NVIDIA's, and may take a GPU after the next reboot. "
-    "Keep it out: “blacklist nouveau” in /etc/modprobe.d/nouveau.conf."
+    "The nouveau driver is loaded beside NVIDIA's driver and may take a GPU after the next reboot. "
+    "Add “blacklist nouveau” to /etc/modprobe.d/nouveau.conf."
 )
 DRAWING = (
-    "Programs draw on it (process %s) and use its memory and time. Move the display to another GPU, or "
-    "end it."
+    "Graphics programs (process %s) use memory and time of this GPU. "
+    "Move the display to another GPU, or stop it."
 )
 VOLTA = (7, 0)
 DATA_CENTER_BLACKWELL = 10
@@ -84,7 +84,7 @@ def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
     count = snapshot.get("ecc_uncorrected")
     if not count:
         return []
-    text = f"{count} uncorrectable ECC errors since its last reset: it has to be reset before it is used."
+    text = f"{count} uncorrectable ECC errors since the last reset. Reset the GPU before use."
     return [Finding("ecc_standing", Severity.FAIL, text, Action.DRAIN_AND_RESET)]
 
 
@@ -94,9 +94,8 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
     if snapshot.get("inforom_valid") is False:
         version = snapshot.get("inforom_version")
         text = (
-            f"The InfoROM{f' {version}' if version else ''} is corrupt: what the board keeps there, as rows "
-            "of memory that were remapped, may be lost. Have it flashed by the vendor's tool, or replace "
-            "the GPU."
+            f"The InfoROM{f' {version}' if version else ''} is corrupt, so stored data, such as "
+            "remapped memory rows, may be lost. Flash the InfoROM with the vendor's tool, or replace the GPU."
         )
         findings.append(Finding("inforom", Severity.FAIL, text, Action.INSPECT))
     if snapshot.get("ecc") is False and snapshot.get("ecc_default"):
@@ -150,20 +149,20 @@ def _links(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
     partners = snapshot.get("nvlinks_of_partners")
     if partners is not None and up < partners:
         text = (
-            f"{up} NVLinks are up; {partners} are up on another {snapshot.get('model') or 'device'} at the "
-            "same switches or bridge."
+            f"{up} NVLinks are up, but {partners} are up on another {snapshot.get('model') or 'device'} at "
+            "the same switches or bridge."
         )
         return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
     if before is not None and 0 < up < before:
         text = (
-            f"{up} NVLinks are up; {before:.0f} were up in the last check. Reset the GPU and check its "
+            f"{up} NVLinks are up, but {before:.0f} were up in the last check. Reset the GPU and check its "
             "bridges. If bridges were removed on purpose, uncordon the GPU."
         )
         return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
     if before and not up:
         text = (
-            f"No NVLink is up; {before:.0f} in the last check. Check the bridge. If it was removed on "
-            "purpose, no action is needed."
+            f"No NVLinks are up; the last check found {before:.0f}. "
+            "Check the bridge, unless the bridge was removed on purpose."
         )
         return [Finding("nvlink_missing", Severity.DEGRADED, text, Action.INSPECT)]
     links = snapshot["nvlinks"]
@@ -181,7 +180,7 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
         if now is not None and default is not None and now < default:
             low.append(f"{label} {now} of {default} MHz")
     if low:
-        text = f"Applications clocks below default: {', '.join(low)}. Set them back: nvidia-smi -rac."
+        text = f"Application clocks are below the default: {', '.join(low)}. Reset them: nvidia-smi -rac."
         findings.append(Finding("clocks_lowered", Severity.DEGRADED, text, Action.INSPECT))
     default = snapshot.get("power_limit_default_mw")
     # The enforced limit can be lower than the one set on the node, for example by the chassis.
@@ -190,7 +189,8 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
     if limit is not None and default is not None and limit < default:
         watts = default // 1000
         text = (
-            f"Power limit below default: {limit // 1000} of {watts} W. To reset it: nvidia-smi -pl {watts}."
+            f"The power limit is below the default: {limit // 1000} of {watts} W. "
+            f"Reset the limit: nvidia-smi -pl {watts}."
         )
         findings.append(Finding("power_lowered", Severity.INFO, text))
     return findings
@@ -199,10 +199,10 @@ def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
 def untested_findings(capability: tuple[int, int] | None) -> list[Finding]:
     """Return a finding if the device has circuits that no test uses."""
     if capability == VOLTA:
-        text = "The tensor cores are not tested: the check has no kernels for those of Volta."
+        text = "The tensor cores are not tested, because the check has no kernels for Volta."
         return [Finding("tensor_cores_untested", Severity.DEGRADED, text, Action.INSPECT)]
     if capability is not None and capability[0] == DATA_CENTER_BLACKWELL:
-        text = "FP4 is not tested: the check has no kernel for it on this architecture."
+        text = "FP4 is not tested, because the check has no FP4 kernel for this architecture."
         return [Finding("fp4_untested", Severity.INFO, text)]
     return []
 
@@ -218,5 +218,5 @@ def _with_lowered_limits(test: TestResult) -> TestResult:
     figures = any(judgement.status == Status.FAILED for judgement in test.judgements)
     if test.status != Status.FAILED or test.errors or not figures:
         return test
-    text = f"{test.text}; its clocks or its power limit are lowered"
+    text = f"{test.text}; clocks or power limit are below the default"
     return replace(test, status=Status.WARNED, text=text)

@@ -149,7 +149,7 @@ PCIE_FAIL = {1: 2.4, 2: 4.8, 3: 10.0, 4: 21.0, 5: 48.0, 6: 73.0}
 NVLINK_GB_S = 25.0
 NVLINK5_GB_S = 50.0
 
-ENCRYPTED = "Confidential computing encrypts the link: advisory."
+ENCRYPTED = "Not judged: confidential computing encrypts the link."
 
 COVERAGE = 0.98
 # Missing memory although no process uses any. Contexts on one driver differ by less between runs.
@@ -193,7 +193,7 @@ def lint_floor(floor: Floor, name: str) -> None:
     lint(floor.fail, f"{name} fail")
     lint(floor.warn, f"{name} warn")
     if floor.warn < floor.fail:
-        raise BadThreshold(f"{name}: warns at {floor.warn}, after it failed at {floor.fail}")
+        raise BadThreshold(f"{name}: the warning limit {floor.warn} is below the failure limit {floor.fail}")
 
 
 def lint_all() -> None:
@@ -294,7 +294,7 @@ def judge(
     own_kernel = metric.endswith(("_own_tflops", "_own_tops"))
     if facts.vgpu:
         return Judgement(
-            metric, value, unit, Status.MEASURED, text="A vGPU shares its device: advisory.", advisory=True
+            metric, value, unit, Status.MEASURED, text="Not judged: a vGPU shares its device.", advisory=True
         )
     peak = peak_of(facts.name)
     sheet = _peak_value(metric, facts, peak) if peak else None
@@ -306,7 +306,7 @@ def judge(
         try:
             lint(BASELINE.fail * reference / sheet[0], f"baseline of {metric}")
         except BadThreshold as error:
-            reference, note = None, f"Refused the {error}."
+            reference, note = None, f"Ignored the {error}."
     if reference is not None and reference > 0:
         fail, warn, against = BASELINE.fail * reference, BASELINE.warn * reference, "baseline"
     elif sheet is not None and not own_kernel:
@@ -323,9 +323,9 @@ def judge(
         reason = (
             "measured by the check's own kernel"
             if own_kernel
-            else "no others that passed have measured it"
+            else "no other passed checks to compare with"
             if compared_only
-            else f"no floor is known for {facts.name or 'it'}, nor three of them that agree"
+            else f"no datasheet limit for {facts.name or 'this model'}, and no baseline of 3 devices"
         )
         return Judgement(
             metric,
@@ -343,18 +343,20 @@ def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
     generation, width = facts.pcie_max_gen, facts.pcie_max_width
     if facts.vgpu or facts.mig:
         return Judgement(
-            metric, value, "GB/s", Status.MEASURED, text="The link is shared: advisory.", advisory=True
+            metric, value, "GB/s", Status.MEASURED, text="Not judged: the link is shared.", advisory=True
         )
     if facts.confidential:
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=ENCRYPTED, advisory=True)
     if generation is None or not width or generation not in PCIE_FAIL:
-        return Judgement(metric, value, "GB/s", Status.MEASURED, text="The link's generation is not known.")
+        return Judgement(
+            metric, value, "GB/s", Status.MEASURED, text="Not judged: the generation of the link is unknown."
+        )
     fail = PCIE_FAIL[generation] * width / 16
     status = status_of(value, fail, fail)
     if facts.numa_hidden and status == Status.FAILED:
         return Judgement(
             metric, value, "GB/s", Status.WARNED, None, round(fail, 3), "link",
-            "This virtual machine hides its NUMA nodes: the memory may be far from the GPU.",
+            "This virtual machine hides its NUMA nodes, so the memory may be far from the GPU.",
         )  # fmt: skip
     return Judgement(metric, value, "GB/s", status, round(fail, 3), round(fail, 3), "link")
 
@@ -366,7 +368,7 @@ def judge_peer(metric: str, value: float, links: int | None, facts: Facts) -> Ju
     capability = facts.compute_capability
     if not links:
         return Judgement(
-            metric, value, "GB/s", Status.MEASURED, text="No NVLink to this peer: advisory.", advisory=True
+            metric, value, "GB/s", Status.MEASURED, text="Not judged: no NVLink to this peer.", advisory=True
         )
     link_gb_s = NVLINK5_GB_S if capability is not None and capability[0] >= 10 else NVLINK_GB_S
     fail, warn = PEER.fail * links * link_gb_s, PEER.warn * links * link_gb_s
@@ -376,7 +378,7 @@ def judge_peer(metric: str, value: float, links: int | None, facts: Facts) -> Ju
 def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
     """Judge a link to another node by its slowest port; it can warn, but not fail."""
     if not port_gb_s:
-        text = "What the ports carry is not known: advisory."
+        text = "Not judged: the speed of the ports is unknown."
         return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
     warn = lint(PORT_WARN, "port") * port_gb_s
     return Judgement(metric, value, "GB/s", status_of(value, 0.0, warn), None, round(warn, 3), "link")

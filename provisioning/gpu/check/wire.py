@@ -53,7 +53,7 @@ class Lines:
             try:
                 message = json.loads(line)
             except ValueError as error:
-                raise Broken("a line that is no JSON") from error
+                raise Broken("a line that is not JSON") from error
             if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
                 raise Broken("a message without a kind")
             messages.append(message)

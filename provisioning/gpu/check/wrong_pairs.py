@@ -42,8 +42,8 @@ def findings(tests: Sequence[TestResult]) -> list[Finding]:
         wrong = pairs_of(test.detail, own=False)
         if wrong:
             text = (
-                f"Wrong words between two peers, and neither is this device: {'; '.join(map(str, wrong))}. "
-                "Check each of them, with other peers."
+                f"Wrong words between other devices: {'; '.join(map(str, wrong))}. "
+                "Check each of these devices with other peers."
             )
             notices.append(Finding(CODE, Severity.INFO, text))
     return notices

@@ -39,7 +39,7 @@ def must(name: str, *args: Any) -> Any:
     except pynvml.NVMLError as error:
         raise problem_of(error) from error
     except UnicodeDecodeError as error:
-        raise NvmlProblem("The NVIDIA driver answers with broken text.") from error
+        raise NvmlProblem("The NVIDIA driver returned invalid text.") from error
 
 
 def number(value: Any) -> int | None:

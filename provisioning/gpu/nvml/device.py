@@ -139,7 +139,7 @@ class Device:
             profile = self.mig_profile(place)
             if profile is not None and profile_name(*profile) == name:
                 return profile[0]
-        raise NvmlProblem(f"This GPU has no MIG profile {name}.")
+        raise NvmlProblem(f"This GPU does not support MIG profile {name}.")
 
     def profile_name(self, profile_id: int) -> str:
         """Return the name of the profile with this id; empty if there is none."""
@@ -168,7 +168,7 @@ class Device:
         info = self.profile_info(profile)
         size = next((size for at, size in self.mig_placements(int(info.id)) if at == start), None)
         if size is None:
-            raise NvmlProblem(f"The profile {profile} cannot stand at slice {start} of this GPU.")
+            raise NvmlProblem(f"MIG profile {profile} does not fit at slice {start} of this GPU.")
         place = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
         name = "nvmlDeviceCreateGpuInstanceWithPlacement"
         return GpuInstance(must(name, self.handle, int(info.id), byref(place)))

@@ -81,7 +81,7 @@ def _choose_idle(answer: ChildAnswer, uuid: str, onto: str) -> str:
     if not gpus:
         raise _Failed(NO_GPU)
     if not answer.before.tells_all:
-        raise _Failed(NOT_TOLD, "NVML does not tell who uses the GPUs")
+        raise _Failed(NOT_TOLD, "NVML does not list the processes on the GPUs")
     idle = [name for name, gpu in gpus.items() if not gpu.users and name != onto]
     chosen = uuid or next(iter(idle), "")
     if chosen not in idle or (onto and gpus[onto].users):

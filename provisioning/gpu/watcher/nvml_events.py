@@ -53,7 +53,7 @@ def _next(events: XidEvents, slots: dict[int | None, str]) -> XidReport | None:
     slot = slots.get(device)
     if slot is None:
         # The kernel's log has its address.
-        log.warning("XID %d of an unknown GPU", xid)
+        log.warning("received XID %d of an unknown GPU", xid)
         return None
     return XidReport(slot, xid)
 

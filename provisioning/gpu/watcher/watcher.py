@@ -75,7 +75,7 @@ class Watcher:
             try:
                 kernel = KernelLog(self._kmsg)
             except OSError as error:
-                self._log_once("log", f"the kernel's log cannot be read for XIDs: {error}")
+                self._log_once("log", f"could not read XIDs from the kernel log: {error}")
                 self._end.wait(RETRY_S)
                 continue
             try:
@@ -86,7 +86,7 @@ class Watcher:
                     if kernel.is_empty:
                         self._end.wait(LOOK_S)
             except OSError as error:
-                self._log_once("log", f"the kernel's log ended: {error}")
+                self._log_once("log", f"could not continue to read the kernel log: {error}")
                 self._end.wait(LOOK_S)
             finally:
                 kernel.close()
@@ -103,11 +103,11 @@ class Watcher:
                 continue
             except GpuLost as problem:
                 # NVML raises this while waiting for events of any GPU. Keep watching the others.
-                self._log_once("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
+                self._log_once("nvml", f"NVML reports no XIDs of one GPU: {problem.sentence}")
                 self._end.wait(LOOK_S)
                 continue
             except NvmlProblem as problem:
-                self._log_once("nvml", f"NVML tells no XIDs: {problem.sentence}")
+                self._log_once("nvml", f"NVML reports no XIDs: {problem.sentence}")
             except Exception:
                 log.exception("watching NVML for XIDs failed, will retry")
             self._end.wait(RETRY_S)
@@ -133,7 +133,7 @@ class Watcher:
         try:
             self._sink(batch)
         except Exception as error:
-            self._log_once("send", f"XIDs cannot be sent to the control plane ({error}); they are kept")
+            self._log_once("send", f"could not send XIDs to the control plane, will retry: {error}")
             return False
         self._logged_texts.pop("send", None)
         with self._ready:

@@ -117,10 +117,10 @@ def test_why_nvml_does_not_start(tmp_path: Path) -> None:
     assert "blacklist nouveau" in why(tmp_path, unloaded).fix
     # It is named where it has the GPUs, and not where NVIDIA's own driver is loaded.
     assert why(tmp_path, mismatch).fix == (
-        "The driver was updated while loaded: reboot the node, or reload the NVIDIA kernel modules."
+        "The driver was updated but not reloaded. Reboot the node, or reload the NVIDIA kernel modules."
     )
     assert "/dev/nvidiactl" in why(tmp_path, pynvml.NVML_ERROR_NO_PERMISSION).fix
-    assert "kernel module that is loaded" not in str(why(tmp_path, mismatch))
+    assert "Loaded kernel module" not in str(why(tmp_path, mismatch))
     (tmp_path / "sys/module/nvidia").mkdir()
     (tmp_path / "sys/module/nvidia/version").write_text("570.124.06\n")
-    assert str(why(tmp_path, mismatch)).endswith("The kernel module that is loaded is 570.124.06.")
+    assert str(why(tmp_path, mismatch)).endswith("Loaded kernel module: 570.124.06.")

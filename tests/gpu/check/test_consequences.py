@@ -70,4 +70,4 @@ def test_what_the_driver_asks_for(number: str, action: Action | None) -> None:
     )
     found = of_xid(154, line)
     assert (found.action if found is not None else None) == action
-    assert found is None or found.text == "XID 154: the driver asks for a recovery."
+    assert found is None or found.text == "XID 154: the driver requests a recovery action."

@@ -61,7 +61,7 @@ def test_a_rate() -> None:
 )
 def test_replays_of_a_check_over_a_wrap_and_a_restart(before: int, after: int, grown: str) -> None:
     found = changes({"pcie_replays": before}, {"pcie_replays": after})
-    assert [each.text for each in found] == ([f"The PCIe link repeated {grown} packets."] if grown else [])
+    assert [each.text for each in found] == ([f"The PCIe link replayed {grown} packets."] if grown else [])
 
 
 def test_errors_of_a_check_over_a_restart() -> None:

@@ -113,7 +113,7 @@ def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
     with pytest.raises(
-        Unbuildable, match=r"NVRTC 1\d\.\d refused memory\.cu for sm_30: .*No packaged kernel"
+        Unbuildable, match=r"No packaged kernel .*NVRTC 1\d\.\d could not compile memory\.cu for sm_30: "
     ):
         compiler.cubin("memory", (3, 0))
 
@@ -153,7 +153,7 @@ def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
     built = compiler.cubin("scrub", (9, 0), 12040)
     assert (built.origin, compiler.elf_abi(built.code)) == (PACKAGED, 7)
     monkeypatch.setattr(compiler, "packaged", lambda unit, capability: None)
-    with pytest.raises(Unbuildable, match="install nvidia-cuda-nvrtc-cu12"):
+    with pytest.raises(Unbuildable, match="or nvidia-cuda-nvrtc-cu12"):
         compiler.cubin("scrub", (9, 0), 12040)
 
 

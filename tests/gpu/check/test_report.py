@@ -127,7 +127,7 @@ def test_summaries() -> None:
     note = Finding("c", Severity.INFO, "By the way.")
     assert summary_of(Verdict.PASS, [note], [COPY], False) == "All 1 tests passed."
     assert summary_of(Verdict.FAIL, [odd, bad], [COPY], False) == "Broken. (1 more)"
-    assert summary_of(Verdict.INCONCLUSIVE, [], [], False) == "No test was run."
+    assert summary_of(Verdict.INCONCLUSIVE, [], [], False) == "No tests were run."
     assert summary_of(Verdict.INCONCLUSIVE, [], [COPY], True).startswith("Simulated")
     text = render(report(findings=(bad, note), action=Action.DRAIN_AND_RESET, verdict=Verdict.FAIL))
     assert "FAIL: Good." in text

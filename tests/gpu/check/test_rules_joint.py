@@ -64,7 +64,7 @@ def test_a_device_that_is_slower_than_alone_is_a_warning(percent: float, status:
     assert (found.status, judged.status, judged.unit, judged.against) == (status, status, "%", "alone")
     assert (judged.fail_below, judged.warn_below, judged.advisory) == (None, 85.0, False)
     if status == Status.WARNED:
-        assert found.text == f"{PERCENT} {percent:g} % is below 85 (by the device alone)"
+        assert found.text == f"{PERCENT} {percent:g} % is below the single-device limit of 85"
         assert of_tests([found]) == [
             Finding("test_joint_burn", Severity.DEGRADED, found.text, Action.INSPECT)
         ]
@@ -77,9 +77,9 @@ def test_wrong_words_of_its_own_fail_it() -> None:
 
 
 def test_it_has_to_compare_and_to_measure() -> None:
-    assert assess(JOINT, raw(100.0, None), H200).text == "It compared nothing"
+    assert assess(JOINT, raw(100.0, None), H200).text == "The test compared no data"
     empty = assess(JOINT, Raw("x", "done", 0, {"joint_burn_alone": 1.0}), H200)
-    assert (empty.status, empty.text) == (Status.SKIPPED, f"It measured no {thresholds.JOINT}")
+    assert (empty.status, empty.text) == (Status.SKIPPED, f"The test did not measure {thresholds.JOINT}")
     # Of another test nobody asks for it.
     assert (
         assess(Test("address", "address", 1.0), Raw("x", "done", 0, {"coverage": 1.0}), H200).text
@@ -93,10 +93,10 @@ def test_peers_are_noted_and_take_nothing_from_the_verdict() -> None:
     slow, wrong = of_tests([found])
     assert (slow.code, slow.severity, slow.action) == (joint_load.SLOW, Severity.INFO, Action.NONE)
     assert slow.text == (
-        "Slower while all GPUs were busy than alone: GPU-3 (84.9 %). Check power and cooling of the node."
+        "Slower when all GPUs are busy: GPU-3 (84.9 %). Check power and cooling of the node."
     )
     assert (wrong.code, wrong.severity, wrong.action) == (joint_load.WRONG, Severity.INFO, Action.NONE)
-    assert wrong.text == "Wrong words of peers while all GPUs were busy: GPU-4 (7). Check each of them."
+    assert wrong.text == "Wrong words on peers when all GPUs are busy: GPU-4 (7). Check each peer."
     assert decide([slow, wrong], [found], simulated=False) == ("pass", Action.NONE)
     (first,) = of_tests([assess(JOINT, raw(100.0, 0, ("GPU-2", 50.0, 0)), H200)])
     assert "GPU-2 (50 %)" in first.text
@@ -120,9 +120,9 @@ def test_devices_that_no_check_tells_so_are_not_believed(value: object) -> None:
 
 
 def test_a_hang_is_no_proof_for_the_checked_device() -> None:
-    hung = assess(JOINT, Raw("joint_burn", "hung", reason="No end after 105 s"), H200)
+    hung = assess(JOINT, Raw("joint_burn", "hung", reason="The test did not end within 105 s"), H200)
     assert of_tests([hung]) == [
-        Finding("test_joint_burn", Severity.INCONCLUSIVE, "No end after 105 s", Action.RETRY)
+        Finding("test_joint_burn", Severity.INCONCLUSIVE, "The test did not end within 105 s", Action.RETRY)
     ]
 
 

@@ -17,7 +17,7 @@ from tests.gpu.check.test_rules import COPY, H200, done, status_of
 def test_a_new_model_is_judged_by_what_its_fleet_agrees_on() -> None:
     new = Facts("GPU-1", name="NVIDIA GH200 480GB")
     status, text = status_of(COPY, done(copy_gb_s=3600.0), new)
-    assert status == Status.WARNED and "no floor is known for NVIDIA GH200 480GB" in text
+    assert status == Status.WARNED and "no datasheet limit for NVIDIA GH200 480GB" in text
     for value, expected in ((3600.0, Status.PASSED), (3000.0, Status.FAILED)):
         assert status_of(COPY, done(copy_gb_s=value), new, baseline={"copy_gb_s": 3650.0})[0] == expected
 
@@ -62,8 +62,8 @@ def test_a_link_has_two_ends(second: float, third: float, fourth: float, status:
     found, text = status_of(Test("peers", "peers", 1.0), Raw("x", "done", 0, figures), linked)
     assert found == status
     if second == 300.0 and found == Status.WARNED:
-        assert text.startswith("peer_gb_s:GPU-2 300 GB/s is below 337.5")
-        assert text.endswith("look at the other end of this first")
+        assert text.startswith("peer_gb_s:GPU-2 300 GB/s is below the link limit of 337.5")
+        assert text.endswith("Check the other end of this link first")
 
 
 def test_a_peer_without_a_link_is_no_proof_for_the_others() -> None:
@@ -111,7 +111,7 @@ def test_with_a_meeting_nothing_but_the_link_is_looked_at() -> None:
 )
 def test_a_link_to_another_node_is_never_more_than_a_warning(figure: float, status: Status) -> None:
     found, text = status_of(TWO_NODES, done(between_nodes_gb_s=figure), H200)
-    assert found == status and "with node-a by RDMA" in text
+    assert found == status and "with node-a over RDMA" in text
     assert (THIRD_NODE in text) is (status == Status.WARNED)
 
 
@@ -119,11 +119,11 @@ def test_without_a_known_port_the_figure_is_told() -> None:
     test = replace(TWO_NODES, params={**TWO_NODES.params, "port_gb_s": 0.0, "transport": "socket"})
     found = assess(test, done(between_nodes_gb_s=0.1), H200)
     assert (found.status, found.judgements[0].advisory) == (Status.PASSED, True)
-    assert "with node-a by sockets" in found.text
+    assert "with node-a over sockets" in found.text
     third = replace(test, params={**test.params, "port_gb_s": 100 / 3})
     assert assess(third, done(between_nodes_gb_s=0.1), H200).judgements[0].warn_below == 16.667
     nameless = replace(test, params={**test.params, "partner": ""})
-    assert "with the other node by" in status_of(nameless, done(between_nodes_gb_s=0.1), H200)[1]
+    assert "with the other node over" in status_of(nameless, done(between_nodes_gb_s=0.1), H200)[1]
 
 
 def test_wrong_words_are_of_the_link_and_a_missed_canary_is_of_the_device() -> None:
@@ -137,7 +137,7 @@ def test_wrong_words_are_of_the_link_and_a_missed_canary_is_of_the_device() -> N
 @pytest.mark.parametrize(
     "raw",
     [
-        Raw("x", "skipped", reason="node-a did not come."),
+        Raw("x", "skipped", reason="Could not connect to node-a."),
         Raw("x", "done", 0),
         Raw("x", "done", None, {"between_nodes_gb_s": 50.0}),
     ],

@@ -68,7 +68,7 @@ def test_no_report_is_inconclusive(lie: Callable[..., Report], mode: str) -> Non
     if mode == "killed":
         assert "by signal 9" in report.summary
     if mode == "truncated":
-        assert "in the middle of a message" in report.summary
+        assert "while sending a message" in report.summary
 
 
 @pytest.mark.parametrize(

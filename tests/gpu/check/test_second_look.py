@@ -63,21 +63,21 @@ def merge(*second: TestResult) -> Any:
 
 def test_the_second_look_counts() -> None:
     assert merge(result("pcie", Status.PASSED, text="54")).text == (
-        "54; measured again alone, after: 5 is below 48"
+        "54; second measurement, alone. First measurement: 5 is below 48"
     )
     assert merge(result("pcie", Status.WARNED)).status == Status.WARNED
     again = merge(result("pcie", Status.FAILED, Status.FAILED, text="6 is below 48"))
     assert (again.status, again.text) == (
         Status.FAILED,
-        "6 is below 48; measured twice, the second time alone",
+        "6 is below 48; confirmed by a second measurement, alone",
     )
 
 
 def test_what_could_not_be_measured_again_is_open() -> None:
     skipped = merge(result("pcie", Status.SKIPPED, text="busy"))
     assert (skipped.status, skipped.judgements) == (Status.SKIPPED, LOW.judgements)
-    assert skipped.text == "5 is below 48; it could not be measured again alone: busy"
-    assert merge().text.endswith("alone: Not reached")
+    assert skipped.text == "5 is below 48; a second measurement, alone, gave no result. busy"
+    assert merge().text.endswith("gave no result. Not reached")
     assert merge(result("address", Status.FAILED)).status == Status.SKIPPED
     optional = replace(LOW, required=False)
     (open_,) = merge_results([optional], [], ("pcie",))

@@ -195,7 +195,7 @@ def test_a_fault_fails_the_test_that_is_made_for_it(
     if "ecc" in fault:
         assert "CUDA_ERROR_ECC_UNCORRECTABLE" in first.text
         assert statuses(report)["address"] == Status.SKIPPED
-        assert report.tests[1].text.startswith("Not run: The context was lost")
+        assert report.tests[1].text.startswith("Not run. An earlier test lost the CUDA context")
 
 
 def test_peers_that_nobody_asked_for_may_be_left_out(check: Check) -> None:
@@ -220,9 +220,12 @@ def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
     [
         ({"out_of_memory": 1}, "Only 0.0% of the free memory"),
         ({"largest_share": 0.2, "memory_mib": 18}, "Only "),
-        ({"context_error": 2}, "No CUDA context: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY"),
+        (
+            {"context_error": 2},
+            "CUDA could not create a context: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY",
+        ),
         ({"uuid": "ff" * 16}, "CUDA opened ffffffff"),
-        ({"major": 7, "minor": 0}, "No packaged kernel fits sm_70"),
+        ({"major": 7, "minor": 0}, "No packaged kernel supports sm_70"),
         ({"kill": "count_nonzero"}, "ended by signal 9"),
         ({"no_peer": 1, "devices": 2}, "no peer access"),
     ],
@@ -253,14 +256,14 @@ def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: i
 def test_a_driver_that_takes_no_kernel_is_a_finding(check: Check) -> None:
     report = check("residue", cuda={"no_image": 1, "driver": 12040})
     assert (report.verdict, "cannot" in codes(report)) == (Verdict.INCONCLUSIVE, True)
-    assert "The driver (CUDA 12.4) takes none of the kernels" in render(report)
+    assert "The driver (CUDA 12.4) could not load any of the kernels" in render(report)
 
 
 @pytest.mark.parametrize("symbol", ["cuEventCreate", "cuMemcpyDtoDAsync", "cuDevicePrimaryCtxRetain"])
 def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check, symbol: str) -> None:
     report = check("copy", "canary", cuda={"no_symbol": symbol})
     assert report.verdict == Verdict.INCONCLUSIVE
-    assert f"{symbol}: not offered by this driver" in render(report)
+    assert f"{symbol}: not supported by this driver" in render(report)
     assert not codes(report) & {"incomplete", "internal", "check_hung"}
 
 
@@ -268,7 +271,7 @@ def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) ->
     bad = Test("exact_odd", "exact", 20.0, params={"dtype": "odd"})
     report = check(bad, "canary")
     assert statuses(report) == {"exact_odd": Status.SKIPPED, "canary": Status.PASSED}
-    assert "an error that it does not know: KeyError: 'odd'" in report.tests[0].text
+    assert "Unexpected error: KeyError: 'odd'" in report.tests[0].text
     assert report.verdict == Verdict.INCONCLUSIVE
 
 
@@ -276,8 +279,8 @@ def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) ->
     ("fault", "text"),
     [
         ({"init_error": 802}, "systemctl start nvidia-fabricmanager"),
-        ({"init_error": 803}, "updated while loaded"),
-        ({"context_error": 46}, "its compute mode is exclusive"),
+        ({"init_error": 803}, "updated but not reloaded"),
+        ({"context_error": 46}, "in an exclusive compute mode"),
     ],
     ids=["fabric", "mismatch", "unavailable"],
 )
@@ -352,7 +355,7 @@ def test_an_unknown_uuid(check: Check) -> None:
 def test_a_leak_against_the_baseline(check: Check) -> None:
     report = check("residue", baseline={"free_mib:ecc": 4000.0})
     assert report.verdict == Verdict.FAIL
-    assert "missing although nobody uses the device" in report.summary
+    assert "missing although no process uses the device" in report.summary
 
 
 def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path: Path) -> None:
@@ -366,7 +369,7 @@ def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path
     plan = ("address", Test("pcie", "pcie", 20.0, params={"seconds": 0.1}))
     report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path, on_progress=others_end)
     assert statuses(report) == {"address": Status.PASSED, "pcie": Status.PASSED}, render(report)
-    assert "measured again alone, after: to_device_gb_s 5" in report.tests[1].text
+    assert "second measurement, alone. First measurement: to_device_gb_s 5" in report.tests[1].text
     assert codes(report) - SHORT == set()
     assert set(report.measures) == {"to_device_gb_s", "to_host_gb_s", "nvlinks_up", "retired_memory"}
 
@@ -375,7 +378,7 @@ def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path
     plan = ("address", Test("pcie", "pcie", 20.0, params={"seconds": 0.1}))
     report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path)
     assert statuses(report) == {"address": Status.PASSED, "pcie": Status.FAILED}, render(report)
-    assert "measured twice, the second time alone" in report.tests[1].text
+    assert "confirmed by a second measurement, alone" in report.tests[1].text
     assert (report.verdict, codes(report) - SHORT) == (Verdict.FAIL, {"test_pcie"})
 
 
@@ -391,8 +394,12 @@ def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
     ("script", "code", "text"),
     [
         ({"links_down": 3}, "nvlink_missing", "15 of 18 NVLinks to the switches are up"),
-        ({"app_sm_mhz": 1200}, "clocks_lowered", "Applications clocks below default: SM 1200 of 1980 MHz"),
-        ({"power_mw": 400_000}, "power_lowered", "Power limit below default: 400 of 700 W"),
+        (
+            {"app_sm_mhz": 1200},
+            "clocks_lowered",
+            "Application clocks are below the default: SM 1200 of 1980 MHz",
+        ),
+        ({"power_mw": 400_000}, "power_lowered", "The power limit is below the default: 400 of 700 W"),
     ],
 )
 def test_what_is_told_before_the_load_and_takes_nobody_out(

@@ -73,9 +73,9 @@ def test_errors_since_the_last_reset_do_not_pass() -> None:
 def test_a_board_whose_own_memory_is_corrupt_does_not_pass() -> None:
     ((code, severity, action, text),) = found({"inforom_valid": False, "inforom_version": "G520.0200.00.05"})
     assert (code, severity, action) == ("inforom", Severity.FAIL, Action.INSPECT)
-    assert text.startswith("The InfoROM G520.0200.00.05 is corrupt: ") and "flashed" in text
+    assert text.startswith("The InfoROM G520.0200.00.05 is corrupt, so ") and "Flash the InfoROM" in text
     ((_, _, _, text),) = found({"inforom_valid": False})
-    assert text.startswith("The InfoROM is corrupt: ")
+    assert text.startswith("The InfoROM is corrupt, so ")
 
 
 def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
@@ -90,7 +90,10 @@ def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
 def test_ecc_that_was_switched_off_is_a_warning() -> None:
     ((code, severity, action, text),) = found({"ecc": False, "ecc_default": True})
     assert (code, severity, action) == ("ecc_off", Severity.DEGRADED, Action.INSPECT)
-    assert text.startswith("ECC is off, so memory errors stay unnoticed.") and "nvidia-smi -e 1" in text
+    assert (
+        text.startswith("ECC is off, although it is on by default, so memory errors go undetected.")
+        and "nvidia-smi -e 1" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,14 +150,14 @@ def test_what_the_free_memory_depends_on(
 def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
     ((code, severity, action, text),) = found({"drawing": drawing(812, 77)})
     assert (code, severity, action) == ("drawing", Severity.INFO, Action.NONE)
-    assert "Programs draw on it (process 77, 812)" in text
+    assert "Graphics programs (process 77, 812)" in text
     ((_, _, _, text),) = found({"drawing": drawing(*range(20))})
     assert "(process 0, 1, 2, 3, 4, 5, 6, 7)" in text
 
 
 def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:
     fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=18, model="NVIDIA H200")
-    text = "17 NVLinks are up; 18 are up on another NVIDIA H200 at the same switches or bridge."
+    text = "17 NVLinks are up, but 18 are up on another NVIDIA H200 at the same switches or bridge."
     assert found(fewer) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
     assert "another device at" in found(links(3, 1, nvlinks_of_partners=4))[0][3]
     # Bridges join all of their links: a partner that has more knows that this one lost some.
@@ -183,15 +186,15 @@ def test_links_as_in_the_last_check(snapshot: dict[str, Any], before: float | No
 
 def test_fewer_links_than_in_the_last_check_do_not_pass() -> None:
     text = (
-        "3 NVLinks are up; 4 were up in the last check. Reset the GPU and check its bridges. "
+        "3 NVLinks are up, but 4 were up in the last check. Reset the GPU and check its bridges. "
         "If bridges were removed on purpose, uncordon the GPU."
     )
     assert found(links(3, 1), 4.0) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
     assert found(links(1, 3), 2.0)[0][1] == Severity.FAIL
     # The bridge may have been taken away: the next check takes that as it is.
     text = (
-        "No NVLink is up; 1 in the last check. Check the bridge. If it was removed on purpose, "
-        "no action is needed."
+        "No NVLinks are up; the last check found 1. "
+        "Check the bridge, unless the bridge was removed on purpose."
     )
     assert found(links(0, 4), 1) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
 
@@ -202,18 +205,18 @@ def test_the_number_of_links() -> None:
 
 
 def test_lowered_limits_are_told() -> None:
-    text = "Applications clocks below default: SM 1979 of 1980 MHz, memory 3200 of 3201 MHz. "
+    text = "Application clocks are below the default: SM 1979 of 1980 MHz, memory 3200 of 3201 MHz. "
     assert found(LIMITS | {"app_sm_clock_mhz": 1979, "app_memory_clock_mhz": 3200}) == [
-        ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Set them back: nvidia-smi -rac.")
+        ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Reset them: nvidia-smi -rac.")
     ]
     # A limit set on purpose is no fault; values that are low because of it are warnings.
-    text = "Power limit below default: 699 of 700 W. To reset it: nvidia-smi -pl 700."
+    text = "The power limit is below the default: 699 of 700 W. Reset the limit: nvidia-smi -pl 700."
     lowered = [("power_lowered", Severity.INFO, Action.NONE, text)]
     assert found(LIMITS | {"power_limit_set_mw": 699_999}) == lowered
     assert found(LIMITS | {"power_limit_mw": 699_999}) == lowered
     assert found(LIMITS | {"power_limit_mw": 699_999, "power_limit_set_mw": None}) == lowered
     rounded = LIMITS | {"power_limit_set_mw": 650_000, "power_limit_default_mw": 700_999}
-    assert found(rounded)[0][3].startswith("Power limit below default: 650 of 700 W.")
+    assert found(rounded)[0][3].startswith("The power limit is below the default: 650 of 700 W.")
 
 
 @pytest.mark.parametrize(("capability", "codes"), [((7, 0), 1), ((7, 5), 0), ((9, 0), 0), (None, 0)])
@@ -244,7 +247,7 @@ def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult
 def test_a_figure_that_is_low_by_lowered_limits_is_a_warning(code: str) -> None:
     low = [Finding(code, Severity.DEGRADED, "low")]
     (test,) = excuse_lowered_limits([result(Status.FAILED, Status.FAILED)], low)
-    assert (test.status, test.text) == (Status.WARNED, "low; its clocks or its power limit are lowered")
+    assert (test.status, test.text) == (Status.WARNED, "low; clocks or power limit are below the default")
     for other in (
         result(Status.FAILED, Status.FAILED, errors=1),
         result(Status.FAILED, Status.PASSED),

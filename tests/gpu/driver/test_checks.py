@@ -53,7 +53,7 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
     scrubbed = run_scrub(uuid)
     if kind == "B200" and release < 570:
         assert report.exit_code == 4 and report.unavailable is not None
-        assert f"The NVIDIA driver {RELEASES[release]} shows no GPU" in report.summary
+        assert f"The NVIDIA driver {RELEASES[release]} lists no GPU" in report.summary
         assert report.unavailable.fix.startswith("Install a newer driver")
         assert (scrubbed.verdict, scrubbed.library) == (Scrub.UNAVAILABLE, "device")
         assert "Install a newer driver" in scrubbed.text
@@ -83,7 +83,7 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
         (580, "A100", "fabric 1", "systemctl start nvidia-fabricmanager"),
         (550, "H200", "fabric 2", "systemctl start nvidia-fabricmanager"),
         (570, "H100", "compute_mode 2", "nvidia-smi -c DEFAULT"),
-        (550, "T4", "cuda_refuses 803", "updated while loaded"),
+        (550, "T4", "cuda_refuses 803", "updated but not reloaded"),
     ],
     ids=["802-old", "802-no-fabric-info", "in-progress", "prohibited", "mismatch"],
 )
@@ -112,7 +112,7 @@ def test_a_library_of_another_version_than_the_driver(machine: Make, check: Chec
     ("release", "kind", "file", "content", "text"),
     [
         pytest.param(550, "A100", "persistence-off", "", "nvidia-smi -pm 1", id="persistence mode is off"),
-        pytest.param(570, "T4", "drawing", "812\n", "Programs draw on it (process 812)", id="a display"),
+        pytest.param(570, "T4", "drawing", "812\n", "Graphics programs (process 812)", id="a display"),
     ],
 )
 def test_what_is_told_and_passes(
@@ -138,7 +138,7 @@ def test_less_free_memory_than_before(with_kernels: Make, check: Check, drawing:
     assert metric.endswith(":display") is drawing
     if drawing:
         assert report.verdict == Verdict.DEGRADED, render(report)
-        text = "300 MiB less free memory than in the last check. Programs that draw: process 812 (50 MiB)"
+        text = "300 MiB less free memory than in the last check. Graphics programs: process 812 (50 MiB)"
         assert report.tests[0].text == text
     else:
         assert (report.verdict, codes(report)) == (Verdict.FAIL, {"test_residue"}), render(report)

@@ -123,7 +123,7 @@ def test_what_was_wrong_before_a_peer_failed_was_wrong(linked: Make, check: Chec
     made.fault("ecc", "check_mix", gpu=2)
     report, found = checked(check, CROWD)
     assert found == {"all_pairs": Status.FAILED}, render(report)
-    assert report.tests[0].text == f"1 wrong words ({GPUS[0]} to {GPUS[1]}: 1)"
+    assert report.tests[0].text == f"1 wrong word ({GPUS[0]} to {GPUS[1]}: 1)"
 
 
 @pytest.mark.parametrize("there", [0, 2])
@@ -152,7 +152,7 @@ def test_no_access_between_two(linked: Make, check: Check, here: int, there: int
     linked().fault("no_peer", there, gpu=here)
     report, found = checked(check, CROWD, RESIDUE)
     assert found == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}
-    assert f"no peer access from {GPUS[here]} to {GPUS[there]}" in report.tests[0].text
+    assert f"{GPUS[here]} has no peer access to {GPUS[there]}" in report.tests[0].text
     assert held_against(report) == set()
 
 
@@ -182,7 +182,7 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     # A context that is broken is so from its beginning then.
     texts = [each.text for each in report.tests[: 1 if fault[0] == "ecc" else 3]]
     name = "" if fault[0] == "no_context" else f" {GPUS[gpu]}"
-    assert all(text.startswith(f"Not run: The peer{name} failed: cu") for text in texts)
+    assert all(text.startswith(f"Not run. The peer{name} failed: cu") for text in texts)
     assert len(set(texts)) == 1
     assert report.tests[3].measures["free_mib"] == 16
 

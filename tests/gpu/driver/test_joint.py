@@ -63,7 +63,7 @@ def test_the_checked_device_falls_below_its_own_figure(node: Make, check: Check)
     assert found == {"joint_burn": Status.WARNED, "residue": Status.PASSED}, render(report)
     assert codes(report) == {"test_joint_burn"}
     joint = report.tests[0]
-    assert joint.text.endswith("% is below 85 (by the device alone)")
+    assert joint.text.endswith("% is below the single-device limit of 85")
     assert joint.measures[PERCENT] == pytest.approx(70, abs=2)
     others = [each["percent"] for each in joint.detail["by_device"].values()][1:]
     assert others == [pytest.approx(100, abs=1)] * 2, "the others are not slower for it"
@@ -100,7 +100,7 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     node().fault(*fault, gpu=gpu)
     report, found = checked(check)
     assert found == {"joint_burn": Status.SKIPPED, "residue": Status.PASSED}, render(report)
-    assert report.tests[0].text.startswith("Not run: The peer")
+    assert report.tests[0].text.startswith("Not run. The peer")
     assert codes(report) == set()
     assert report.tests[1].measures["free_mib"] == 16
 
@@ -118,4 +118,4 @@ def test_without_a_peer(node: Make, check: Check) -> None:
     node(1)
     report, found = checked(check, JOINT, peers=0)
     assert found == {"joint_burn": Status.SKIPPED}
-    assert report.tests[0].text == "Not run: No peer is visible."
+    assert report.tests[0].text == "Not run. No peer GPU is visible."

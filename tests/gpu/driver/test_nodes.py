@@ -71,7 +71,7 @@ def test_what_a_node_knows_of_its_gpus(machine: Make, release: int, kind: str) -
     assert told["seen"] == [[SLOT, 79]], "a vGPU tells none by NVML: the kernel's log does"
     if kind == "B200" and release < BLACKWELL:
         assert (found["state"], found["gpus"], found["missing"]) == ("gpu_lost", [], [f"{SLOT}.0"])
-        assert f"The NVIDIA driver {RELEASES[release]} shows no GPU, but one is on PCI" in found["sentence"]
+        assert f"The NVIDIA driver {RELEASES[release]} lists no GPU, but PCI lists 1 GPU" in found["sentence"]
         assert "Install a newer driver" in found["sentence"]
         assert samples["problem"] == "no_driver"
         return
@@ -128,8 +128,8 @@ def judge_samples(samples: dict[str, Any], kind: str, release: int) -> None:
 @pytest.mark.parametrize(
     ("code", "state", "advice"),
     [
-        (9, "no_driver", "The NVIDIA kernel module is not loaded. Yet 1 NVIDIA GPU can be seen on PCI."),
-        (18, "driver_mismatch", "reboot this machine, or reload the NVIDIA kernel modules"),
+        (9, "no_driver", "The NVIDIA kernel module is not loaded. PCI lists 1 NVIDIA GPU."),
+        (18, "driver_mismatch", "Reboot this machine, or reload the NVIDIA kernel modules"),
         (4, "no_permission", "access to /dev/nvidiactl"),
     ],
 )
@@ -144,7 +144,7 @@ def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
     made = machine(550, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     made.fault("lost", gpu=1)
     found, samples, _ = look(made)
-    assert found["state"] == "gpu_lost" and "GPU 1 does not answer" in found["sentence"]
+    assert found["state"] == "gpu_lost" and "GPU 1 is not responding" in found["sentence"]
     assert [each["uuid"] for each in found["gpus"]] == [GPU] == list(samples["latest"])
 
 

@@ -114,11 +114,11 @@ def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
 @pytest.mark.parametrize(
     ("mood", "verdict", "says"),
     [
-        ("linked", "refused", "those it is linked with by NVLink"),
+        ("linked", "refused", "together with the GPUs linked by NVLink"),
         (
             "fails",
             "failed",
-            "nvidia-smi says: GPU 0000:1b:00.0 could not be reset",
+            "Output of nvidia-smi: GPU 0000:1b:00.0 could not be reset",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_what_computes_is_left_alone_and_a_lost_gpu_is_reset(made: Machine) -> N
     assert told["verdict"] == "refused" and f"(process {os.getpid()})" in told["text"]
     made.fault("lost")
     assert line_of(reset(made))["verdict"] == "done"
-    assert "knows no GPU" in line_of(reset(made, uuid_of(7)))["text"]
+    assert "does not list GPU" in line_of(reset(made, uuid_of(7)))["text"]
 
 
 def test_without_root_the_command_is_said(made: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_a_slow_sum_degrades_against_what_is_known(h100: Machine, check: Check) 
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.DEGRADED, Action.INSPECT, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).text.startswith(f"{METRIC} 288 GB/s is below 306 (by the baseline); which of")
+    assert of(report).text.startswith(f"{METRIC} 288 GB/s is below the baseline limit of 306; any of")
     # As many others, or another library, are another speed.
     for other in ("all_reduce_bus_gb_s:8:2.32.3", "all_reduce_bus_gb_s:3:2.18.5"):
         assert (
@@ -128,7 +128,7 @@ def test_devices_that_do_not_reach_each_other_are_left_alone(h100: Machine, chec
     h100.fault("no_peer", 2)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert of(report).text == f"Not run: There is no peer access from {GPU} to {PEERS[1]}."
+    assert of(report).text == f"Not run. {GPU} has no peer access to {PEERS[1]}."
 
 
 @pytest.mark.thorough("waits for a time limit twice")
@@ -142,7 +142,9 @@ def test_a_sum_that_never_ends_blames_nobody(h100: Machine, check: Check, rank: 
         Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
     ), render(report)  # fmt: skip
     assert of(report).status == Status.HUNG
-    assert of(report).text == f"No end after 3 s, with {PEERS[0]}, {PEERS[1]}: any of them may be the cause"
+    assert of(report).text == (
+        f"The test did not end within 3 s, with {PEERS[0]}, {PEERS[1]}; any of the devices may be the cause"
+    )
     assert not report.abandoned
     h100.mend()
     assert check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS).verdict == Verdict.PASS
@@ -179,7 +181,7 @@ def test_an_error_half_way_leaves_nothing_behind(
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).text.startswith(f"Not run to its end: {says}"), of(report).text
+    assert of(report).text.startswith(f"The test did not complete. {says}"), of(report).text
     assert (left_on(made), held(made)) == ("", set())
     assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
 
@@ -190,11 +192,11 @@ def test_an_error_of_the_memory_is_of_the_device_that_has_it(h100: Machine, chec
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
     if rank == 0:
         assert (report.verdict, report.action) == (Verdict.FAIL, Action.DRAIN_AND_RESET), render(report)
-        assert of(report).text.startswith("The device failed: ")
+        assert of(report).text.startswith("The device reported an error: ")
         return
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"test_all_reduce"}), render(report)
     assert "ECC_UNCORRECTABLE" in of(report).text
-    assert of(report).text.startswith(f"Not run to its end: {PEERS[0]}: ")
+    assert of(report).text.startswith(f"The test did not complete. {PEERS[0]}: ")
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by NCCL_COMM_ID"])

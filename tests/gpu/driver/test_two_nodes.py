@@ -121,7 +121,7 @@ def test_sums_that_are_right_at_both_ends(start: Start, first: int) -> None:
         assert test["status"] == "passed"
         assert test["measures"]["between_nodes_gb_s"] > 0
         assert test["detail"]["nccl"].startswith("nccl 2.") and test["detail"]["transport"] == "rdma"
-        assert f"with {NODES[1 - rank]} by RDMA" in test["text"]
+        assert f"with {NODES[1 - rank]} over RDMA" in test["text"]
 
 
 @pytest.mark.thorough("two processes each; `make test` has right sums")
@@ -158,7 +158,7 @@ def test_a_link_that_is_slow_is_told_and_held_against_nobody(start: Start) -> No
 def test_a_partner_that_never_comes(start: Start, rank: int) -> None:
     report = report_of(start(rank, meet_s=2.0))
     assert (report["verdict"], report["action"], against_nobody(report)) == ("inconclusive", "retry", True)
-    assert f"{NODES[1 - rank]} did not come to 127.0.0.1, port" in sums_of(report)["text"]
+    assert f"Could not connect to {NODES[1 - rank]} at 127.0.0.1, port" in sums_of(report)["text"]
     assert not report["abandoned"]
 
 
@@ -172,7 +172,7 @@ def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start
     ends[1 - rank].send_signal(signal.SIGKILL)
     report = report_of(ends[rank])
     assert (report["verdict"], against_nobody(report)) == ("inconclusive", True), report["summary"]
-    assert f"The connection with {NODES[1 - rank]} broke" in sums_of(report)["text"]
+    assert f"Lost the connection to {NODES[1 - rank]}" in sums_of(report)["text"]
     assert not report["abandoned"]
 
 
@@ -181,7 +181,7 @@ def test_a_partner_that_stands_still(machines: list[Machine], start: Start) -> N
     ends = [start(0, silent_s=2.0), start(1)]
     report = report_of(ends[0])
     assert (report["verdict"], against_nobody(report)) == ("inconclusive", True)
-    assert "node-b fell silent" in sums_of(report)["text"] and not report["abandoned"]
+    assert "Lost contact with node-b" in sums_of(report)["text"] and not report["abandoned"]
 
 
 def test_a_node_without_nccl(machines: list[Machine], start: Start) -> None:
@@ -198,7 +198,7 @@ def test_a_place_that_somebody_else_has(start: Start) -> None:
         other.listen()
         report = report_of(start(0, port=other.getsockname()[1], meet_s=30.0))
     assert (report["verdict"], against_nobody(report)) == ("inconclusive", True)
-    assert "No connection with node-b" in sums_of(report)["text"]
+    assert "Could not connect to node-b" in sums_of(report)["text"]
 
 
 def test_a_fault_of_the_device_itself_takes_it_out(machines: list[Machine], start: Start) -> None:
@@ -222,9 +222,9 @@ def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--meet", "192.0.2.1:29400"), "--meet and --rank belong together"),
-        (("--meet", "192.0.2.1", "--rank", "0"), "is no ADDRESS:PORT"),
-        (("--meet", "192.0.2.1:99999", "--rank", "0"), "is no ADDRESS:PORT"),
+        (("--meet", "192.0.2.1:29400"), "--meet and --rank must be used together"),
+        (("--meet", "192.0.2.1", "--rank", "0"), "--meet must be ADDRESS:PORT"),
+        (("--meet", "192.0.2.1:99999", "--rank", "0"), "--meet must be ADDRESS:PORT"),
         (("--meet", "192.0.2.1:29400", "--rank", "0"), "no RDMA port of this node is up"),
     ],
 )

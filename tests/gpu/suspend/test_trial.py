@@ -109,7 +109,7 @@ def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
 def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     found = run_trial("one")
-    assert found.problem.startswith("not_told: No NVIDIA driver")
+    assert found.problem.startswith("not_told: The NVIDIA driver is not installed")
     assert grant.refusal(found, driver="", instance="one") == grant.FAILED
 
 

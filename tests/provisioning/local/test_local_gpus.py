@@ -52,7 +52,7 @@ def test_no_driver_is_a_note(root):
     with installed(None):
         found = gpus.scan(root=root)
     assert found.devices == () and found.state is MachineState.NO_DRIVER
-    assert found.note.startswith("No NVIDIA driver") and "run without a GPU" in found.note
+    assert found.note.startswith("The NVIDIA driver is not installed") and "run without a GPU" in found.note
 
 
 def test_a_lost_gpu_is_a_warning_and_the_others_stay(root):
@@ -67,7 +67,7 @@ def test_a_gpu_that_asks_for_a_reset_is_unhealthy(root):
     sick.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = 4
     with installed(FakeLibrary([sick])):
         (device,) = gpus.scan(root=root).devices
-    assert not device.healthy and "Drain it and reset it" in device.health_note
+    assert not device.healthy and "Drain this GPU, then reset it" in device.health_note
 
 
 def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool, monkeypatch):
@@ -90,4 +90,4 @@ def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool, monkeypa
     with installed(mismatch):
         (node,) = driver.inventory().nodes
     assert node.devices == () and node.accelerator_state == "driver_mismatch"
-    assert "reboot this machine" in node.accelerator_note
+    assert "Reboot this machine" in node.accelerator_note

@@ -253,7 +253,7 @@ def test_the_fake_is_as_strict_as_the_driver():
             device.gpu_instances()[0].destroy()
         with pytest.raises(Exception, match=r"\w"):
             device.create_gpu_instance("2g.20gb", 4)
-        with pytest.raises(Exception, match="cannot stand"):
+        with pytest.raises(Exception, match="does not fit at slice"):
             device.create_gpu_instance("2g.20gb", 1)
-        with pytest.raises(Exception, match="no MIG profile"):
+        with pytest.raises(Exception, match="does not support MIG profile"):
             device.create_gpu_instance("5g.50gb", 0)

@@ -23,7 +23,7 @@ def _samples(bench: Bench, work: Callable[[], None], moved: int, count: int) -> 
             gave_up += 1
         bench.beat(len(values), count)
     if len(values) < (count + 1) // 2:
-        raise Skip("The host queues too slowly for a measurement; try again on a quieter machine.")
+        raise Skip("The host queued work too slowly for a measurement. Try again when the node is less busy.")
     return values
 
 
@@ -159,7 +159,7 @@ def peers(bench: Bench) -> Outcome:
     """
     device, size, tally = bench.device, bench.sizes.copy_bytes // 2, Tally()
     if device.count < 2:
-        raise Skip("No peer is visible.")
+        raise Skip("No peer GPU is visible.")
     words = size // 8
     measures: dict[str, float] = {}
     with device.buffers(size, size) as (source, target):
@@ -167,7 +167,7 @@ def peers(bench: Bench) -> Outcome:
             handle = device.call("cuDeviceGet", ordinal)
             uuid = uuid_text(device.call("cuDeviceGetUuid", handle).bytes)
             if not device.call("cuDeviceCanAccessPeer", device.handle, handle):
-                raise Skip(f"There is no peer access to {uuid}.")
+                raise Skip(f"This GPU has no peer access to GPU-{uuid}.")
             context = device.call("cuDevicePrimaryCtxRetain", handle)
             try:
                 device.call("cuCtxSetCurrent", context)

@@ -20,7 +20,7 @@ BYTES = 256 * MIB
 TIMINGS = 10
 SUMS = 4
 """Per timing."""
-INSTALL = "NCCL is not installed here: pip install nvidia-nccl-cu12 (the extra `gpu-nccl`), or the system's."
+INSTALL = "NCCL is not installed on this node. Install the `gpu-nccl` extra: pip install 'berth[gpu-nccl]'."
 
 
 class PeerFailed(Exception):
@@ -61,11 +61,11 @@ def all_reduce(bench: Bench) -> Outcome:
     """
     device = bench.device
     if device.count < 2:
-        raise Skip("No peer is visible.")
+        raise Skip("No peer GPU is visible.")
     if device.count > MAX_RANKS:
-        raise Skip(f"More than {MAX_RANKS} devices are not summed at once.")
+        raise Skip(f"The test supports up to {MAX_RANKS} devices.")
     if (ends := unreachable(device)) is not None:
-        raise Absent(f"There is no peer access from {ends[0]} to {ends[1]}.")
+        raise Absent(f"{ends[0]} has no peer access to {ends[1]}.")
     library = bench.nccl()
     if library is None:
         raise Absent(INSTALL)

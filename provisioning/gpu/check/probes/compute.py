@@ -214,7 +214,8 @@ def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[Exact]:
 def _dtype(bench: Bench) -> DType:
     d = DTYPES[bench.params["dtype"]]
     if bench.device.capability < d.since:
-        raise Skip(f"{d.name} is not offered by compute capability {bench.device.capability}")
+        major, minor = bench.device.capability
+        raise Skip(f"{d.name.upper()} is not supported by compute capability {major}.{minor}.")
     return d
 
 

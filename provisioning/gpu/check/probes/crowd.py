@@ -50,10 +50,10 @@ def all_pairs(bench: Bench) -> Outcome:
     """
     device = bench.device
     if device.count < LEAST:
-        raise Skip("Fewer than two peers are visible.")
+        raise Skip("The test needs at least 2 peer GPUs.")
     # Without peer access, copies would go through host memory.
     if (ends := unreachable(device)) is not None:
-        raise Skip(f"There is no peer access from {ends[0]} to {ends[1]}.")
+        raise Skip(f"{ends[0]} has no peer access to {ends[1]}.")
     # The total sent per device equals one buffer of the other link test.
     size = bench.sizes.copy_bytes // 2 // (device.count - 1) // 256 * 256
     with ExitStack() as stack:
@@ -98,7 +98,9 @@ def _rounds(
         for pair in pairs:
             _verify(bench, pair, size)
         if gave_up == TIMES:
-            raise Skip("The host queues too slowly for a measurement; try again on a quieter machine.")
+            raise Skip(
+                "The host queued work too slowly for a measurement. Try again when the node is less busy."
+            )
         if not took:
             continue
         measured += 1

@@ -46,7 +46,7 @@ def joint_burn(bench: Bench) -> Outcome:
     """
     device, seconds = bench.device, bench.seconds(30.0)
     if device.count < 2:
-        raise Skip("No peer is visible.")
+        raise Skip("No peer GPU is visible.")
     with ExitStack() as held:
         devices = [device, *(open_peer(bench, held, ordinal) for ordinal in range(1, device.count))]
         loads = [_load(bench, held, each) for each in devices]
@@ -139,7 +139,9 @@ def _burn(bench: Bench, loads: Sequence[Load], seconds: float) -> None:
             load.device.check_gate()
             load.tally.take(load.device.log(), "together" if len(loads) > 1 else "alone")
     if waited < BUSY * (queued + waited):
-        raise Skip("The host queues too slowly to keep all devices busy.")
+        raise Skip(
+            "The host queued work too slowly to keep all devices busy. Try again when the node is less busy."
+        )
 
 
 def _queue(load: Load, events: tuple[Any, Any], log: Any) -> None:

@@ -114,20 +114,22 @@ def two_nodes(bench: Bench) -> Outcome:
     try:
         group, comm = aside.call(lambda: _connect(bench, meet_s), meet_s)
     except _Silent:
-        raise Skip(f"{partner} did not come to {_meeting_address(bench)} within {meet_s:.0f} s.") from None
+        raise Skip(
+            f"Could not connect to {partner} at {_meeting_address(bench)} within {meet_s:.0f} s."
+        ) from None
     except nccl.NcclError as error:
-        raise Skip(f"No connection with {partner} at {_meeting_address(bench)}: {error}.") from error
+        raise Skip(f"Could not connect to {partner} at {_meeting_address(bench)}: {error}.") from error
     bench.beat(0, ROUNDS)
     try:
         return _run_sums(bench, group, comm, _Watched(aside, lambda: group.check(comm), silent_s))
     except _Silent:
-        raise Skip(f"{partner} fell silent: no sum was complete within {silent_s:.0f} s.") from None
+        raise Skip(f"Lost contact with {partner}: no sum completed within {silent_s:.0f} s.") from None
     except nccl.NcclError as error:
-        raise Skip(f"The connection with {partner} broke: {error}.") from error
+        raise Skip(f"Lost the connection to {partner}: {error}.") from error
     except CudaError as error:
         if error.name in OF_THE_DEVICE:
             raise
-        raise Skip(f"A sum with {partner} broke off: {error}.") from error
+        raise Skip(f"A sum with {partner} failed: {error}.") from error
 
 
 def _meeting_address(bench: Bench) -> str:
@@ -138,7 +140,7 @@ def _connect(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
     """Connect to the other node. Rank 1 retries until rank 0 listens."""
     library, device = bench.nccl(), bench.device
     if library is None:
-        raise Skip("NCCL (libnccl.so.2) is not installed on this node.")
+        raise Skip("NCCL (libnccl.so.2) is not installed on this node. Install the `gpu-nccl` extra.")
     rank = int(bench.params["rank"])
     device.call("cuCtxSetCurrent", device.context)
     until = time.monotonic() + seconds
@@ -202,7 +204,7 @@ def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _Watched) -> Out
     for done in range(BATCHES):
         values.append(aside.call(batch))
         bench.beat(5 + done, ROUNDS)
-    aside.call(lambda: compare(None, "sums one after another"))
+    aside.call(lambda: compare(None, "repeated sums"))
     aside.leave(lambda: group.close(comm))
     return Outcome(
         errors=tally.errors,

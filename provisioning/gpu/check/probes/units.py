@@ -161,7 +161,7 @@ def atomics(bench: Bench) -> Outcome:
             stored = u64(0)
             device.read(stored, seen)
             if stored.value and not log.count:
-                tally.add(1, 0, f"{what}: the error log stayed empty", "", "")
+                tally.add(1, 0, f"{what}: missing from the error log", "", "")
 
         for op, name in enumerate(OPERATIONS):
             for group in GROUPS:
@@ -174,7 +174,7 @@ def atomics(bench: Bench) -> Outcome:
                 took = device.timed(run)
                 rates.append(n / max(took, 0.001) / 1e6)
                 log = check(cells, cells, n, op, group)
-                tally.take(log, f"{name}, global, {group} threads on a word")
+                tally.take(log, f"{name}, global memory, {group} threads per word")
                 noted(log, name)
                 device.launch(
                     "atomics", "run_atomics_shared", p(memory), u32(per_block), u64(bench.seed), u32(op),
@@ -182,7 +182,7 @@ def atomics(bench: Bench) -> Outcome:
                 )  # fmt: skip
                 log = check(blocks * SHARED_CELLS, SHARED_CELLS, per_block, op, group)
                 sm_of = on_blocks.sm_of(SHARED_CELLS) if log.count else None
-                tally.take(log, f"{name}, shared, {group} threads on a word", sm_of)
+                tally.take(log, f"{name}, shared memory, {group} threads per word", sm_of)
                 noted(log, name)
             if not tally.errors:
                 index, bit = _planted(bench, blocks * SHARED_CELLS)
