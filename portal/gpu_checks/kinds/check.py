@@ -117,8 +117,8 @@ def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
         for pair in wrong
     )
     text = (
-        f"Wrong words on their links, seen by the check of {display_name(run.device)}: {pairs}. "
-        "Nothing was taken out. Check each of them, with other peers."
+        f"The check of {display_name(run.device)} found wrong words on links between other devices: {pairs}. "
+        "No device was cordoned. Check each of them with other peers."
     )
     concerned = [
         peer for uuid, peer in peers_by_uuid.items() if any(uuid in (p.source, p.target) for p in wrong)
