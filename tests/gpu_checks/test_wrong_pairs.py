@@ -113,7 +113,7 @@ def test_pages_say_it_in_words(client, gpus, olga, answered):
     answered(pair(gpus[1], gpus[2]))
     client.force_login(olga)
     page = client.get(reverse("fleet:device", args=[gpus[2].pk])).content.decode()
-    assert "Wrong words on their links" in page
+    assert "found wrong words on links between other devices" in page
     assert presenters.test_title("all_pairs") == "All links of these GPUs at once"
     assert presenters.metric_title("all_pairs_gb_s:3") == "All links of 3 GPUs at once"
     low = presenters.format_report_text("all_pairs_gb_s:3 300 GB/s is below the baseline limit of 331.5")
