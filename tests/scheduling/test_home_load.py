@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
-from portal.fleet.inventory.models import Allocation, Node, Pool
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
 from portal.people.accounts.domain_events import TeamDeletionStarted
 from portal.people.accounts.models import Team, User
 from portal.scheduling import admission, capacity, cycle, snapshot_cache, snapshot_feed
@@ -93,6 +93,18 @@ def gone(workspace: Workspace) -> None:
     Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
     release(workspace, used=False)
     snapshot_feed.workloads([workspace.pk])
+
+
+def free_gpus() -> int:
+    held = AllocatedDevice.objects.filter(active=True).values("device")
+    return Device.objects.exclude(pk__in=held).count()
+
+
+def kept_as_read(pool: Pool) -> None:
+    """The snapshot that previews keep has the same nodes and homes as one that is read now."""
+    fresh = capacity.load()[pool.pk].cluster.snapshot()
+    with snapshot_cache.previews.use() as kept:
+        assert kept.pools[pool.pk].cluster.snapshot() == fresh
 
 
 def test_eight_people_who_started_one_after_another_start_together(one_gpu, people, team, make, sent):
@@ -190,20 +202,15 @@ def test_a_kept_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make,
     """After a start, a measurement, a move and the deletion of a team."""
     pool = machines(3)
 
-    def same() -> None:
-        fresh = capacity.load()[pool.pk].cluster.snapshot()
-        with snapshot_cache.previews.use() as kept:
-            assert kept.pools[pool.pk].cluster.snapshot() == fresh
-
     previewed(people[0], team)
     workspace = make(people[0], "one-gpu")
-    same()
+    kept_as_read(pool)
     end(workspace)
-    same()
+    kept_as_read(pool)
     clock.shift(3600)
     previewed(people[1], team)
     home_load.measure()
-    same()
+    kept_as_read(pool)
     place = HomePlace.objects.get()
     other = Node.objects.exclude(pk=place.node_id).first()
     move = moves.move_home(actor=people[0], owner=people[0], team=team, pool=pool, node=other.name)
@@ -211,10 +218,38 @@ def test_a_kept_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make,
     moves._change_place(move)
     assert move.state == HomeMoveState.DONE
     assert HomePlace.objects.get().node == other
-    same()
+    kept_as_read(pool)
     emit(TeamDeletionStarted(team=team, actor=SYSTEM))
     assert not HomePlace.objects.exists()
-    same()
+    kept_as_read(pool)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_people_do_a_preview_is_the_creation(one_gpu, people, team, make, sent, clock, seed):
+    """People start, stop and pause; a first start waits only where no machine has a free GPU."""
+    chance = random.Random(seed)
+    pool = machines(3, gpus=chance.choice((1, 2)))
+    running: list[Workspace] = []
+    for _ in range(24):
+        user = chance.choice(people)
+        if running and chance.random() < 0.45:
+            end(running.pop(chance.randrange(len(running))))
+            clock.shift(chance.choice((60, 7200)))
+            home_load.measure()
+            cycle.run()
+        if chance.random() < 0.1:
+            kept_as_read(pool)
+        new = not HomePlace.objects.filter(owner=user).exists()
+        place = previewed(user, team)
+        workspace = make(user, "one-gpu")
+        assert (workspace.state == State.PENDING) == (not place)
+        if place:
+            assert node_of(workspace) == place
+            running.append(workspace)
+            continue
+        assert not new or not free_gpus()
+        services.stop(actor=user, workspace_id=workspace.pk)
+    kept_as_read(pool)
 
 
 @pytest.mark.parametrize("seed", range(6))

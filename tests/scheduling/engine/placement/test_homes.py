@@ -15,9 +15,7 @@ from tests.scheduling.engine.placement.helpers import carrier, gpus, node, nodes
 from tests.suite.choice import examples
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
-LOADS = st.lists(
-    st.tuples(st.integers(0, 20_000), st.integers(0, 100_000)), min_size=6, max_size=6
-)  # fmt: skip
+LOADS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 100_000)), min_size=6, max_size=6)
 
 
 def with_homes(nodes, loads):
