@@ -86,6 +86,7 @@ from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
+    HomesChanged,
     HomesMeasured,
     PreemptionDue,
     PreflightDue,
@@ -214,6 +215,7 @@ def connect() -> None:
     on_commit(BuildsChanged, request_cycle)
     # workspaces
     in_transaction(HomesMeasured, orphans.homes_measured)
+    in_transaction(HomesChanged, snapshot_feed.nodes_changed)
     in_transaction(UnknownWorkspacesReported, orphans.unknown_workspaces_reported)
     in_transaction(WorkspaceRequested, start_counts.requested)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)

@@ -25,6 +25,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "sweep-leftovers": {"task": "control.sweep_leftovers", "schedule": 20.0},
     "delete-homes": {"task": "control.delete_homes", "schedule": 10.0},
     "move-homes": {"task": "control.move_homes", "schedule": 5.0},
+    "measure-home-load": {"task": "control.measure_home_load", "schedule": 3600.0},
     "archive-homes": {"task": "control.archive_homes", "schedule": 5.0},
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},
     "sweep-environments": {"task": "control.sweep_environments", "schedule": 10.0},

@@ -253,16 +253,16 @@ def without_gpus(
     return result if result.outcome is Outcome.FITS_NOW else None
 
 
-def _homes(actor: User | None, team: Team | None) -> Homes:
-    return home_places.of_user(actor.pk, team.pk) if actor is not None and team is not None else NOWHERE
+def _homes(actor: User | None, team: Team | None) -> Homes | None:
+    return home_places.of_user(actor.pk, team.pk) if actor is not None and team is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
-    `instead_of` is the id of a running or pending workspace that would end first. `blocked` lists the teams
-    whose budgets are spent.
+    `homes` is None if its user is unknown. `instead_of` is the id of a running or pending workspace that
+    would end first. `blocked` lists the teams whose budgets are spent.
     """
 
     template: Template
@@ -272,7 +272,7 @@ class Wanted:
     resources: Mapping[str, Any] | None = None
     priority: int = 0
     expected_s: int | None = None
-    homes: Homes = field(default_factory=dict)
+    homes: Homes | None = None
     instead_of: str = ""
     blocked: frozenset[UUID] = frozenset()
 

@@ -1,7 +1,7 @@
 """Reads the total and free capacity of pools into the form of the placement engine.
 
-Needs seven queries including the pools, regardless of the number of nodes, and one more with MIG. Rows are
-read as tuples, since there may be 10,000 devices in an interactive request.
+Needs seven queries including the pools, regardless of the number of nodes, one more with MIG and one more
+with homes on nodes. Rows are read as tuples, since there may be 10,000 devices in an interactive request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from portal.scheduling.engine.placement.types import (
     Version,
     Worth,
 )
+from portal.workspaces.homes import load as home_load
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.models.homes import NEW_HOME_CPU_MILLI, NEW_HOME_GPU_MILLI
 from provisioning.gpu.shares import part_mib
 from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import (
@@ -95,13 +97,35 @@ class PoolNodes:
             self._now = Cluster(self.nodes, policy=self.pool.placement_policy, mix=self.mix)
         return self._now
 
-    def find(self, request: ResourceRequest) -> Placement | None:
-        """Return where the request goes now, with another MIG layout if the pool allows that."""
-        return self.cluster.find(request, repartition=self.pool.repartitions)
+    @property
+    def homes_apart(self) -> bool:
+        """Whether each node keeps homes of its own."""
+        return home_places.are_apart(self.pool)
 
-    def best(self, request: ResourceRequest, worth: Worth | None = None) -> Candidate | None:
+    def find(self, request: ResourceRequest, *, new_home: bool = False) -> Placement | None:
+        """Return where the request goes now, with another MIG layout if the pool allows that.
+
+        `new_home`: its user has no home in this pool yet.
+        """
+        return self.cluster.find(
+            request, repartition=self.pool.repartitions, new_home=new_home and self.homes_apart
+        )
+
+    def best(
+        self, request: ResourceRequest, worth: Worth | None = None, *, new_home: bool = False
+    ) -> Candidate | None:
         """Return the same place with its rank among pools. `worth` compares the models of the request."""
-        return self.cluster.best(request, repartition=self.pool.repartitions, worth=worth)
+        return self.cluster.best(
+            request,
+            repartition=self.pool.repartitions,
+            worth=worth,
+            new_home=new_home and self.homes_apart,
+        )
+
+    def expect_home(self, placement: Placement, sign: int = 1) -> None:
+        """Count a new home on the node of the placement, or remove it with a `sign` of -1."""
+        (part,) = placement.nodes
+        self.cluster.take_home(part.node, sign * NEW_HOME_GPU_MILLI, sign * NEW_HOME_CPU_MILLI)
 
     def takes(self, placement: Placement, request: ResourceRequest) -> bool:
         """Return whether exactly this placement, on one node and without another MIG layout, is free."""
@@ -322,6 +346,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     for row in there:
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], ()), layouts.get(row[2])))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
+    homes = home_load.by_node(of_nodes) if any(map(home_places.are_apart, pools.values())) else {}
     for node in nodes:
         software = software_requirements.node_software(
             node.cuda_version,
@@ -330,6 +355,8 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         )
         taken_of = used.get(node.pk, (0, 0, 0))
         state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), taken_of, software)
+        if node.pk in homes and home_places.are_apart(pools[node.pool_id]):
+            state = replace(state, home_gpu_milli=homes[node.pk][0], home_cpu_milli=homes[node.pk][1])
         yield node.pool_id, state
 
 

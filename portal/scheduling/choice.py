@@ -6,6 +6,9 @@ requests lose, in 1/16 of a GPU. A model counts as dearer
 - by one whole GPU if pending requests wait for it and could not take the other models;
 - by half a GPU each time its price doubles, up to one GPU.
 
+The first start of a person in a pool brings a home that stays on the node. Each node counts as dearer by what
+the homes on it need, up to two GPUs if they need all of it.
+
 Among equal scores the least valuable model wins: by price, then by device memory. Then the first pool by
 slug.
 """
@@ -47,13 +50,13 @@ def best_place(
     if len(pools) == 1 and len(variants) == 1:
         pool, variant = pools[0], variants[0]
         request = pool.adapted(variant.request, placement_request.software)
-        placement = pool.find(request)
+        placement = pool.find(request, new_home=placement_request.new_home)
         return None if placement is None else Place(pool, placement, request, variant)
     best, rank = None, None
     for pool in pools:
         for wanted in _requests(pool, placement_request, variants):
             request = pool.adapted(wanted, placement_request.software)
-            candidate = pool.best(request, worth)
+            candidate = pool.best(request, worth, new_home=placement_request.new_home)
             if candidate is not None and (rank is None or candidate.rank > rank):
                 variant = variants[0] if len(variants) == 1 else _variant_of(variants, candidate.model)
                 best, rank = Place(pool, candidate.placement, request, variant), candidate.rank

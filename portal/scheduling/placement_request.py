@@ -29,7 +29,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
 )
 from portal.scheduling.software_requirements import requirements_of
-from portal.workspaces.homes.places import NOWHERE, HomeAt, Homes, are_apart
+from portal.workspaces.homes.places import HomeAt, Homes, are_apart
 from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -76,6 +76,7 @@ class PlacementRequest:
     - `software`: requirements of its template on a node.
     - `refusals`: pools whose driver can never run it, with the reason.
     - `target`: destination of a move.
+    - `new_home`: its user has no home in these pools, so it stays on the node of this start.
     - `place_key`: equal for requests that the same nodes can take, apart from amounts.
     """
 
@@ -86,6 +87,7 @@ class PlacementRequest:
     software: SoftwareRequirements
     refusals: tuple[NodeReason, ...] = field(default=())
     target: Target | None = None
+    new_home: bool = False
     place_key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,18 @@ class PlacementRequest:
         """Return a request by size alone, for any template, without software requirements."""
         variants = tuple(_variants(request, pools, simulated=simulated))
         return cls(Template(), request, tuple(pools), variants, SoftwareRequirements())
+
+    def at_home(self, node: str) -> PlacementRequest:
+        """Return the request of a user whose home is on the node."""
+        label = (HOME_LABEL, node)
+        return replace(
+            self,
+            request=_with_label(self.request, label),
+            variants=tuple(
+                replace(variant, request=_with_label(variant.request, label)) for variant in self.variants
+            ),
+            new_home=False,
+        )
 
     def variant_of(self, amounts: Mapping[str, int]) -> Variant:
         """Return the variant with these amounts, the only one if there are no others."""
@@ -170,7 +184,7 @@ class PlacementRequests:
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
         self._refusals: dict[tuple[UUID, UUID, ResourceRequest], str] = {}
-        self._known: dict[tuple[UUID, UUID, ResourceRequest, HomeAt | None], PlacementRequest] = {}
+        self._known: dict[tuple[UUID, UUID, ResourceRequest, HomeAt | None, bool], PlacementRequest] = {}
 
     def of(
         self,
@@ -178,18 +192,22 @@ class PlacementRequests:
         flavor: Flavor,
         data: Mapping[str, Any] | None = None,
         *,
-        homes: Homes = NOWHERE,
+        homes: Homes | None = None,
     ) -> PlacementRequest:
         """Return the request of a flavor, or the one stored with a workspace (`data`).
 
-        `homes` gives the location of its user's home, which it must use.
+        `homes` gives the location of its user's home, which it must use. None: the user is unknown.
         """
         request = request_of(flavor.as_request() if data is None else data)
         home = self._home(flavor, homes) if homes and request.nodes == 1 else None
-        key = (template.pk, flavor.pk, request, home)
+        new_home = homes is not None and home is None and request.nodes == 1
+        key = (template.pk, flavor.pk, request, home, new_home)
         result = self._known.get(key)
         if result is None:
-            result = self._known[key] = self._new(template, flavor, request, home)
+            result = self._new(template, flavor, request, home)
+            if new_home:
+                result = replace(result, new_home=True)
+            self._known[key] = result
         return result
 
     def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
@@ -218,7 +236,7 @@ class PlacementRequests:
                 label = (AWAY_HOME_LABEL, home.node)
             else:
                 label = (LOST_HOME_LABEL if home.lost else HOME_LABEL, home.node)
-            request = replace(request, labels=(*request.labels, label))
+            request = _with_label(request, label)
         if template.mounts:
             folders = (mounts.need_of(mount) for mount in template.mounts)
             request = replace(request, needs=(*request.needs, *folders))
@@ -231,6 +249,10 @@ class PlacementRequests:
         if key not in self._refusals:
             self._refusals[key] = refused_by_driver(pool, template, request)
         return self._refusals[key]
+
+
+def _with_label(request: ResourceRequest, label: tuple[str, str]) -> ResourceRequest:
+    return replace(request, labels=(*request.labels, label))
 
 
 def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:

@@ -12,7 +12,8 @@ from portal.scheduling import capacity, choice
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.choice import Explanation, Prices
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.placement_request import PlacementRequest
+from portal.scheduling.engine.placement.types import Worth
+from portal.scheduling.placement_request import PlacementRequest, Variant
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -23,6 +24,8 @@ from provisioning.types import (
 
 PoolAllocation = tuple[PoolNodes, Placement, ResourceRequest]
 Undo = Callable[[], None]
+Owner = tuple[str, str]
+"""The user and the team of a home."""
 NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
 
 
@@ -42,7 +45,9 @@ class PoolPlacer:
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found: dict[str, PoolAllocation] = {}
-        self._taken: list[PoolAllocation] = []
+        self._taken: list[tuple[PoolAllocation, Owner | None]] = []
+        # Nodes of the homes that were taken here and are not stored yet.
+        self._new_homes: dict[Owner, str] = {}
         # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
@@ -88,7 +93,7 @@ class PoolPlacer:
         placement_request = self._requests[workload.id]
         variants = [variant for variant in placement_request.variants if variant.amounts in ways]
         worth = choice.worth_of(variants, self._prices, waiting)
-        place = choice.best_place(placement_request, variants, worth)
+        place = self._best_place(workload, placement_request, variants, worth)
         if place is None:
             return None
         if workload.id in self._explained:
@@ -112,15 +117,47 @@ class PoolPlacer:
                 request = pool.adapted(variant.request, placement_request.software)
                 if pool.pool.pk == target.pool and pool.takes(target.placement, request):
                     return pool, target.placement, request
-        place = choice.best_place(placement_request, (variant,))
+        place = self._best_place(workload, placement_request, (variant,), None)
         return None if place is None else (place.pool, place.placement, place.request)
+
+    def _best_place(
+        self,
+        workload: Workload,
+        placement_request: PlacementRequest,
+        variants: Sequence[Variant],
+        worth: Worth | None,
+    ) -> choice.Place | None:
+        """Return the best place; for a home that another workload here brings, preferably beside it.
+
+        If there is no room beside it, the start is found to be elsewhere when it is written, and waits.
+        """
+        node = self._new_homes.get(_owner_of(workload)) if placement_request.new_home else None
+        if node is not None:
+            at_home = placement_request.at_home(node)
+            amounts = [variant.amounts for variant in variants]
+            there = [variant for variant in at_home.variants if variant.amounts in amounts]
+            if (place := choice.best_place(at_home, there, worth)) is not None:
+                return place
+        return choice.best_place(placement_request, variants, worth)
 
     def take(self, workload: Workload) -> None:
         """Take the placement that `fits` or `choose` has just found."""
-        pool, placement, request = self._found[workload.id]
+        allocation = self._found[workload.id]
+        pool, placement, request = allocation
         pool.cluster.commit(placement, request)
+        owner = self._brings_home(workload, pool, placement)
+        if owner is not None:
+            pool.expect_home(placement)
+            self._new_homes[owner] = placement.nodes[0].node
         pool.changed()
-        self._taken.append((pool, placement, request))
+        self._taken.append((allocation, owner))
+
+    def _brings_home(self, workload: Workload, pool: PoolNodes, placement: Placement) -> Owner | None:
+        """Return the owner of the home that the workload brings to its node, or None if it brings none."""
+        if not (self._requests[workload.id].new_home and pool.homes_apart) or len(placement.nodes) != 1:
+            return None
+        owner = _owner_of(workload)
+        return None if owner in self._new_homes else owner
 
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
         """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
@@ -171,8 +208,11 @@ class PoolPlacer:
     def undo(self, but: int = 0) -> None:
         """Give back what was taken, latest first, except for the first `but`."""
         while len(self._taken) > but:
-            pool, placement, request = self._taken.pop()
+            (pool, placement, request), owner = self._taken.pop()
             pool.cluster.release(placement, request)
+            if owner is not None:
+                pool.expect_home(placement, -1)
+                del self._new_homes[owner]
             pool.changed()
 
     @contextmanager
@@ -245,6 +285,10 @@ class PoolPlacer:
     def _hand_out(self, pool: PoolNodes, uuid: str, rest: Placement) -> None:
         pool.cluster.release(rest, NOTHING)
         del self._kept_back[pool.pool.pk, uuid]
+
+
+def _owner_of(workload: Workload) -> Owner:
+    return workload.user, workload.team
 
 
 def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:

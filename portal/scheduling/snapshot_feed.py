@@ -16,7 +16,7 @@ from portal.fleet.inventory.domain_events import CapacityChanged, NodesChanged
 from portal.people.accounts.domain_events import TeamDeletionStarted, TeamsChanged
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.scheduling.models import ChangeKind, SnapshotChange
-from portal.workspaces.domain_events import RequestChanged, StateChanged
+from portal.workspaces.domain_events import HomesChanged, RequestChanged, StateChanged
 
 KEPT_FOR = timedelta(minutes=10)
 """Longer than the maximum age of a cached snapshot."""
@@ -40,7 +40,7 @@ def request_changed(event: RequestChanged) -> None:
     workloads([event.workspace.pk])
 
 
-def nodes_changed(event: NodesChanged) -> None:
+def nodes_changed(event: NodesChanged | HomesChanged) -> None:
     _write(ChangeKind.NODE, event.nodes)
 
 

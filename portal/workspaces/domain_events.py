@@ -118,6 +118,13 @@ class HomesMeasured(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class HomesChanged(DomainEvent):
+    """Nodes keep other homes than before, or the average use of the owners has changed."""
+
+    nodes: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownWorkspacesReported(DomainEvent):
     """A node reported workspaces that are unknown here, by external names. They are being ended."""
 

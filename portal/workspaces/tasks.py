@@ -11,6 +11,7 @@ from portal.workspaces import answers, housekeeping, memory_kills, reconcile, re
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import deletions, evacuations
 from portal.workspaces.homes import limits as home_limits
+from portal.workspaces.homes import load as home_load
 from portal.workspaces.homes import moves as home_moves
 from provisioning.home_messages import HomeArchived, HomeMoved
 from provisioning.memory_messages import MemoryKills
@@ -51,6 +52,11 @@ def apply_home_deleted(answer: dict[str, Any]) -> None:
 def move_homes() -> None:
     evacuations.sweep()
     home_moves.sweep()
+
+
+@app.task(name="control.measure_home_load")
+def measure_home_load() -> None:
+    home_load.measure()
 
 
 @app.task(name="control.apply_home_move", from_nodes=True)

@@ -23,6 +23,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import TargetKind
@@ -35,6 +36,7 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.domain_events import TeamDeleted, TeamDeletionStarted, UserDeleted
 from portal.people.accounts.models import AccountState, Team, User
 from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.domain_events import HomesChanged
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.models import HomeArchive, HomeDeletion, HomePlace, HomeUsage, LostHome, Workspace
@@ -124,7 +126,9 @@ def team_deletion_started(event: TeamDeletionStarted) -> None:
         ],
         ignore_conflicts=True,
     )
-    HomePlace.objects.filter(team=team).delete()
+    places = HomePlace.objects.filter(team=team)
+    emit(HomesChanged(tuple(places.values_list("node_id", flat=True).distinct())))
+    places.delete()
     LostHome.objects.filter(team=team).delete()
     _soon()
 

@@ -27,6 +27,7 @@ from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import live
 from portal.common.events import services as events
@@ -41,6 +42,7 @@ from portal.fleet.inventory.models import Node, Pool
 from portal.fleet.machines import selectors as machines
 from portal.people.accounts.models import Team, User
 from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.domain_events import HomesChanged
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.codes import HomeMoveCode
@@ -344,6 +346,7 @@ def _change_place(move: HomeMove) -> None:
         _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
         return
     HomeUsage.objects.filter(owner=move.owner_id, team=move.team_id, node=move.source).delete()
+    emit(HomesChanged((move.source.pk, move.target.pk)))
     _end(move, HomeMoveState.DONE, left="source")
     _record(move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {_home(move)} to {move.target_name}")
     events.notify(

@@ -1,5 +1,6 @@
 import django.core.validators
 import django.db.models.deletion
+import django.utils.timezone
 import uuid
 from django.conf import settings
 from django.db import migrations, models
@@ -105,6 +106,9 @@ class Migration(migrations.Migration):
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.node')),
                 ('since', models.DateTimeField()),
                 ('used_at', models.DateTimeField(blank=True, null=True)),
+                ('gpu_milli_s', models.PositiveBigIntegerField(default=872542000)),
+                ('cpu_milli_s', models.PositiveBigIntegerField(default=872542000)),
+                ('measured_at', models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
                 'constraints': [models.UniqueConstraint(fields=('owner', 'team', 'pool'), name='home_place_unique')],

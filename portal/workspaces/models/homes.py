@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+
+HOME_USE_HALF_LIFE_S = 7 * 86_400
+HOME_USE_MEAN_S = round(HOME_USE_HALF_LIFE_S / math.log(2))
+"""Sum of the weights of all past seconds: an average is a decayed sum divided by this."""
+NEW_HOME_GPU_MILLI = 1000
+NEW_HOME_CPU_MILLI = 1000
+"""Assumed average use of a new home."""
 
 
 class HomeDeletion(models.Model):
@@ -39,8 +48,8 @@ class HomeDeletion(models.Model):
 class HomePlace(models.Model):
     """The node that holds the home of a user in a team, in a pool with homes on each node.
 
-    `used_at` is when the user last started a workspace in the pool or viewed its files; `None` if not
-    recorded.
+    - `used_at`: last start of a workspace in the pool, or view of its files; `None` if not recorded.
+    - `gpu_milli_s`, `cpu_milli_s`: decayed sum of what the user held in the pool, as of `measured_at`.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -49,6 +58,9 @@ class HomePlace(models.Model):
     node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
     since = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True)
+    gpu_milli_s = models.PositiveBigIntegerField(default=NEW_HOME_GPU_MILLI * HOME_USE_MEAN_S)
+    cpu_milli_s = models.PositiveBigIntegerField(default=NEW_HOME_CPU_MILLI * HOME_USE_MEAN_S)
+    measured_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         constraints = [

@@ -94,6 +94,8 @@ class NodeArrays:
         self.free_cpu = np.zeros(count, np.int64)
         self.free_memory = np.zeros(count, np.int64)
         self.free_disk = np.zeros(count, np.int64)
+        # Load of the homes on each node, in 1/1000 of what the node has.
+        self.home_load = np.zeros(count, np.int64)
         self.usable = np.zeros(count, np.bool_)
         self.home_rows: dict[tuple[str, str], list[int]] = {}
         for row, node in enumerate(self.states):
@@ -156,6 +158,7 @@ class NodeArrays:
         self.free_disk[row] = node.free_disk_mib
         least = min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib)
         self.usable[row] = node.unusable is None and least >= 0
+        self.home_load[row] = _home_load(node)
         current = {device.uuid: device for device in node.devices}
         for column, previous in enumerate(self.devices[row]):
             device = self.devices[row][column] = current[previous.uuid]
@@ -171,6 +174,7 @@ class NodeArrays:
             replace(node, devices=()) == replace(
                 old, devices=(), free_cpu_milli=node.free_cpu_milli, free_memory_mib=node.free_memory_mib,
                 free_disk_mib=node.free_disk_mib, unusable=node.unusable,
+                home_gpu_milli=node.home_gpu_milli, home_cpu_milli=node.home_cpu_milli,
             )
             and sorted(map(_build, self._plain_devices(node)))
             == sorted(map(_build, self._plain_devices(old)))
@@ -225,6 +229,16 @@ class NodeArrays:
                 self.states[row] = replace(node, devices=devices)
                 return
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
+
+    def take_home(self, row: int, gpu_milli: int, cpu_milli: int) -> None:
+        """Add the average use of a home's owner to the node (or take it off, with negative numbers)."""
+        node = self.states[row]
+        node = self.states[row] = replace(
+            node,
+            home_gpu_milli=node.home_gpu_milli + gpu_milli,
+            home_cpu_milli=node.home_cpu_milli + cpu_milli,
+        )
+        self.home_load[row] = _home_load(node)
 
     def hold_gpus(self, row: int, uuids: Sequence[str], hold: bool) -> None:
         """Make GPUs in MIG mode unusable while their layout changes, or usable again. Raises ValueError."""
@@ -350,6 +364,16 @@ def _subtract(
     if not 0 <= left <= WHOLE_DEVICE_MILLI or (memory >= 0 and not 0 <= rest <= device.memory_mib):
         raise ValueError(f"device {device.uuid} has no {milli} milli and {memory_mib} MiB to move")
     return left, rest
+
+
+def _home_load(node: NodeCapacity) -> int:
+    """Return the part of the node that its homes need, in 1/1000: of its devices or cores, the larger."""
+    if not (node.home_gpu_milli or node.home_cpu_milli):
+        return 0
+    parents = mig_parents(node)
+    devices = sum(device.uuid not in parents for device in node.devices)
+    of_devices = node.home_gpu_milli // devices if devices else 0
+    return max(of_devices, 1000 * node.home_cpu_milli // node.cpu_milli if node.cpu_milli else 0)
 
 
 def _class(device: DeviceCapacity) -> tuple[int, str]:

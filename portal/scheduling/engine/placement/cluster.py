@@ -67,6 +67,8 @@ _MIG_STEPS = 512
 _MIG_LOSSES = 1 << 16
 _LEVEL_MASK = (1 << LEVEL_BITS) - 1
 _VALUE_BITS = 6
+_HOMES_FILL_NODE = 32
+"""Levels that a node loses for a new home if the homes on it need all of the node: those of two GPUs."""
 
 
 @dataclass(slots=True)
@@ -142,21 +144,32 @@ class Cluster:
         placement = self.find(request, repartition=repartition)
         return self.explain(request) if placement is None else Placed(placement)
 
-    def find(self, request: ResourceRequest, *, repartition: bool = False) -> Placement | None:
-        """Return the placement as `decide` does, or None, without computing reasons."""
+    def find(
+        self, request: ResourceRequest, *, repartition: bool = False, new_home: bool = False
+    ) -> Placement | None:
+        """Return the placement as `decide` does, or None, without computing reasons.
+
+        With `new_home`, the request brings a home that stays on the node.
+        """
         row = self._scores(request, repartition)
-        chosen = self._chosen_rows(row, request)
+        chosen = self._chosen_rows(row, request, None, new_home)
         return Placement(tuple(self._grant(best, row, request) for best in chosen)) if chosen else None
 
     def best(
-        self, request: ResourceRequest, *, repartition: bool = False, worth: Worth | None = None
+        self,
+        request: ResourceRequest,
+        *,
+        repartition: bool = False,
+        worth: Worth | None = None,
+        new_home: bool = False,
     ) -> Candidate | None:
         """Return the best place with its rank among clusters, or None.
 
-        `worth` compares the models of a request that may get several; such a request has one node.
+        `worth` compares the models of a request that may get several; such a request has one node. With
+        `new_home`, the request brings a home that stays on the node.
         """
         row = self._scores(request, repartition)
-        chosen = self._chosen_rows(row, request) if worth is None else self._worthiest(row, worth)
+        chosen = self._chosen_rows(row, request, worth, new_home)
         if not chosen:
             return None
         placement = Placement(tuple(self._grant(best, row, request) for best in chosen))
@@ -164,13 +177,15 @@ class Cluster:
         if not (self._policy.gains or row.by_layout):
             # The levels of this policy say nothing about a gain.
             level = level >> LEVEL_BITS << LEVEL_BITS | NO_GAIN
+        dearness = int(self._home_levels(row)[chosen[0]]) if new_home and request.nodes == 1 else 0
         model, value = "", 0
         if request.accelerators.count and not row.by_layout:
             first = chosen[0]
             model = self._nodes.devices[first][int(row.first[first])].model
             if worth is not None:
-                level -= min(worth.dearness.get(model, 0), level & _LEVEL_MASK)
+                dearness += worth.dearness.get(model, 0)
                 value = worth.value.get(model, 0)
+        level -= min(dearness, level & _LEVEL_MASK)
         return Candidate(placement, (level, -value), model)
 
     @property
@@ -188,33 +203,53 @@ class Cluster:
             self._refresh(row, request)
         return row
 
-    def _chosen_rows(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
+    def _chosen_rows(
+        self, row: _RequestScores, request: ResourceRequest, worth: Worth | None, new_home: bool
+    ) -> list[int] | None:
         if not len(self._nodes):
             return None
         if request.nodes != 1:
             return self._best_rows(row, request)
+        if worth is not None or new_home:
+            return self._worthiest(row, worth, new_home)
         score = np.add(row.score, self._peers.tie, out=self._total)
         best = int(score.argmax())
         return [best] if score[best] >= 0 else None
 
-    def _worthiest(self, row: _RequestScores, worth: Worth) -> list[int] | None:
-        """Return the best node by its level less the dearness of its model, then by the least value."""
+    def _worthiest(self, row: _RequestScores, worth: Worth | None, new_home: bool) -> list[int] | None:
+        """Return the best node by its level less the dearness of its model and what homes need there.
+
+        Then by the least value of the model and, for a new home, by the least load of homes.
+        """
         nodes = self._nodes
-        if not len(nodes):
-            return None
-        models = [model for _, model in nodes.classes] or [""]
-        dearness = np.array([worth.dearness.get(model, 0) for model in models], np.int64)
-        value = np.array([worth.value.get(model, 0) for model in models], np.int64)
-        kinds = np.take_along_axis(nodes.device_class, row.first[:, None], axis=1)[:, 0]
         level = row.score >> TIE_BITS
-        rank = level - np.minimum(dearness[kinds], level & _LEVEL_MASK)
+        dearness: Ints = np.zeros(len(nodes), np.int64)
+        value: Ints = dearness
+        if worth is not None:
+            models = [model for _, model in nodes.classes] or [""]
+            kinds = np.take_along_axis(nodes.device_class, row.first[:, None], axis=1)[:, 0]
+            dearness = np.array([worth.dearness.get(model, 0) for model in models], np.int64)[kinds]
+            value = np.array([worth.value.get(model, 0) for model in models], np.int64)[kinds]
+        if new_home:
+            dearness = dearness + self._home_levels(row)
+        rank = level - np.minimum(dearness, level & _LEVEL_MASK)
         rank <<= _VALUE_BITS
-        rank -= value[kinds]
+        rank -= value
         rank[row.score < 0] = _NEVER
         most = rank.max()
         if most == _NEVER:
             return None
-        return [int(np.where(rank == most, self._peers.tie, -1).argmax())]
+        best = rank == most
+        if new_home:
+            best &= nodes.home_load == nodes.home_load[best].min()
+        return [int(np.where(best, self._peers.tie, -1).argmax())]
+
+    def _home_levels(self, row: _RequestScores) -> Ints:
+        """Return how many levels each node loses for a new home. 0 where levels do not measure a gain."""
+        if row.by_layout or not self._policy.gains:
+            return np.zeros(len(self._nodes), np.int64)
+        levels: Ints = self._nodes.home_load * _HOMES_FILL_NODE // 1000
+        return levels
 
     def explain(self, request: ResourceRequest) -> Unplaceable:
         """Return why each node rejects the request, in snapshot order."""
@@ -258,6 +293,14 @@ class Cluster:
         since.
         """
         self._move(placement, request, 1, restored=True)
+
+    def take_home(self, name: str, gpu_milli: int, cpu_milli: int) -> None:
+        """Add the average use of a home's owner to a node (or take it off, with negative numbers).
+
+        Raises KeyError if the node is not in the snapshot.
+        """
+        row = self._nodes.index[name]
+        self._nodes.take_home(row, gpu_milli, cpu_milli)
 
     def sharing(self, placement: Placement, request: ResourceRequest) -> Placement:
         """Return the placement with device grants reduced to the share that `request` takes."""

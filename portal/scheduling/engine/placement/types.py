@@ -127,7 +127,8 @@ class NodeCapacity:
     """A node in a placement snapshot. `unusable` says why it takes no work.
 
     `provides` meets a request's `needs`, `labels` its labels, `software` its template's requirements. `rack`
-    and `block` give the location; multi-node requests are kept close together.
+    and `block` give the location; multi-node requests are kept close together. `home_gpu_milli` and
+    `home_cpu_milli` are what the owners of the homes on the node use on average.
     """
 
     name: str
@@ -144,6 +145,8 @@ class NodeCapacity:
     rack: str = ""
     block: str = ""
     software: NodeSoftware = field(default_factory=NodeSoftware)
+    home_gpu_milli: int = 0
+    home_cpu_milli: int = 0
 
 
 @dataclass(frozen=True, slots=True)
