@@ -89,7 +89,7 @@ class RefusalLogMiddleware:
             # Use the cached user only, to avoid a query for the log.
             user = getattr(request, "_cached_user", None)
             log.warning(
-                "request rejected",
+                "request refused",
                 status=response.status_code,
                 method=request.method,
                 route=match.route if match else "",

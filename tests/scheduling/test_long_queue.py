@@ -226,5 +226,5 @@ def test_the_worker_rests_after_each_cycle(task, monkeypatch, db):
 def test_a_web_process_rests_after_its_answers(monkeypatch):
     rested = []
     monkeypatch.setattr(pauses, "rest", lambda: rested.append(True))
-    web_server.post_request(None, None, None, None)
+    web_server.post_request(None, None, {}, None)
     assert rested == [True]
