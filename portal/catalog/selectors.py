@@ -144,7 +144,7 @@ def as_of(template: Template, moment: datetime | None) -> Template:
     """
     if moment is None or template.updated_at <= moment:
         return template
-    data = history.as_of(SubjectKind.TEMPLATE, template.pk, moment)
+    data = history.document_at(SubjectKind.TEMPLATE, template.pk, moment)
     if data is None:
         return template
     fields: dict[str, Any] = {name: data[name] for name in documents.TEMPLATE_FIELDS if name in data}

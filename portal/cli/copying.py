@@ -23,7 +23,7 @@ from portal.cli import files
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_line
 from portal.cli.errors import CliError, Missing, Refused, Unreachable, Usage
-from portal.cli.files import PIECE, home_path, send, wire
+from portal.cli.files import PIECE, encode_name, home_path, send
 from portal.cli.terminal import Progress
 
 NAMED = 10
@@ -59,7 +59,7 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
         if arguments.recursive:
             return _put(client, arguments, sources, home_path(into))
         arguments.files, arguments.into = sources, into
-        return files.put(client, arguments)
+        return files.upload(client, arguments)
     if len(sources) > 1:
         raise Usage("--as downloads one path at a time.", "Run the command once for each path.")
     arguments.workspace, arguments.path = _side(sources[0])
@@ -368,7 +368,7 @@ def _lstat(path: Path) -> int | None:
 
 
 def _join_path(folder: str, name: str) -> str:
-    return f"{folder}/{wire(name)}" if folder else wire(name)
+    return f"{folder}/{encode_name(name)}" if folder else encode_name(name)
 
 
 def _plain(path: str) -> str:

@@ -21,7 +21,7 @@ METHODS = ("PUT", "PATCH")
 CHANGED_BY_EACH_WRITE = frozenset({"updated_at", "updated_by", "changed_at", "changed_by"})
 
 
-def without_read_only(request: Request, serializer: serializers.Serializer[Any]) -> Any:
+def drop_read_only_fields(request: Request, serializer: serializers.Serializer[Any]) -> Any:
     """Return the body of the request without the read-only fields that it repeats.
 
     Raises `ValidationError` for those that it changes.

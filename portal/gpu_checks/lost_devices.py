@@ -16,7 +16,7 @@ from django.utils.translation import gettext, ngettext
 from portal.common.errors import NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import names_joined
+from portal.common.reasons.wording import join_names
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import InventoryApplied
 from portal.fleet.inventory.models import AllocatedDevice
@@ -87,7 +87,7 @@ def _notify(workspace: Workspace, names: list[str]) -> None:
         "%(workspace)s was ended: %(devices)s disappeared",
         "%(workspace)s was ended: %(devices)s disappeared",
         len(names),
-    ) % {"workspace": workspace.name, "devices": names_joined(names)}
+    ) % {"workspace": workspace.name, "devices": join_names(names)}
     events.notify(
         [workspace.owner],
         kind="workspace.device_lost",

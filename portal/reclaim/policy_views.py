@@ -170,7 +170,7 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
                     actor=request.user,
                     policy_id=row.pk,
                     values=form.given(),
-                    expected=etags.expected_by(request),
+                    expected=etags.expected_versions(request),
                 )
                 messages.success(request, _("Policy saved. It applies within 1 minute."))
                 return redirect(presenters.url_of(row))
@@ -187,7 +187,7 @@ def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     row = _kept_by_reader(request, policy_id)
     if request.method == "POST":
         try:
-            services.delete(actor=request.user, policy_id=row.pk, expected=etags.expected_by(request))
+            services.delete(actor=request.user, policy_id=row.pk, expected=etags.expected_versions(request))
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(row, "delete"))
@@ -217,7 +217,7 @@ def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpRespo
     if request.method == "POST":
         try:
             services.restore(
-                actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_by(request)
+                actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_versions(request)
             )
         except PortalError as error:
             messages.error(request, error.sentence)

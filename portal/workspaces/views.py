@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.events import live, stream
 from portal.common.formatting import format_day_time
-from portal.common.htmx import local_path, partial_of, wants
+from portal.common.htmx import local_path, partial_of, requests_element
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours
@@ -46,7 +46,7 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     opening = request.GET.get("open") == "1"
     view = presenters.detail(request.user, workspace, opening=opening)
-    if wants(request, "activity"):
+    if requests_element(request, "activity"):
         return render(request, "workspaces/detail.html#activity", {"workspace": workspace, "view": view})
     entries = list(selectors.events_of(workspace).order_by("-pk")[: EVENTS_SHOWN + 1])
     context = {
@@ -77,7 +77,7 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "log": text,
         "log_problem": problem,
     }
-    page = "workspaces/detail.html#log" if wants(request, "log") else "workspaces/log.html"
+    page = "workspaces/detail.html#log" if requests_element(request, "log") else "workspaces/log.html"
     return render(request, page, context)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.common.encrypted_fields import seal
+from portal.common.encrypted_fields import encrypt
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.notify.webhooks.models import Delivery
 from portal.notify.webhooks.presenters import without_secrets
@@ -34,7 +34,7 @@ def message(team, alice):
     channel = Channel.objects.create(
         team=team,
         name="Our Slack",
-        url=seal(URL, purpose=PURPOSE),
+        url=encrypt(URL, purpose=PURPOSE),
         service="Slack",
         kinds=["workspace.failed"],
     )
@@ -173,7 +173,7 @@ def test_a_persons_own_channels_are_theirs_alone(api, una, bob):
     own = Channel.objects.create(
         user=bob,
         name="Mine",
-        url=seal(URL, purpose=PURPOSE),
+        url=encrypt(URL, purpose=PURPOSE),
         service="Slack",
         kinds=["workspaces"],
     )
@@ -186,7 +186,7 @@ def test_an_auditor_sees_what_the_own_channel_was_answered(api, una):
     own = Channel.objects.create(
         user=una,
         name="Mine",
-        url=seal(URL, purpose=PURPOSE),
+        url=encrypt(URL, purpose=PURPOSE),
         service="Slack",
         kinds=["workspaces"],
     )

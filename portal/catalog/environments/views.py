@@ -17,9 +17,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.catalog.environments import builds, policies, presenters, previews, selectors, services
 from portal.catalog.environments.forms import AboutForm, NewEnvironmentForm, SourceForm
 from portal.catalog.environments.models import Environment
-from portal.common.completion import MOST_IN_A_LIST, offered
+from portal.common.completion import MOST_IN_A_LIST, truncate_options
 from portal.common.errors import PortalError
-from portal.common.etags import expected_by, version_of
+from portal.common.etags import expected_versions, version_of
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -111,7 +111,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
             change(
                 actor=request.user,
                 environment=environment,
-                expected=expected_by(request),
+                expected=expected_versions(request),
                 **sent.cleaned_data,
             )
         except PortalError as refused:
@@ -140,7 +140,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
     newest = selectors.newest_version(environment)
     about = AboutForm(
         request.POST if action == "about" else None,
-        successors=offered(
+        successors=truncate_options(
             (environment.slug, environment.name) for environment in others[: MOST_IN_A_LIST + 1]
         ),
         initial={

@@ -88,7 +88,10 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             services.change(
-                actor=request.user, channel=channel, expected=etags.expected_by(request), **form.wanted()
+                actor=request.user,
+                channel=channel,
+                expected=etags.expected_versions(request),
+                **form.wanted(),
             )
         except PortalError as error:
             add_problems(form, _errors_by_form_field(error), error.sentence)

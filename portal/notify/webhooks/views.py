@@ -90,7 +90,7 @@ def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
             services.change(
                 actor=request.user,
                 endpoint=endpoint,
-                expected=etags.expected_by(request),
+                expected=etags.expected_versions(request),
                 **form.cleaned_data,
             )
         except PortalError as error:

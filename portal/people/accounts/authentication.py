@@ -11,7 +11,7 @@ from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from portal.common import request_context
-from portal.common.bearer import token_in
+from portal.common.bearer import bearer_token
 from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
 from portal.people.accounts.mfa.required import require_set_up
@@ -26,7 +26,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
     """Authenticates `Authorization: Bearer berth_…`. An invalid token gets a 401 with a next action."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        secret = token_in(request.META.get("HTTP_AUTHORIZATION", ""))
+        secret = bearer_token(request.META.get("HTTP_AUTHORIZATION", ""))
         if secret is None:
             return None
         credentials = user_of_token(secret)

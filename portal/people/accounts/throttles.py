@@ -32,5 +32,5 @@ class RequestThrottle(BaseThrottle):
 def wait_of(user: object) -> int:
     """Count a request of `user`, possibly anonymous. Returns the seconds to wait, or 0."""
     if isinstance(user, User) and user.is_authenticated:
-        return rate_limits.of_request(user.pk, "")
-    return rate_limits.of_request(None, limits.network_of(request_context.current().address))
+        return rate_limits.count_request(user.pk, "")
+    return rate_limits.count_request(None, limits.network_of(request_context.current().address))

@@ -203,7 +203,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
             email=body.get("email"),
             roles=body.get("roles"),
             teams=_places(body["teams"]) if "teams" in body else None,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self.shown(user)
 

@@ -104,7 +104,10 @@ def person(request: SignedInRequest, username: str) -> HttpResponse:
         if form.is_valid():
             try:
                 users.change(
-                    actor=request.user, user=user, expected=etags.expected_by(request), **form.cleaned_data
+                    actor=request.user,
+                    user=user,
+                    expected=etags.expected_versions(request),
+                    **form.cleaned_data,
                 )
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)

@@ -339,7 +339,7 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
             team=team,
             username=username,
             role=request.POST.get("role", ""),
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
     except PortalError as error:
         messages.error(request, error.sentence)

@@ -99,7 +99,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     def partial_update(self, request: UserRequest, slug: str, username: str) -> Response:
         account = self.get_object()
         body = body_of(request, ServiceAccountChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         row = service_accounts.describe(actor=request.user, user=account, expected=expected, **body)
         return self.shown(row)
 

@@ -77,7 +77,7 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
                     actor=request.user,
                     user=account,
                     description=form.cleaned_data["description"],
-                    expected=etags.expected_by(request),
+                    expected=etags.expected_versions(request),
                 )
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_amount, format_resource, format_resource_amount
-from portal.common.reasons.wording import names_joined
+from portal.common.reasons.wording import join_names
 from portal.quota.limits import resources
 from portal.quota.limits.presenters.bars import in_order
 from portal.quota.reservations.models import Reservation, ReservationState
@@ -79,7 +79,7 @@ class Week:
 def format_amounts(amounts: Mapping[str, int]) -> str:
     """Format amounts: "2 × H100 and 1 × A100"."""
     parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
-    return names_joined(parts) or _("nothing")
+    return join_names(parts) or _("nothing")
 
 
 def bounds(first: date) -> tuple[datetime, datetime]:

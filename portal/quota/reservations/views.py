@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_amount, format_resource, format_time_span
-from portal.common.htmx import wants
+from portal.common.htmx import requests_element
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -54,7 +54,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         name: strip_nul(data.get(name, ""))
         for name in ("title", "team", "resource", "amount", "starts", "ends")
     }
-    if wants(request, "check"):
+    if requests_element(request, "check"):
         return render(request, "reservations/calendar.html#check", {"check": _check(form)})
     today = timezone.now().date()
     first = _day(request.GET.get("week", "")) or today
@@ -181,7 +181,7 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
 
 
 def _act(request: SignedInRequest, row: Reservation) -> Reservation:
-    action, expected = request.POST.get("do", ""), etags.expected_by(request)
+    action, expected = request.POST.get("do", ""), etags.expected_versions(request)
     if action == "approve":
         return services.approve(actor=request.user, reservation_id=row.pk, expected=expected)
     if action == "deny":

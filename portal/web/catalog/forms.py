@@ -29,7 +29,7 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
-from portal.common.completion import LONGEST_SLUG, CompletedInput, let_choose, offered
+from portal.common.completion import LONGEST_SLUG, CompletedInput, offer_choices, truncate_options
 from portal.common.json_input import InvalidJson, parse_json
 from portal.fleet.inventory.models import Pool
 from portal.web.catalog.environments import EnvironmentChoice
@@ -326,10 +326,12 @@ class TemplateForm(EntryForm):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        let_choose(
+        offer_choices(
             self,
             "environment",
-            offered((environment.environment.slug, environment.label) for environment in environments),
+            truncate_options(
+                (environment.environment.slug, environment.label) for environment in environments
+            ),
             url=f"{reverse('catalog_pages:complete-environments')}?{urlencode({'team': team})}",
             none=_("Software of the node"),
         )

@@ -272,7 +272,10 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
                 preview_, warnings = _preview_of_form(request, kind, form.given(), team, entry)
             else:
                 entries.change(
-                    actor=request.user, entry=entry, values=form.given(), expected=etags.expected_by(request)
+                    actor=request.user,
+                    entry=entry,
+                    values=form.given(),
+                    expected=etags.expected_versions(request),
                 )
                 messages.success(request, _("%(name)s saved.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
@@ -298,7 +301,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     policies.require_keep(request.user, entry)
     if request.method == "POST":
         try:
-            entries.delete(actor=request.user, entry=entry, expected=etags.expected_by(request))
+            entries.delete(actor=request.user, entry=entry, expected=etags.expected_versions(request))
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(entry, "delete"))
@@ -342,7 +345,7 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     if request.method == "POST":
         try:
             entries.restore(
-                actor=request.user, entry=entry, number=number, expected=etags.expected_by(request)
+                actor=request.user, entry=entry, number=number, expected=etags.expected_versions(request)
             )
         except PortalError as error:
             messages.error(request, error.sentence)

@@ -25,7 +25,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from portal.common.front_door import onward_token_of
+from portal.common.front_door import gateway_process_token
 from portal.common.passes import key_of
 from portal.workspaces.gateway import access, file_tickets, pages, tickets
 from portal.workspaces.gateway.access import Access, Refusal, Refused, Resolve
@@ -153,7 +153,9 @@ class Gateway:
         )
         self._streams = None
         if settings.front_door is not None:
-            self._streams = Streams(settings.front_door, onward_token_of(settings.secret), self._reauthorize)
+            self._streams = Streams(
+                settings.front_door, gateway_process_token(settings.secret), self._reauthorize
+            )
         endpoints: dict[str, Handler] = {
             "/gateway/{path:path}": self._nothing,
             "/.berth/page.css": self._style,

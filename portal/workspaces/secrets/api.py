@@ -150,7 +150,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
             actor=request.user,
             holder=holder,
             name=name,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
             **body_of(request, SecretWriteSerializer),
         )
         shown = selectors.secret_named(holder, result.secret.name)
@@ -167,7 +167,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     def partial_update(self, request: UserRequest, **_kwargs: str) -> Response:
         require_fresh(request)
         values = body_of(request, SecretChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         row = services.change(actor=request.user, secret=self.get_object(), expected=expected, **values)
         return self.answer(row)
 
@@ -180,7 +180,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     )
     def destroy(self, request: UserRequest, **_kwargs: str) -> Response:
         require_fresh(request)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         services.delete(actor=request.user, secret=self.get_object(), expected=expected)
         return Response(status=204)
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from portal.catalog.models import Template
-from portal.common.encrypted_fields import Unreadable, unseal
+from portal.common.encrypted_fields import Unreadable, decrypt
 from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
@@ -161,7 +161,7 @@ def values_of(
             values.append((row, _fetched_value(row, fetched)))
             continue
         try:
-            values.append((row, unseal(sealed, purpose=purpose_of(row))))
+            values.append((row, decrypt(sealed, purpose=purpose_of(row))))
         except Unreadable:
             raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
     if sum(len(value.encode()) for _row, value in values) > MAX_TOTAL_BYTES:

@@ -109,7 +109,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
         if cleaned["value"] and {name: cleaned[name] for name in place} == place:
             cleaned |= dict.fromkeys(place, "")
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         try:
             if cleaned["value"] or {name: cleaned[name] for name in place} != place:
                 services.put(

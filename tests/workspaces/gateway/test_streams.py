@@ -38,7 +38,7 @@ from tests.certificates import Authority
 
 pytestmark = pytest.mark.engine
 CUT_S = 2.0
-TOKEN = front_door.onward_token_of(SECRET)
+TOKEN = front_door.gateway_process_token(SECRET)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from portal.catalog.lifetimes import lifetime_of
 from portal.catalog.repositories.rules import Source
 from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
-from portal.common.htmx import partial_of, wants
+from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import approvers
@@ -54,7 +54,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
     teams = list(accounts.chargeable_teams(request.user))
     start, gone = _start(request.user, data)
     resource_names = presenters.known_resources(teams, _resource(data.get("resource", "")))
-    hint = wants(request, "hint")
+    hint = requests_element(request, "hint")
     form = AskForm(
         request.POST if request.method == "POST" else None,
         initial=_initial(data, resource_names),
@@ -193,7 +193,7 @@ HINTS = frozenset({"standing", "budget", "site"})
 def approvals(request: SignedInRequest) -> HttpResponse:
     """Show requests for the reader to decide, recent decisions, and the reader's own requests."""
     user = request.user
-    if wants(request, "news"):
+    if requests_element(request, "news"):
         # Only counts new requests, so that forms in progress are preserved.
         shown = strip_nul(request.GET.get("known", "")).split(",")
         ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]

@@ -65,7 +65,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             pools.change(
-                actor=request.user, pool=pool, given=form.given(), expected=etags.expected_by(request)
+                actor=request.user, pool=pool, given=form.given(), expected=etags.expected_versions(request)
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -77,7 +77,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "form": form,
         "pool": pool,
         "missing": [sentence_of(field) for field in missing(pool)],
-        "versions": history.with_predecessors(revisions)[:VERSIONS_SHOWN],
+        "versions": history.revisions_with_changes(revisions)[:VERSIONS_SHOWN],
         "back": reverse("fleet:pool", args=[slug]),
     }
     return render(request, "fleet/pool_form.html", context, status=form_status(form))

@@ -11,7 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.catalog.environments.presenters import preparation
-from portal.common.htmx import partial_of, wants
+from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import selectors as inventory
@@ -29,15 +29,15 @@ WORKSPACES_PER_PAGE = 24
 def home(request: SignedInRequest) -> HttpResponse:
     """Show the user's workspaces, a button that repeats the last choice, and free capacity."""
     user = request.user
-    if wants(request, "capacity"):
+    if requests_element(request, "capacity"):
         free = {
             "capacities": pools.capacities(inventory.pools()),
             "team_quotas": limits.for_home(user),
         }
         return render(request, "home/home.html#capacity", free)
-    if wants(request, "preparation"):
+    if requests_element(request, "preparation"):
         return render(request, "home/home.html#preparation", {"preparation": preparation(user)})
-    if wants(request, "no-team"):
+    if requests_element(request, "no-team"):
         return render(request, "home/home.html#no-team", home_presenters.without_team(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = policies.sees_others(user)
@@ -53,7 +53,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     page = Paginator(workspaces, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     cards = presenters.cards(user, page.object_list)
     total = visible.count()
-    full_page = not wants(request, "list")
+    full_page = not requests_element(request, "list")
     last = selectors.last_choice(user) if full_page or not total else None
     context: dict[str, Any] = {
         "cards": cards,

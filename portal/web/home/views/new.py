@@ -17,7 +17,7 @@ from django_htmx.http import replace_url
 from portal.catalog import selectors as catalog
 from portal.catalog.repositories.rules import Source
 from portal.common.errors import InvalidInput, PortalError, StateConflict
-from portal.common.htmx import wants
+from portal.common.htmx import requests_element
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours, strip_nul
@@ -87,7 +87,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         if environment is None and choice.template is not None
         else "",
     }
-    if wants(request, "choice"):
+    if requests_element(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
         # Keeps the choice across reloads, bookmarks and the back button.
         params = {**chosen, "environment": environment, "name": "" if rename else name}
