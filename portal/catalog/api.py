@@ -23,7 +23,7 @@ from portal.catalog.serializers import (
     TemplateSerializer,
     TemplateWrittenSerializer,
     flavor_errors,
-    kept_ids,
+    ids_with_visible_command,
 )
 from portal.common import etags
 from portal.common.api import (
@@ -171,7 +171,7 @@ class TemplateViewSet(EntryViewSet):
         serializer = super().get_serializer(*args, **kwargs)
         shown = args[0] if args else []
         rows = shown if kwargs.get("many") else [shown] if isinstance(shown, Template) else []
-        ids = kept_ids(self.request.user, rows) if rows else frozenset()
+        ids = ids_with_visible_command(self.request.user, rows) if rows else frozenset()
         context: dict[str, Any] = serializer.context  # type: ignore[assignment]
         context["kept"] = ids
         return serializer

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.utils.translation import gettext as _
 
 from portal.catalog.environments.selectors import digest_for
-from portal.catalog.lifetimes import expected_of
+from portal.catalog.lifetimes import expected_run_time
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.common.formatting import units_per_whole
@@ -293,7 +293,7 @@ class Wanted:
             priority=self.priority,
             created_s=int(now.timestamp()),
             created_ms=now.microsecond // 1000,
-            duration_s=expected_of(self.template, self.flavor, self.expected_s),
+            duration_s=expected_run_time(self.template, self.flavor, self.expected_s),
             preemptible=self.flavor.preemptible,
             place=placement_request.place_key,
         )

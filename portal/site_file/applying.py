@@ -82,7 +82,7 @@ def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     documents = dict(wanted.get("environments") or {})
     for name, document in documents.items():
         with _refusals("environments", name, lines):
-            documents[name] = environments.checked(document)
+            documents[name] = environments.validate_document(document)
     return {**wanted, "environments": documents} if documents else wanted
 
 

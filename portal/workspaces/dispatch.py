@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.catalog.environments.models import EnvironmentVersion
-from portal.catalog.selectors import as_of
+from portal.catalog.selectors import template_at
 from portal.common.errors import Unavailable
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import held_environments, node_commands
@@ -49,7 +49,7 @@ def ref_of(workspace: Workspace) -> WorkspaceRef:
 def spec_of(workspace: Workspace) -> WorkspaceSpec:
     """Return the full specification of the workspace's current generation, including its secrets."""
     # As of the placement, because the same command may have to be sent again.
-    template = as_of(workspace.template, workspace.placed_at)
+    template = template_at(workspace.template, workspace.placed_at)
     cloned = checkouts.specs_of(workspace)
     return WorkspaceSpec(
         ref=ref_of(workspace),

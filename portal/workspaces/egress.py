@@ -38,7 +38,9 @@ def _allow(text: str) -> str:
 def started_with(workspace: Workspace) -> tuple[EgressLimit, ...]:
     """Return the limits of the current start: those of template and team at its placement."""
     placed = workspace.placed_at
-    return limits_of(catalog.as_of(workspace.template, placed), team_egress.as_of(workspace.team, placed))
+    return limits_of(
+        catalog.template_at(workspace.template, placed), team_egress.as_of(workspace.team, placed)
+    )
 
 
 def of_workspace(workspace: Workspace) -> tuple[str, str]:
@@ -68,7 +70,7 @@ def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:
         return params
     port = git_url.port or (22 if git_url.scheme == "ssh" else 443)
     placed = workspace.placed_at
-    template = catalog.as_of(workspace.template, placed)
+    template = catalog.template_at(workspace.template, placed)
     team = team_egress.as_of(workspace.team, placed)
     pool = workspace.pool
     config = pool.config if pool is not None else {}

@@ -164,7 +164,7 @@ def _set(workspace: Workspace, after: int | None) -> None:
 def requirements(workspace: Workspace, own: OwnPackages) -> str:
     """Return a requirements list with the environment's versions and the user's packages."""
     version = workspace.environment_version
-    return sources.with_packages(
+    return sources.pinned_requirements(
         version.source_kind if version is not None else SourceKind.PACKAGES,
         version.source if version is not None else "",
         have=_versions_of(version),

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from portal.catalog.lifetimes import expected_of, lifetime_again, terms_of
+from portal.catalog.lifetimes import expected_run_time, restart_lifetime, terms_of
 from portal.catalog.models import Flavor
 from portal.catalog.policies import require_use
 from portal.common.errors import StateConflict
@@ -86,11 +86,11 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
 
 def _expected_seconds(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
     """Return the requested expected time, or the default of the new flavor."""
-    usual = workspace.expected_s == expected_of(workspace.template, before)
-    return expected_of(workspace.template, flavor, None if usual else workspace.expected_s)
+    usual = workspace.expected_s == expected_run_time(workspace.template, before)
+    return expected_run_time(workspace.template, flavor, None if usual else workspace.expected_s)
 
 
 def _lifetime(workspace: Workspace, before: Flavor, flavor: Flavor) -> int | None:
     """Return the requested lifetime within the limits of the new flavor, or its default."""
     usual = workspace.lifetime_s == terms_of(workspace.template, before).default_s
-    return lifetime_again(workspace.template, flavor, None if usual else workspace.lifetime_s)
+    return restart_lifetime(workspace.template, flavor, None if usual else workspace.lifetime_s)

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from portal.catalog.environments.selectors import digest_for
 from portal.catalog.environments.services import build_for_request
-from portal.catalog.lifetimes import lifetime_again
+from portal.catalog.lifetimes import restart_lifetime
 from portal.catalog.models import Template
 from portal.catalog.policies import require_use
 from portal.common import rate_limits
@@ -318,7 +318,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         message="tried it again" if retrying else "started it",
         desired_state=DesiredState.RUNNING,
         termination_reason=TerminationReason.NONE,
-        lifetime_s=lifetime_again(workspace.template, workspace.flavor, workspace.lifetime_s),
+        lifetime_s=restart_lifetime(workspace.template, workspace.flavor, workspace.lifetime_s),
         requested_at=now,
         next_reconcile_at=None,
         attempts=0,

@@ -12,7 +12,7 @@ from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import VersionReady
 from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.catalog.models import Template
-from portal.catalog.rules import why_not_in
+from portal.catalog.rules import environment_problem
 from portal.catalog.selectors import installed_programs
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
@@ -74,16 +74,16 @@ def refusal_of(
     template: Template,
     team: Team | None,
     environment: Environment,
-    coming: selectors.Coming | None = None,
+    coming: selectors.PendingVersion | None = None,
 ) -> Reason | None:
     """Return why a workspace of the template and team cannot use it now, or `None`.
 
-    `coming` is as in `why_not_in`.
+    `coming` is as in `environment_problem`.
     """
     if not policies.may_use(environment, team):
         where = {"environment": environment.name, "team": team.name if team is not None else ""}
         return Reason(WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM, where)
-    return why_not_in(template, environment, coming)
+    return environment_problem(template, environment, coming)
 
 
 def deprecation_of(environment: Environment) -> Reason | None:

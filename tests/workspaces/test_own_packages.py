@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.catalog.environments.models import Environment, EnvironmentVersion, SourceKind
-from portal.catalog.environments.sources import with_packages
+from portal.catalog.environments.sources import pinned_requirements
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.common.events.models import Event
 from portal.people.accounts.models import Membership, Role
@@ -230,4 +230,4 @@ def test_nothing_is_made_of_nothing(workspace, bob, monkeypatch):
 )  # fmt: skip
 def test_the_list_has_what_the_environment_asks_for_and_what_is_on_top(kind, text, made):
     more = [("numpy", "1.26"), ("Polars", "1")]
-    assert with_packages(kind, text, have={"numpy": "2.1", "pandas": "2.2"}, more=more) == made
+    assert pinned_requirements(kind, text, have={"numpy": "2.1", "pandas": "2.2"}, more=more) == made

@@ -34,7 +34,7 @@ OF_SOURCE = ("source", "preview")
 
 @require_safe
 @never_cache
-def listed(request: SignedInRequest) -> HttpResponse:
+def environment_list(request: SignedInRequest) -> HttpResponse:
     """List the visible environments, with a search."""
     query = strip_nul(request.GET.get("q", ""))[:100]
     rows = selectors.search(selectors.environments_for(request.user), query)
@@ -44,7 +44,7 @@ def listed(request: SignedInRequest) -> HttpResponse:
         "page": page,
         "rows": presenters.rows_of(shown, selectors.newest_states(shown)),
         "q": query,
-        "makes": policies.manages_some(request.user),
+        "makes": policies.may_create_any(request.user),
     }
     return render(request, partial_of(request, "environments/list.html", "list"), context)
 
@@ -128,7 +128,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "version": version_of(environment),
         "built": selectors.is_built(environment),
         "preview": preview,
-        "mending": presenters.mending(selectors.newest_version(environment)),
+        "mending": presenters.failed_build_help(selectors.newest_version(environment)),
     }
     status = error.status if error is not None else form_status(sent)
     return render(request, "environments/edit.html", context, status=status)
@@ -212,7 +212,7 @@ def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpRespo
         "lines": presenters.log_lines(build),
         "dropped": build.log_dropped,
         "manages": policies.may_manage(request.user, environment.team),
-        "mending": presenters.mending(newest)
+        "mending": presenters.failed_build_help(newest)
         if newest is not None and newest.pk == build.version_id
         else None,
     }

@@ -115,7 +115,7 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
     catalog_rows = []
     for entry in entries:
-        blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
+        blocker = selectors.missing_program(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
         text = message_of(blocker) if blocker else ""
         runs = ""
@@ -157,7 +157,7 @@ def bases(actor: User, kind: str) -> Offered:
 
 
 def _readable(actor: User) -> Any:
-    return policies.with_commands(actor, selectors.templates_for(actor).filter(enabled=True))
+    return policies.templates_with_visible_command(actor, selectors.templates_for(actor).filter(enabled=True))
 
 
 def begins_with(actor: User, environment: Environment) -> str:

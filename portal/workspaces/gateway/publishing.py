@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from portal.catalog.models import UpstreamAuth
-from portal.catalog.selectors import as_of
+from portal.catalog.selectors import template_at
 from portal.common import passes, request_context
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.events import live
@@ -49,7 +49,7 @@ STARTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 def upstream_headers(workspace: Workspace) -> dict[str, str]:
     """Return the headers that the gateway adds for the app, so that its secret never reaches a browser."""
     token = app_token(workspace.pk, workspace.generation)
-    match as_of(workspace.template, workspace.placed_at).upstream_auth:
+    match template_at(workspace.template, workspace.placed_at).upstream_auth:
         case UpstreamAuth.BEARER:
             return {"Authorization": f"Bearer {token}"}
         case UpstreamAuth.CODE_SERVER:

@@ -45,7 +45,7 @@ class EnvironmentField:
 def environment_field(actor: User, template: Template, team: Team | None, slug: str) -> EnvironmentField:
     """Return the field with environment `slug` chosen, or the template's own if empty or unusable."""
     rows, has_more = _choosable(actor, team, slug)
-    coming = environments.coming(rows)
+    coming = environments.pending_versions(rows)
     refusals = {row.pk: software.refusal_of(template, team, row, coming.get(row.pk)) for row in rows}
     requested = next((row for row in rows if row.slug == slug), None)
     chosen = requested if requested is not None and refusals[requested.pk] is None else None
