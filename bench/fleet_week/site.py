@@ -78,7 +78,7 @@ class Site:
         self.template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
         self.flavors = {
             (model.name, size): Flavor.objects.create(
-                slug=f"{resources.class_of(model.name)}-x{size}", name=f"{size} × {model.name}",
+                slug=f"{resources.accelerator_class(model.name)}-x{size}", name=f"{size} × {model.name}",
                 cpu_milli=8000 * size, memory_mib=65_536 * size, accelerator_count=size,
                 accelerator_model=model.name, pool=self.pool,
             )

@@ -22,7 +22,7 @@ from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
 from portal.fleet.machines.models import MachineState
-from portal.fleet.machines.selectors import by_name
+from portal.fleet.machines.selectors import machine_of_node
 from portal.gpu_checks import runs
 from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.registry import handler_of
@@ -162,7 +162,7 @@ def _link_ends(node: Node, other: Node) -> tuple[str, Node, Node]:
 
 def address_of(node: Node) -> str:
     """Return the address at which other machines reach a node, or an empty string if unknown."""
-    machine = by_name(node.pool, node.name)
+    machine = machine_of_node(node.pool, node.name)
     if machine is not None:
         return machine.gateway_host if machine.state == MachineState.ACTIVE else ""
     own = str(node.pool.config.get("node", settings.BERTH_NODE_NAME))

@@ -47,7 +47,7 @@ def is_from_run_node(run: str, lease: str) -> bool:
     except ValueError:
         return False
     row = rows.first() if lease else None
-    return row is not None and node_messages.is_of(row.device.node.pool, row.device.node.name)
+    return row is not None and node_messages.is_from_asked_node(row.device.node.pool, row.device.node.name)
 
 
 def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:

@@ -419,7 +419,7 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
                 if device.uuid not in split:
                     takes_work = not (node.unusable or device.unusable)
                     tally.add_device(
-                        resources.of_device(
+                        resources.device_resources(
                             device.model,
                             mig_instance=device.kind is DeviceKind.MIG,
                             profile=device.mig_profile,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.held_environments import digests_in, need_of
+from portal.fleet.inventory.held_environments import digests_in, environment_need
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.quota.limits import resources
@@ -129,7 +129,7 @@ class PlacementRequest:
     def missing_environment(self) -> str:
         """The digest of its environment if no node of its pools has it, or an empty string."""
         for digest in digests_in(self.request.needs):
-            need = need_of(digest)
+            need = environment_need(digest)
             nodes = (node for pool in self.pools if not pool.pool.simulated for node in pool.nodes)
             if not any(pool.pool.simulated for pool in self.pools) and not any(
                 need in node.provides for node in nodes
@@ -254,7 +254,7 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
         for node in pool.nodes:
             for device in node.devices:
                 if not wanted.models or device.model in wanted.models:
-                    classes.setdefault(resources.class_of(device.model), set()).add(device.model)
+                    classes.setdefault(resources.accelerator_class(device.model), set()).add(device.model)
     for name in sorted(classes):
         models = tuple(sorted(classes[name]))
         narrowed = replace(request, accelerators=replace(wanted, model="", models=models))

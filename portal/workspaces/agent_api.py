@@ -33,7 +33,7 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
     def view(request: HttpRequest) -> HttpResponse:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         identity = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
-        if identity is None or selectors.comes_from_revoked(request):
+        if identity is None or selectors.is_from_revoked_machine(request):
             return plain_response(401, "bad_agent_token", "This is not an agent's token.", request)
         try:
             return handle(request, *identity, reports.body_of(_read(request)))
@@ -90,7 +90,7 @@ def exited(_request: HttpRequest, workspace_id: UUID, generation: int, body: dic
 
 @reported
 def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: dict[str, Any]) -> HttpResponse:
-    node = selectors.asking_node(request) or ""
+    node = selectors.requesting_node(request) or ""
     try:
         payload = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
     except (StateConflict, Unavailable) as error:

@@ -60,7 +60,7 @@ def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
     """Raise `Revoked` if the caller may not get the secrets of this start."""
     if workspace.generation != generation or workspace.state != State.PROVISIONING:
         raise Revoked
-    machine = machines.behind(workspace.pk, workspace.pool_id)
+    machine = machines.machine_of_workspace(workspace.pk, workspace.pool_id)
     if not workspace.owner.is_active or node != (machine.name if machine is not None else ""):
         log.warning("refused to deliver secrets of %s to “%s”", workspace.pk, node)
         raise Revoked

@@ -17,7 +17,7 @@ from portal.catalog.selectors import installed_programs
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.held_environments import need_of
+from portal.fleet.inventory.held_environments import environment_need
 from portal.people.accounts.models import Team, User
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged
@@ -119,7 +119,7 @@ def with_software(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
     """Return resources as JSON that need the environment of this digest on the node, if given."""
     if not digest:
         return dict(resources)
-    return {**resources, "needs": [*resources.get("needs", ()), need_of(digest)]}
+    return {**resources, "needs": [*resources.get("needs", ()), environment_need(digest)]}
 
 
 def version_ready(event: VersionReady) -> None:
@@ -133,11 +133,11 @@ def version_ready(event: VersionReady) -> None:
     )
     for row in rows:
         needs = row.resources.get("needs", [])
-        coming = [need for need in needs if need.startswith(need_of(selectors.PENDING))]
+        coming = [need for need in needs if need.startswith(environment_need(selectors.PENDING))]
         if not coming:
             continue
         others = [need for need in needs if need not in coming]
-        row.resources = {**row.resources, "needs": [*others, need_of(version.digest)]}
+        row.resources = {**row.resources, "needs": [*others, environment_need(version.digest)]}
         row.environment_version = version
         row.save(update_fields=["resources", "environment_version"])
         emit(RequestChanged(row))

@@ -310,7 +310,7 @@ def test_answers_of_other_machines_are_none(workspace, pool, sent, monkeypatch):
     ):
         assert not answers.is_from_archive_node(wrong) and not home_archives.apply(wrong)
     asked = []
-    monkeypatch.setattr(node_messages, "is_of", lambda pool, node: asked.append(node) or True)
+    monkeypatch.setattr(node_messages, "is_from_asked_node", lambda pool, node: asked.append(node) or True)
     assert answers.is_from_archive_node(said) and asked == [HomeArchive.objects.get().node_name]
 
 

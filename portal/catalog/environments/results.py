@@ -77,7 +77,7 @@ def is_from_build_node(build: str, lease: str) -> bool:
     except ValueError:
         return False
     row = rows.defer("log").first() if lease else None
-    return row is not None and node_messages.is_of(row.node.pool, row.node.name)
+    return row is not None and node_messages.is_from_asked_node(row.node.pool, row.node.name)
 
 
 def apply_progress(progress: EnvironmentProgress) -> bool:

@@ -60,7 +60,9 @@ def upstream_headers(workspace: Workspace) -> dict[str, str]:
 
 def view_of(workspace: Workspace) -> WorkspaceView:
     socket = socket_of(workspace)
-    machine = machines.behind(workspace.pk, workspace.pool_id) if workspace.state in STARTED else None
+    machine = (
+        machines.machine_of_workspace(workspace.pk, workspace.pool_id) if workspace.state in STARTED else None
+    )
     if machine is not None and machine.state != MachineState.ACTIVE:
         # A machine that is no longer trusted gets no traffic.
         socket = ""

@@ -170,7 +170,7 @@ def _check_path(path: str) -> str:
 def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **order: Any) -> str:
     """Allow one transfer on the node and at the front door, and return its URL."""
     pool, node = _place(actor, workspace)
-    machine = machines.by_name(pool, node)
+    machine = machines.machine_of_node(pool, node)
     if machine is not None and machine.state != MachineState.ACTIVE:
         # A machine that is no longer trusted gets no traffic.
         raise Unavailable(Reason(FileCode.NOT_READ, {"message": ""}))

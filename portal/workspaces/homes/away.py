@@ -84,7 +84,7 @@ def begin(*, place_id: int) -> HomeArchive:
     if not home_places.are_apart(place.pool):
         raise conflict(ArchiveCode.NOT_HERE)
     require_free(place.owner_id, place.team_id, place.pool, place.node, restores=False)
-    machine = machines.by_name(place.pool, place.node.name)
+    machine = machines.machine_of_node(place.pool, place.node.name)
     if machine is not None and not agrees(machine.version):
         # A node of an older version does not support the last step.
         versions = {"theirs": machine.version or "?", "ours": VERSION}

@@ -298,7 +298,7 @@ def apply(answer: HomeMoved) -> bool:
 
 def _publish_ticket(move: HomeMove) -> None:
     """Publish the ticket to the front door, once the old node serves the home."""
-    machine = machines.by_name(move.pool, move.source_name)
+    machine = machines.machine_of_node(move.pool, move.source_name)
     transfer = file_tickets.Transfer(
         workspace=_name(move),
         socket=files_socket_name(move.team.slug, move.owner.username),

@@ -64,7 +64,7 @@ def in_use(owner_id: UUID, team_id: UUID, node_id: UUID) -> bool:
 
 def believed(pool: Pool, node: str) -> bool:
     """Return whether the node is trusted: its machine has neither left nor been revoked."""
-    machine = machines.by_name(pool, node)
+    machine = machines.machine_of_node(pool, node)
     return machine is None or machine.state == MachineState.ACTIVE
 
 

@@ -21,7 +21,7 @@ from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines.conditions import Look, look_of_node, notes_of
 from portal.fleet.machines.policies import may_see
-from portal.fleet.machines.selectors import of_nodes
+from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import pairs
 from portal.gpu_checks.selectors import checked_with
 from portal.people.accounts.models import User
@@ -90,15 +90,15 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
             )
         )
     only = Node.objects.filter(pk=node.pk)
-    counts = counting.by_pool(only, now, counting.counted(devices)).get(node.pool_id, {})
+    counts = counting.counts_by_pool(only, now, counting.countable_devices(devices)).get(node.pool_id, {})
     rows = []
     with_check_of = checked_with(devices)
     for device in devices:
         state = DeviceState(device.state)
         rows.append((device, state, LOOKS[state], why(device, with_check_of)))
-    machine = of_nodes(node.pool, [node.name]).get(node.name)
+    machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
-    missing = [_missing_text(gpu) for gpu in missing_gpus.of_node(node, devices)]
+    missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
     return NodePage(
         node=node,
         look=look_of_node(node, machine, now),

@@ -20,7 +20,7 @@ from portal.common.reasons.wording import sentence_of
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import pools, selectors, services
 from portal.fleet.inventory.models import Allocation
-from portal.fleet.machines.readiness import missing
+from portal.fleet.machines.readiness import missing_requirements
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.policies import require_operator
 from portal.web.fleet.forms import PoolForm, shown
@@ -76,7 +76,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     context = {
         "form": form,
         "pool": pool,
-        "missing": [sentence_of(field) for field in missing(pool)],
+        "missing": [sentence_of(field) for field in missing_requirements(pool)],
         "versions": history.revisions_with_changes(revisions)[:VERSIONS_SHOWN],
         "back": reverse("fleet:pool", args=[slug]),
     }
