@@ -226,7 +226,7 @@ def connect() -> None:
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready, start_counts.ready)
     in_transaction(WorkspaceFailed, notices.failed, start_counts.failed)
-    in_transaction(PreflightDue, preflight.proceed)
+    in_transaction(PreflightDue, preflight.handle_deadline)
     in_transaction(PreemptionDue, evictions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)
     # quotas, ledger, reservations

@@ -118,7 +118,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
             simulated=True, finished_at=at, started_at=at,
         )  # fmt: skip
         report, _ = check(gpu, command_of(run, pool), at.timestamp(), random.Random(gpu.uuid))
-        result = report_reader.of_check(
+        result = report_reader.read_check(
             CheckAnswer(CHECK, str(run.pk), "lease", gpu.uuid, report=report.to_dict()), run
         )
         run.verdict, run.summary, run.measures = result.verdict, result.summary, result.measures

@@ -64,7 +64,7 @@ def end(workspace_id: UUID) -> bool:
         return False
     names = [_name(grant) for grant in grants]
     if _waits_for_checks(workspace):
-        preflight.another(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
+        preflight.requeue(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
         return True
     reconcile.fail(workspace, TerminationReason.LOST, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names}))
     _notify(workspace, names)

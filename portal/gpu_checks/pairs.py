@@ -105,7 +105,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
     reserved = any(handler_of(kind).alone_on_node for kind in kinds)
     if reserved or len(kinds) >= runs.AT_ONCE_ON_NODE:
         return Reason(CheckCode.LINK_NODE_BUSY, {"node": node.name})
-    if not idle_on([node]).exists():
+    if not idle_gpus([node]).exists():
         return Reason(CheckCode.LINK_NO_IDLE_GPU, {"node": node.name})
     return None
 
@@ -119,13 +119,13 @@ def choice(node: Node) -> tuple[list[Node], Reason | None]:
     others = [row for row in rows if RDMA in row.provides]
     if not others:
         return [], Reason(CheckCode.LINK_NO_OTHER_NODE, {"node": node.name})
-    idle = set(idle_on(others).values_list("node_id", flat=True))
+    idle = set(idle_gpus(others).values_list("node_id", flat=True))
     ready = [row for row in others if row.online and row.pk in idle]
     refused = _refusal_of_end(node) or (None if ready else refusal(node, others[0]))
     return ([], refused) if refused is not None else (ready, None)
 
 
-def idle_on(nodes: Collection[Node]) -> QuerySet[Device]:
+def idle_gpus(nodes: Collection[Node]) -> QuerySet[Device]:
     """Return whole GPUs of these nodes that have passed a check and are free for placement."""
     allocated = AllocatedDevice.objects.filter(active=True, device__node__in=nodes)
     return Device.objects.filter(
@@ -143,7 +143,7 @@ def _node(node_id: UUID) -> Node:
 
 def _take(node: Node) -> Device:
     """Return an idle GPU of the node under lock, skipping locked ones."""
-    candidates = idle_on([node]).select_related("node", "node__pool").order_by("index")
+    candidates = idle_gpus([node]).select_related("node", "node__pool").order_by("index")
     device = candidates.select_for_update(of=("self",), skip_locked=True).first()
     if device is None:
         raise StateConflict(

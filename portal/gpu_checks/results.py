@@ -111,7 +111,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
 
 def inventory_applied(event: InventoryApplied) -> None:
     """End changes of MIG layouts that the inventory confirms, in one transaction each."""
-    for run_id in repartitions.to_conclude(event.pool):
+    for run_id in repartitions.runs_to_conclude(event.pool):
         conclude_change(run_id)
 
 
@@ -132,7 +132,7 @@ def conclude_change(run_id: UUID) -> bool:
     return True
 
 
-def silent(run_id: UUID) -> bool:
+def handle_missing_answer(run_id: UUID) -> bool:
     """Handle an open run without an answer: send it again or give it up. Returns whether it is lost."""
     now = timezone.now()
     with transaction.atomic():

@@ -175,11 +175,11 @@ def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
     if code is ShareCode.OVER:
         params["ends_in_s"] = min(note.ends_in_s, MAX_ENDS_IN_S)
     if code in (ShareCode.ASKED, ShareCode.KILLED):
-        params["process"] = shown_name(note.process)
+        params["process"] = display_process_name(note.process)
     return params
 
 
-def shown_name(process: str) -> str:
+def display_process_name(process: str) -> str:
     """Return a program's name for display: printable and short, because the program chooses it."""
     return "".join(
         character if character.isprintable() else "?" for character in process[:NAME_LENGTH]

@@ -23,7 +23,7 @@ from portal.fleet.machines.conditions import Look, look_of_node, notes_of
 from portal.fleet.machines.policies import may_see
 from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import pairs
-from portal.gpu_checks.selectors import checked_with
+from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
 from portal.web.fleet.presenters.device import why
@@ -92,7 +92,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     only = Node.objects.filter(pk=node.pk)
     counts = counting.counts_by_pool(only, now, counting.countable_devices(devices)).get(node.pool_id, {})
     rows = []
-    with_check_of = checked_with(devices)
+    with_check_of = devices_served_as_peers(devices)
     for device in devices:
         state = DeviceState(device.state)
         rows.append((device, state, LOOKS[state], why(device, with_check_of)))
