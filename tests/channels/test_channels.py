@@ -48,7 +48,7 @@ def process(monkeypatch):
         return {job.id: found.outcome for job in jobs}
 
     monkeypatch.setattr(sending, "send", send)
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
     return found
 
 
@@ -273,7 +273,7 @@ def test_what_is_refused(alice, process, change, field, code):
     ],
 )
 def test_what_is_wrong_with_a_url_is_said(alice, process, monkeypatch, error, code):
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=False, error=error))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=False, error=error))
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **OWN)
     assert refused.value.extra["errors"]["url"][0].code is code

@@ -659,7 +659,7 @@ def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 @pytest.fixture
 def stage(world, db, settings, monkeypatch, providers) -> Iterator[Stage]:
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [TRUST["issuer"]]
-    monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda _url: sending.Outcome(ok=True, service="Slack"))
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
     monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})

@@ -8,7 +8,7 @@ from django.utils import timezone
 from portal.common.encrypted_fields import encrypt
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.notify.webhooks.models import Delivery
-from portal.notify.webhooks.presenters import without_secrets
+from portal.notify.webhooks.presenters import url_origin
 
 pytestmark = pytest.mark.django_db
 PURPOSE = "channels.channel.url"
@@ -62,7 +62,7 @@ def message(team, alice):
     ],
 )
 def test_what_is_left_of_a_url(url, shown):
-    assert without_secrets(url) == shown
+    assert url_origin(url) == shown
 
 
 def test_over_rest_an_auditor_reads_all_but_secrets(api, una, delivered, message):

@@ -33,7 +33,7 @@ def jobs(monkeypatch) -> list[sending.Job]:
         return {job.id: Outcome(ok=True, status=200, answer="ok") for job in given}
 
     monkeypatch.setattr(sending, "send", send)
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="mail"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="mail"))
     return found
 
 

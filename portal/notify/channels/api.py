@@ -262,7 +262,7 @@ class MessageViewSet(ListViewSet):
         return selectors.messages_of(self._channel)
 
     def get_serializer_context(self) -> dict[str, Any]:
-        only_sees = policies.only_sees(self.request.user, self._channel.team)
+        only_sees = policies.has_read_only_access(self.request.user, self._channel.team)
         return {**super().get_serializer_context(), "only_sees": only_sees}
 
 

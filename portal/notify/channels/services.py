@@ -183,7 +183,7 @@ def _set_fields(channel: Channel, *, name: str, kinds: Sequence[str], url: str |
     if url is not None and len(url.strip()) > MAX_URL:
         errors["url"] = [Reason(ChannelCode.URL_NONE)]
     if url is not None and not errors:
-        check = sending.look_at(url.strip())
+        check = sending.inspect_url(url.strip())
         if check.ok:
             channel.url, channel.service = encrypt(url.strip(), purpose=URL), check.service[:60]
         else:

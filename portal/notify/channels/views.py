@@ -31,7 +31,7 @@ ROWS_PER_PAGE = 50
 @sensitive_post_parameters("url")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def own(request: SignedInRequest) -> HttpResponse:
+def own_channels(request: SignedInRequest) -> HttpResponse:
     """List the user's own channels, and create one."""
     return _list_page(request, None)
 
@@ -60,7 +60,7 @@ def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
     context = {
         "team": of,
         "rows": [presenters.row_of(row) for row in channels],
-        "manages": not policies.only_sees(request.user, of),
+        "manages": not policies.has_read_only_access(request.user, of),
         "form": form,
         "groups": form.groups(),
     }
@@ -103,7 +103,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     context = {
         "row": presenters.row_of(channel),
         "channel": channel,
-        "manages": not policies.only_sees(request.user, channel.team),
+        "manages": not policies.has_read_only_access(request.user, channel.team),
         "page": page,
         "rows": rows,
         "waiting": any(row.message.state == MessageState.PENDING for row in rows),

@@ -79,7 +79,7 @@ def _deliveries(entries: Iterable[Event], now: datetime) -> int:
                 or (endpoint.team_id == entry.team_id and kind.audience is Audience.TEAM)
             )
         ]
-        payload = payloads.of_entry(entry) if takers else {}
+        payload = payloads.entry_payload(entry) if takers else {}
         rows += [
             Delivery(
                 id=uuid4(),

@@ -178,7 +178,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
     delivery = Delivery.objects.create(
         endpoint=endpoint,
         type="berth.test",
-        payload=payloads.of_test(now, endpoint.name),
+        payload=payloads.test_payload(now, endpoint.name),
         due_at=now,
         created_at=now,
     )

@@ -45,7 +45,7 @@ class FeedEventSerializer(serializers.Serializer[Event]):
     )
 
     def to_representation(self, instance: Event) -> dict[str, Any]:
-        return {"id": instance.pk, **payloads.of_entry(instance)}
+        return {"id": instance.pk, **payloads.entry_payload(instance)}
 
 
 AFTER = "Only events after this `id`."
