@@ -15,7 +15,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_administrator, require_see_all
 from portal.reclaim import home_presenters as presenters
 from portal.reclaim import homes
@@ -78,7 +78,7 @@ def archived(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def delete(request: SignedInRequest, home_id: int) -> HttpResponse:
     """Confirm by typing the name, then delete an archived home permanently."""
     require_administrator(request.user)

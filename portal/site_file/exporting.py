@@ -73,7 +73,7 @@ def current() -> dict[str, Any]:
         ],
         "sign_in_providers": [
             {"id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled}
-            for provider in registry.every()
+            for provider in registry.all_providers()
         ],
     }
 

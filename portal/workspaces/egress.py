@@ -39,7 +39,7 @@ def started_with(workspace: Workspace) -> tuple[EgressLimit, ...]:
     """Return the limits of the current start: those of template and team at its placement."""
     placed = workspace.placed_at
     return limits_of(
-        catalog.template_at(workspace.template, placed), team_egress.as_of(workspace.team, placed)
+        catalog.template_at(workspace.template, placed), team_egress.team_at(workspace.team, placed)
     )
 
 
@@ -71,7 +71,7 @@ def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:
     port = git_url.port or (22 if git_url.scheme == "ssh" else 443)
     placed = workspace.placed_at
     template = catalog.template_at(workspace.template, placed)
-    team = team_egress.as_of(workspace.team, placed)
+    team = team_egress.team_at(workspace.team, placed)
     pool = workspace.pool
     config = pool.config if pool is not None else {}
     for rule, name, kind, allow in (

@@ -78,7 +78,7 @@ def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
         other = Client()
         other.cookies.update(stale)
         assert other.get("/").status_code == 302
-        assert token_lookup.user_of_token(secret) is None
+        assert token_lookup.find_valid_token(secret) is None
         assert Client().get(f"/{link}").status_code == 409
         deactivation.reactivate(actor=ada, user=bob)
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302

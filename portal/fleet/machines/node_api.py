@@ -97,7 +97,7 @@ def authority(_request: HttpRequest) -> HttpResponse:
 def join(request: HttpRequest) -> HttpResponse:
     body = _body(request, joining.Join)
     key = f"joins:{_network()}"
-    if limits.reached(key, window=FAILURES_WINDOW) >= FAILURES:
+    if limits.current_count(key, window=FAILURES_WINDOW) >= FAILURES:
         raise TooMany(
             Reason(MachineCode.JOIN_TOO_OFTEN),
             retry_after_s=math.ceil(FAILURES_WINDOW.total_seconds()),

@@ -129,8 +129,8 @@ class Me(ApiView):
         users.delete(
             actor=request.user,
             user=request.user,
-            delete_workspaces=deletion_choices.asked_in(request),
-            delete_homes=deletion_choices.asked_in(request, "homes"),
+            delete_workspaces=deletion_choices.is_deletion_chosen(request),
+            delete_homes=deletion_choices.is_deletion_chosen(request, "homes"),
         )
         logout(request._request)
         return Response(status=204)
@@ -234,7 +234,7 @@ class TeamViewSet(ReadViewSet):
         team = teams.delete(
             actor=request.user,
             team=self.get_object(),
-            delete_homes=deletion_choices.asked_in(request, "homes"),
+            delete_homes=deletion_choices.is_deletion_chosen(request, "homes"),
             expected=etags.expected_versions(request),
         )
         if team.deleted_at is not None:

@@ -16,7 +16,7 @@ from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
 from portal.people.accounts.mfa.required import require_set_up
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import expired, user_of_token
+from portal.people.accounts.token_lookup import expired, find_valid_token
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -29,7 +29,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
         secret = bearer_token(request.META.get("HTTP_AUTHORIZATION", ""))
         if secret is None:
             return None
-        credentials = user_of_token(secret)
+        credentials = find_valid_token(secret)
         if credentials is None:
             _count_failure()
             raise exceptions.AuthenticationFailed(_why_invalid(secret))
@@ -71,7 +71,7 @@ def _count_failure() -> None:
     address = request_context.current().address
     key = f"token:{limits.network_of(address)}"
     # Check first, so that a limited client causes no writes.
-    if limits.reached(key, window=window) >= limit:
+    if limits.current_count(key, window=window) >= limit:
         raise exceptions.Throttled(window.total_seconds())
     if limits.count(key, window=window) == limit:
         sessions.tokens_refused(failures=limit, minutes=int(window.total_seconds() // 60))

@@ -42,7 +42,7 @@ def _decided_elsewhere(actor: User) -> Q:
     These are the actor's own, and those of an approver for whom the actor is only a delegate.
     """
     lenders = [actor] if not approvers.is_only_superuser(actor) else []
-    if not actor.operates and (lender := approvers.decides_only_for(actor)) is not None:
+    if not actor.operates and (lender := approvers.only_delegator_of(actor)) is not None:
         lenders.append(lender)
     return Q(created_by__in=lenders) | Q(changed_by__in=lenders)
 
@@ -67,7 +67,7 @@ def require_decide(actor: User, row: Reservation) -> None:
     author_ids = {row.created_by_id, row.changed_by_id}
     if actor.pk in author_ids and not approvers.is_only_superuser(actor):
         raise NotAllowed(Reason(ReservationCode.NOBODY_DECIDES_OWN))
-    lender = None if actor.operates else approvers.decides_only_for(actor)
+    lender = None if actor.operates else approvers.only_delegator_of(actor)
     if lender is not None and lender.pk in author_ids:
         raise NotAllowed(Reason(ReservationCode.DELEGATE_OF_REQUESTER, {"username": lender.username}))
 

@@ -159,7 +159,7 @@ class JoinSource(Source):
     columns = ("created_at", "expires_at")
 
     def rows(self, actor: User) -> QuerySet[JoinRequest]:
-        return joins.awaiting(actor)
+        return joins.requests_to_decide(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return _is_soon(values[1], now)

@@ -27,7 +27,7 @@ from portal.fleet.machines.domain_events import MachineEnded
 from portal.fleet.machines.models import MachineState
 from portal.people.accounts.domain_events import SignedOut, UserDeactivated
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import user_of_token
+from portal.people.accounts.token_lookup import find_valid_token
 from portal.workspaces import policies
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
@@ -220,7 +220,7 @@ def record_entry(entry: Entry) -> bool:
 
 def _connecting(secret: str) -> tuple[User, ApiToken] | None:
     """Return a token with a scope to connect, and its user. Tokens of auditors are never accepted."""
-    credentials = user_of_token(secret)
+    credentials = find_valid_token(secret)
     if credentials is None or credentials[0].is_auditor:
         return None
     return credentials if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(credentials[1].scopes) else None

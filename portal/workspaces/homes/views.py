@@ -17,7 +17,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_operator
 from portal.workspaces import machine_removal
 from portal.workspaces.codes import WorkspaceCode
@@ -106,7 +106,7 @@ def _homes_url(request: SignedInRequest, owner_id: UUID) -> str:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     """Show what is lost with a machine, and remove it after its name is confirmed."""
     require_operator(request.user)

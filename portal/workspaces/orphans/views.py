@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.orphans import presenters, selectors, services
 
@@ -51,7 +51,7 @@ def refresh(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def delete(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
     """Confirm, then remove an orphan. A home requires its name."""
     require_operator(request.user)

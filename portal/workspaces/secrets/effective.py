@@ -19,7 +19,7 @@ from portal.common.encrypted_fields import Unreadable, decrypt
 from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
-from portal.people.accounts.policies import works_in
+from portal.people.accounts.policies import may_work_in
 from portal.workspaces.secrets import places
 from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret, Source, purpose_of
@@ -68,7 +68,7 @@ def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer
     if template is not None:
         holders |= Q(template=template)
     rows = list(Secret.objects.filter(holders).defer("sealed", "description"))
-    if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
+    if team is not None and any(row.team_id for row in rows) and not may_work_in(owner, team):
         rows = [row for row in rows if row.team_id is None]
     by_name: dict[str, list[Secret]] = {}
     for row in sorted(rows, key=lambda row: ORDER.index(row.source)):

@@ -25,7 +25,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import approvers
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.forms import add_problems
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import resources
 from portal.quota.requests import policies, presenters
@@ -244,7 +244,7 @@ def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up(when=_approves_much)
+@require_fresh_proof(when=_approves_much)
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Approve, approve less, or deny. A GET, as after signing in again, only shows the request."""
     quota_request = selectors.request_by_id(request.user, request_id)

@@ -43,7 +43,7 @@ def without_team(actor: User) -> dict[str, Any]:
     joined = accounts.own_teams(actor).first()
     if joined is not None or actor.sees_all:
         return {"no_team": False, "joined": joined, "starts": accounts.chargeable_teams(actor).exists()}
-    return {"no_team": True, "joined": None, **join_presenters.for_home(actor)}
+    return {"no_team": True, "joined": None, **join_presenters.home_page_context(actor)}
 
 
 def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
