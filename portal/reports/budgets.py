@@ -24,10 +24,10 @@ def run(days: Iterable[date], now: datetime | None = None) -> int:
     """Update budgets with the spending in the months of the given days, earliest month first."""
     now = now or timezone.now()
     months = {day.replace(day=1) for day in days} | {budgets.month_of(now)}
-    return sum(budgets.take_spent(month, spent_in(month), now=now) for month in sorted(months))
+    return sum(budgets.store_spending(month, spent_in(month), now=now) for month in sorted(months))
 
 
 def budget_changed(event: BudgetChanged) -> None:
     """Apply the current spending to a new or changed budget."""
     month = budgets.month_of(timezone.now())
-    budgets.take_spent(month, spent_in(month), only=event.team)
+    budgets.store_spending(month, spent_in(month), only=event.team)

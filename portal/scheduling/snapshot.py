@@ -177,7 +177,7 @@ def under_limits(
         cohorts=tuple(limit_tree.cohorts()),
         running=tuple(running),
         queued=tuple(queued),
-        reservations=tuple(model.Reservation(*values) for values in reservations.booked_from(now)),
+        reservations=tuple(model.Reservation(*values) for values in reservations.current_bookings(now)),
         capacity=there,
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
         policy=policy(),

@@ -603,7 +603,7 @@ class TestBookingPermissions(ListCase):
     fixtures = ("olga", "petra")
 
     def stock(self) -> None:
-        permissions.permit(actor=User.objects.get(username="petra"), username="olga")
+        permissions.permit_booking(actor=User.objects.get(username="petra"), username="olga")
 
 
 class TestQuotaRequests(DetailCase, CreateCase):

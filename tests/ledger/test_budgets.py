@@ -121,7 +121,7 @@ def test_a_new_month_begins_anew_and_late_days_of_the_last_one_change_nothing_of
     assert "March 2026" in told(owner)[-1]
     row.refresh_from_db()
     assert (row.month, row.spent, row.warned) == (date(2026, 4, 1), 0, 0)
-    assert budgets.take_spent(MONTH, {team.slug: 1}) == 0
+    assert budgets.store_spending(MONTH, {team.slug: 1}) == 0
     row.refresh_from_db()
     assert (row.month, row.spent) == (date(2026, 4, 1), 0)
 

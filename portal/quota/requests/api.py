@@ -392,7 +392,7 @@ class DelegationViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def revoke(self, request: UserRequest, delegation_id: UUID) -> Response:
         self.get_object()
-        rules.take_back(actor=request.user, delegation_id=delegation_id)
+        rules.end_delegation(actor=request.user, delegation_id=delegation_id)
         return Response(status=204)
 
 

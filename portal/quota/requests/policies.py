@@ -48,7 +48,7 @@ def decidable_by(actor: User) -> Q:
     return kinds if is_only_superuser(actor) else kinds & ~Q(requester=actor)
 
 
-def decides_any(actor: User) -> bool:
+def may_decide_any(actor: User) -> bool:
     """Return whether the actor may decide any requests at all."""
     if actor.operates or may_decide_all(actor):
         return True

@@ -64,7 +64,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
         return row.note if self._can_view_team(row) else ""
 
     def get_amounts(self, row: Reservation) -> dict[str, int]:
-        return slots.plain(row.amounts)
+        return slots.subtract_models_from_total(row.amounts)
 
 
 class ReservationWriteSerializer(StrictSerializer):
@@ -167,7 +167,7 @@ class ReservationViewSet(ReadViewSet):
         body = body_of(request, ReservationCreateSerializer)
         with not_found_as_invalid("team"):
             team = limits.team_for(request.user, body.pop("team"))
-        body["amounts"] = slots.counted(body["amounts"])
+        body["amounts"] = slots.add_models_to_total(body["amounts"])
         reservation = services.request(actor=request.user, team=team, **body)
         location = reverse("api:reservation-detail", args=[reservation.pk])
         return self.answer(reservation, status=201, Location=location)
@@ -185,7 +185,7 @@ class ReservationViewSet(ReadViewSet):
     )
     def update(self, request: UserRequest, reservation_id: UUID) -> Response:
         body = body_of(request, ReservationWriteSerializer)
-        body["amounts"] = slots.counted(body["amounts"])
+        body["amounts"] = slots.add_models_to_total(body["amounts"])
         expected = etags.expected_versions(request)
         row = services.change(actor=request.user, reservation_id=reservation_id, expected=expected, **body)
         return self.answer(row)
@@ -300,7 +300,7 @@ class BookingPermissionViewSet(ListViewSet):
         permissions.require_grant(request.user)
         with not_found_as_invalid("team"):
             team = limits.team_for(request.user, body["team"]) if "team" in body else None
-        permission = permissions.permit(actor=request.user, username=body["username"], team=team)
+        permission = permissions.permit_booking(actor=request.user, username=body["username"], team=team)
         return self.answer(permission, status=201)
 
     @operation(

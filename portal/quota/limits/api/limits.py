@@ -227,7 +227,7 @@ class TeamUsage(ApiView):
     )
     def get(self, request: UserRequest, slug: str) -> Response:
         team = selectors.team_for(request.user, slug)
-        bars = selectors.bars_for(team, request.user)
+        bars = selectors.team_usage(team, request.user)
         return Response(UsageSerializer({"team": team.slug, "resources": bars}).data)
 
 

@@ -170,7 +170,9 @@ def _hint(
         resource = resources.GPU_HOURS
     draft = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
     standing = [line for line in presenters.lines(selectors.evidence(draft)) if line.key in HINTS]
-    at_once = selectors.at_once(request.user, team, resource) if kind == RequestKind.QUOTA else None
+    at_once = (
+        selectors.immediate_approval(request.user, team, resource) if kind == RequestKind.QUOTA else None
+    )
     return {
         "team": team,
         "lines": standing,
@@ -196,11 +198,11 @@ def approvals(request: SignedInRequest) -> HttpResponse:
     if requests_element(request, "news"):
         # Only counts new requests, so that forms in progress are preserved.
         shown = strip_nul(request.GET.get("known", "")).split(",")
-        ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]
+        ids = [str(pk) for pk in selectors.requests_to_decide(user).values_list("pk", flat=True)]
         context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in shown])}
         return render(request, "quota_requests/approvals.html#news", context)
     rows = presenters.inbox(user)
-    decides = policies.decides_any(user)
+    decides = policies.may_decide_any(user)
     context = {
         "rows": rows,
         "waiting": selectors.open_count(user) if rows else 0,
@@ -208,8 +210,10 @@ def approvals(request: SignedInRequest) -> HttpResponse:
         "decides": decides,
         "approves": approvers.may_decide_all(user),
         "in_place_of": None if approvers.is_approver(user) else approvers.delegator_of(user),
-        "decided": [presenters.shown(user, item) for item in selectors.decided_for(user)] if decides else [],
-        "page": Paginator(selectors.of_user(user), ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "decided": [presenters.present_request(user, item) for item in selectors.latest_decisions(user)]
+        if decides
+        else [],
+        "page": Paginator(selectors.requests_of_user(user), ROWS_PER_PAGE).get_page(request.GET.get("page")),
     }
     return render(request, "quota_requests/approvals.html", context)
 
@@ -221,7 +225,7 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     quota_request = selectors.request_by_id(request.user, request_id)
     sees_evidence = selectors.may_decide(request.user, quota_request)
     context = {
-        "item": presenters.shown(
+        "item": presenters.present_request(
             request.user, quota_request, selectors.evidence(quota_request) if sees_evidence else None
         ),
         "events": selectors.history_of(quota_request)[:50],
@@ -282,7 +286,7 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
     if request.htmx:
         quota_request = selectors.request_by_id(request.user, request_id)
         still_open = selectors.may_decide(request.user, quota_request)
-        item = presenters.shown(
+        item = presenters.present_request(
             request.user,
             quota_request,
             selectors.evidence(quota_request) if still_open else None,

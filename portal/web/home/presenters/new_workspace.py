@@ -367,7 +367,7 @@ def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
     """Return the limits of the team for the summary."""
-    return [bar for bar in limits.bars_for(team, actor) if not bar.unlimited] if team is not None else []
+    return [bar for bar in limits.team_usage(team, actor) if not bar.unlimited] if team is not None else []
 
 
 def _pick(among: Sequence[str], *wishes: str) -> str:

@@ -32,7 +32,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     if requests_element(request, "capacity"):
         free = {
             "capacities": pools.capacities(inventory.pools()),
-            "team_quotas": limits.for_home(user),
+            "team_quotas": limits.home_page_quotas(user),
         }
         return render(request, "home/home.html#capacity", free)
     if requests_element(request, "preparation"):
@@ -70,7 +70,7 @@ def home(request: SignedInRequest) -> HttpResponse:
             "preparation": preparation(user),
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in cards),
-            "team_quotas": limits.for_home(user),
+            "team_quotas": limits.home_page_quotas(user),
             **home_presenters.without_team(user),
         }
     return render(request, partial_of(request, "home/home.html", "list"), context)
