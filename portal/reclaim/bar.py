@@ -74,7 +74,7 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
     try:
         notice = presenters.notice_about(workspace)
         if notice is not None and notice.cause in KEEPABLE:
-            keeping.keep(actor=user, workspace_id=workspace.pk)
+            keeping.keep_workspace(actor=user, workspace_id=workspace.pk)
             return 200, {"ends_at": None}
         ends_at = workspace.runs_until
         if ends_at is not None and ends_at - timezone.now() > NEAR:

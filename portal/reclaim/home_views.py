@@ -31,11 +31,11 @@ def _homes_url(request: SignedInRequest, place: HomePlace) -> str:
 
 
 @require_POST
-def keep(request: SignedInRequest, home_id: int) -> HttpResponse:
+def keep_home(request: SignedInRequest, home_id: int) -> HttpResponse:
     """Keep a home."""
     place = homes.home(request.user, home_id)
     try:
-        homes.keep(actor=request.user, place_id=home_id)
+        homes.keep_home(actor=request.user, place_id=home_id)
     except (NotAllowed, NotFound):
         raise
     except PortalError as error:

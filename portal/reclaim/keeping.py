@@ -30,7 +30,7 @@ OFFERED_S = 2 * 3600
 
 
 @transaction.atomic
-def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
+def keep_workspace(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
     """Ignore idleness of a running workspace for `seconds`. Its end is unchanged.
 
     Withdraws an announced stop for idleness. If repeated, the later time applies. Raises `InvalidInput`,
@@ -48,7 +48,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
     until = now + timedelta(seconds=seconds)
     row = WorkspaceActivity.objects.filter(workspace=workspace, generation=workspace.generation).first()
     before = row.kept_until if row is not None else None
-    hold(workspace, until)
+    ignore_idleness(workspace, until)
     if before is not None and before >= until - timedelta(seconds=MIN_KEEP_S):
         # Already kept as long: repeated calls, as from a loop, are not recorded.
         return workspace
@@ -63,7 +63,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
     return workspace
 
 
-def hold(workspace: Workspace, until: datetime) -> None:
+def ignore_idleness(workspace: Workspace, until: datetime) -> None:
     """Ignore the causes in `KEEPABLE` for a locked workspace until `until`, or a later stored time."""
     rows = WorkspaceActivity.objects.filter(workspace=workspace)
     row = rows.filter(generation=workspace.generation).first()

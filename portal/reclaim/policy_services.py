@@ -60,7 +60,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
     return row
 
 
-def put(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
+def put_policy(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
     """Create the policy for `target`, or change the given fields of the existing one. Raises as both do."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is None:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 RESTING = (State.STOPPING, State.STOPPED)
 
 
-def remember(workspace: Workspace) -> None:
+def record_scheduled_stop(workspace: Workspace) -> None:
     """Record that a schedule stops this locked workspace now."""
     ScheduledStop.objects.update_or_create(
         workspace=workspace, defaults={"generation": workspace.generation, "stopped_at": timezone.now()}

@@ -17,13 +17,13 @@ from portal.workspaces.views import to_workspace
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+def keep_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Keep a workspace for two hours. A GET, as after signing in again, only shows its page."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         return to_workspace(workspace)
     try:
-        keeping.keep(actor=request.user, workspace_id=workspace_id)
+        keeping.keep_workspace(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
         messages.error(request, error.sentence)
     else:

@@ -71,7 +71,9 @@ def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
 def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
-        reclaim_policies = {target: policy_documents.as_kept(policy) for target, policy in policies.items()}
+        reclaim_policies = {
+            target: policy_documents.stored_values(policy) for target, policy in policies.items()
+        }
         wanted = {**wanted, "reclaim_policies": reclaim_policies}
     for section in ("teams", "templates"):
         if isinstance(entries_of := wanted.get(section), dict):
@@ -329,7 +331,7 @@ def _policy(actor: User, step: Step) -> None:
     if step.act is Act.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
-        policy_services.put(actor=actor, target=step.name, values=step.wanted or {})
+        policy_services.put_policy(actor=actor, target=step.name, values=step.wanted or {})
 
 
 def _rule(actor: User, step: Step) -> None:
