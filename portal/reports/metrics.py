@@ -94,7 +94,7 @@ def families(now: datetime | None = None) -> list[Family]:
     ]
 
 
-def exposed_name(family: Family) -> str:
+def exposition_name(family: Family) -> str:
     """Return the name of a family in the text format."""
     return f"{family.name}_total" if isinstance(family, CounterMetricFamily) else family.name
 

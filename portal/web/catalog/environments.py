@@ -47,7 +47,7 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
         EnvironmentChoice(
             environment,
             environment_state_text(environment, standings.get(environment.pk)),
-            too_old_for(environment, drivers),
+            pools_with_old_drivers(environment, drivers),
         )
         for environment in environments
     ]
@@ -66,7 +66,7 @@ def options_of(environments: Iterable[Environment]) -> list[Option]:
     ]
 
 
-def standings_of(templates: Iterable[Template]) -> dict[str, str]:
+def environment_states(templates: Iterable[Template]) -> dict[str, str]:
     """Return the states of templates' environments, by slug."""
     by_key = {
         template.environment.pk: template.environment
@@ -92,7 +92,7 @@ def pool_drivers() -> list[tuple[str, str]]:
     return sorted(newest.items())
 
 
-def too_old_for(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
+def pools_with_old_drivers(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
     """Return which pools' drivers are too old for the environment's CUDA version, or an empty string."""
     wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
     if wanted is None:

@@ -423,7 +423,7 @@ class FlavorForm(EntryForm):
         return document
 
 
-def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def initial_values(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as the initial values of its form."""
     initial = dict(document)
     initial["audience"] = "all" if initial.get("teams") is None else "teams"

@@ -24,7 +24,7 @@ from portal.common.history.presenters import Changed, Version
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import own_teams
-from portal.web.catalog.environments import pool_drivers, standings_of, too_old_for
+from portal.web.catalog.environments import environment_states, pool_drivers, pools_with_old_drivers
 
 LABELS: dict[str, str | Promise] = {
     "slug": _("Slug"), "team": _("Team"), "name": _("Name"), "description": _("Description"),
@@ -52,7 +52,7 @@ LABELS: dict[str, str | Promise] = {
 }  # fmt: skip
 
 
-def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
+def format_field(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
     """Return a field's value as text, or a dash if empty."""
     if value in (None, "", [], {}) or (value == 0 and field.endswith("_mib")):
         return "–"
@@ -111,7 +111,7 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
-    standings = standings_of(candidate for candidate in entries if isinstance(candidate, Template))
+    standings = environment_states(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
     catalog_rows = []
     for entry in entries:
@@ -135,7 +135,7 @@ def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
     return ", ".join(names) if names else _("No one")
 
 
-def makes_for(actor: User) -> QuerySet[Team]:
+def teams_to_create_for(actor: User) -> QuerySet[Team]:
     """Return the teams for which the actor may create templates."""
     if actor.operates:
         return Team.objects.order_by("slug")
@@ -160,7 +160,7 @@ def _readable(actor: User) -> Any:
     return policies.templates_with_visible_command(actor, selectors.templates_for(actor).filter(enabled=True))
 
 
-def begins_with(actor: User, environment: Environment) -> str:
+def first_matching_template(actor: User, environment: Environment) -> str:
     """Return the slug of the first template whose program the environment has, or an empty string."""
     programs = environment.current.programs if environment.current is not None else []
     templates = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
@@ -186,7 +186,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     ]
 
 
-def changes_in_words(
+def format_differences(
     model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
 ) -> list[Changed]:
     """Return differences of two documents as text, with names of environments."""
@@ -200,7 +200,9 @@ def _change_in_words(
     field, before, after = difference.field, difference.before, difference.after
     if field == "environment":
         before, after = (names.get(slug, slug) for slug in (before, after))
-    return Changed(LABELS.get(field, field), in_words(model, field, before), in_words(model, field, after))
+    return Changed(
+        LABELS.get(field, field), format_field(model, field, before), format_field(model, field, after)
+    )
 
 
 def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
@@ -225,7 +227,7 @@ class RunsIn:
     url: str
 
 
-def runs_in(actor: User, template: Template) -> RunsIn | None:
+def template_environment(actor: User, template: Template) -> RunsIn | None:
     """Return the environment of a template for its page, or `None` for the software of the nodes."""
     environment = template.environment
     if environment is None:
@@ -233,8 +235,8 @@ def runs_in(actor: User, template: Template) -> RunsIn | None:
     is_visible = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
     return RunsIn(
         environment.name,
-        standings_of([template])[environment.slug],
-        too_old_for(environment, pool_drivers()),
+        environment_states([template])[environment.slug],
+        pools_with_old_drivers(environment, pool_drivers()),
         reverse("environments:detail", args=[environment.slug]) if is_visible else "",
     )
 

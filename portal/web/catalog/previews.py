@@ -39,7 +39,7 @@ class Preview:
 
     @property
     def price_words(self) -> str:
-        return prices.in_words(self.price)
+        return prices.format_price(self.price)
 
     @property
     def sentence(self) -> str:

@@ -303,6 +303,6 @@ SOURCES: tuple[Source, ...] = (
 )
 
 
-def of_kinds(kinds: Collection[str]) -> list[Source]:
+def sources_of_kinds(kinds: Collection[str]) -> list[Source]:
     """Return the sources of these kinds, or all sources if `kinds` is empty."""
     return [source for source in SOURCES if not kinds or source.kind in kinds]

@@ -95,7 +95,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         name=display_name(device),
         state=state,
         look=LOOKS[state],
-        why=why(device, devices_served_as_peers([device])),
+        why=unavailability_sentence(device, devices_served_as_peers([device])),
         recovery=str(RECOVERY.get(device.recovery, "")),
         idle_s=series.idle_s(device, now) if state is DeviceState.IDLE else 0,
         holders=tuple(dict.fromkeys(holder for row in rows for holder in row.holders)),
@@ -108,7 +108,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     )
 
 
-def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
+def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
     """Return why it takes no work now in one sentence, or an empty string. Follows the order of the states.
 
     `with_check_of` is the result of `gpu_checks.selectors.devices_served_as_peers`.

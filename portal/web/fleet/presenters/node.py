@@ -26,7 +26,7 @@ from portal.gpu_checks import pairs
 from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
-from portal.web.fleet.presenters.device import why
+from portal.web.fleet.presenters.device import unavailability_sentence
 from portal.web.fleet.presenters.history import newest_events
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.evacuation_presenters import words_of
@@ -95,7 +95,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     with_check_of = devices_served_as_peers(devices)
     for device in devices:
         state = DeviceState(device.state)
-        rows.append((device, state, LOOKS[state], why(device, with_check_of)))
+        rows.append((device, state, LOOKS[state], unavailability_sentence(device, with_check_of)))
     machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
     missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]

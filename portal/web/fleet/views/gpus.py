@@ -47,7 +47,7 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
+def redirect_to_device(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
     """Redirect to the device at this place. Short URLs keep a map of 1000 devices small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
     device = places.order_by("kind", "-present").first()

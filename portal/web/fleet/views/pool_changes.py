@@ -23,7 +23,7 @@ from portal.fleet.inventory.models import Allocation
 from portal.fleet.machines.readiness import missing_requirements
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.policies import require_operator
-from portal.web.fleet.forms import PoolForm, shown
+from portal.web.fleet.forms import PoolForm, config_text
 
 VERSIONS_SHOWN = 20
 
@@ -58,7 +58,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "name": pool.name,
         "placement_policy": pool.placement_policy,
         "rebalancing": pool.rebalancing,
-        "config": shown(pool.config),
+        "config": config_text(pool.config),
         "version": etags.version_of(pool),
     }
     form = PoolForm(request.POST if request.method == "POST" else None, initial=initial, changing=True)

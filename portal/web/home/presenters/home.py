@@ -34,7 +34,7 @@ class LastChoice:
         return _("Your last choice would have to wait. %(why)s") % {"why": self.verdict.message}
 
 
-def without_team(actor: User) -> dict[str, Any]:
+def join_page_data(actor: User) -> dict[str, Any]:
     """Return the data for users without a team: available teams and their requests.
 
     Otherwise `joined` is their first team, and `starts` says whether they may start workspaces. Operators and

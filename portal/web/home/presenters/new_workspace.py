@@ -20,7 +20,7 @@ from portal.people.accounts.selectors import chargeable_teams
 from portal.quota.limits.presenters.bars import QuotaUsage
 from portal.quota.limits.selectors import limits
 from portal.scheduling import admission, offers
-from portal.web.catalog.environments import standings_of
+from portal.web.catalog.environments import environment_states
 from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
 from portal.workspaces import selectors, software
 from portal.workspaces.codes import GitCode
@@ -256,7 +256,7 @@ def _template_cards(wishes: _Preferences, team: Team | None) -> tuple[list[Templ
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
-    standings = standings_of(offer.template for offer in cards)
+    standings = environment_states(offer.template for offer in cards)
     return [
         TemplateCard(
             template=offer.template,

@@ -38,7 +38,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     if requests_element(request, "preparation"):
         return render(request, "home/home.html#preparation", {"preparation": preparation(user)})
     if requests_element(request, "no-team"):
-        return render(request, "home/home.html#no-team", home_presenters.without_team(user))
+        return render(request, "home/home.html#no-team", home_presenters.join_page_data(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = policies.sees_others(user)
     if user.only_views:
@@ -71,6 +71,6 @@ def home(request: SignedInRequest) -> HttpResponse:
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in cards),
             "team_quotas": limits.home_page_quotas(user),
-            **home_presenters.without_team(user),
+            **home_presenters.join_page_data(user),
         }
     return render(request, partial_of(request, "home/home.html", "list"), context)
