@@ -25,7 +25,7 @@ from portal.workspaces import reconcile
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
 ENDS = (State.PROVISIONING, State.RUNNING)
@@ -55,7 +55,7 @@ def end_all(event: InventoryApplied) -> int:
 @transaction.atomic
 def end(workspace_id: UUID) -> bool:
     """End one workspace if it holds a missing device. Returns `False` if that is no longer needed."""
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     if workspace.state not in ENDS:
         return False
     rows = _lost_allocations().filter(allocation__workspace=workspace, allocation__released_at=None)

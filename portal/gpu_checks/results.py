@@ -34,7 +34,7 @@ from portal.gpu_checks.runs import (
     send_on_commit,
 )
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 from provisioning.check_messages import CheckAnswer
 
 MAX_PROGRESS_LENGTH = 500
@@ -174,7 +174,7 @@ def _lock_waiting(run_id: UUID) -> Workspace | None:
     if waits is None:
         return None
     try:
-        return locked(waits)
+        return lock_workspace(waits)
     except NotFound:
         return None
 

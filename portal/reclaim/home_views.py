@@ -83,7 +83,7 @@ def delete(request: SignedInRequest, home_id: int) -> HttpResponse:
     """Confirm by typing the name, then delete an archived home permanently."""
     require_administrator(request.user)
     place = homes.home(request.user, home_id)
-    archive = away.held(place)
+    archive = away.archive_holding_home(place)
     if archive is None or archive.away_at is None:
         raise StateConflict(Reason(ArchiveCode.NOT_READY), code=ArchiveCode.NOT_READY)
     back = reverse("reclaim:archived-homes")

@@ -116,7 +116,7 @@ def _elapsed_s(now: datetime) -> float:
 
 def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     """Return the updated state of each home, and store it."""
-    places = [place for place in present() if home_places.are_apart(place.pool)]
+    places = [place for place in present() if home_places.has_separate_homes(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
     open_ = Allocation.objects.filter(released_at=None)
     used_now = set(open_.order_by().values_list("workspace__owner", "node__pool").distinct())
@@ -239,7 +239,7 @@ def keep_home(*, actor: User, place_id: int) -> SeenHome:
     if not may_move(actor, place.owner_id):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
     HomeStay.objects.select_for_update().filter(pk=place_id).first()
-    away.keep(place_id=place_id)
+    away.keep_home(place_id=place_id)
     row = home(actor, place_id)
     HomeStay.objects.filter(pk=place_id).update(
         used_at=row.used_at, archive=row.away, unused_s=0, warned_s=None, warned_at=None
@@ -277,7 +277,7 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
     if strip_nul(confirm).strip() != name:
         wrong = Reason(LifetimeCode.HOME_NOT_NAMED, {"given": strip_nul(confirm)[:100], "home": name})
         raise InvalidInput(wrong, errors={"confirm": [wrong]})
-    away.delete_away(actor=actor, place_id=place_id, reason=reason)
+    away.delete_only_copy(actor=actor, place_id=place_id, reason=reason)
 
 
 def name_of(place: HomePlace) -> str:
@@ -301,7 +301,9 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
     rows: Any = present().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows
     rows = rows.filter(team=team) if team is not None else rows
-    present_homes = [place for place in rows if place.away is None and home_places.are_apart(place.pool)]
+    present_homes = [
+        place for place in rows if place.away is None and home_places.has_separate_homes(place.pool)
+    ]
     stays = stays_by_home(present_homes)
     due = 0
     for place in present_homes:

@@ -21,7 +21,7 @@ from portal.workspaces import policies
 from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 MAX_KEEP_S = 24 * 3600
 MIN_KEEP_S = 900
@@ -36,7 +36,7 @@ def keep_workspace(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S)
     Withdraws an announced stop for idleness. If repeated, the later time applies. Raises `InvalidInput`,
     `NotAllowed`, `NotFound`, and `StateConflict` if it is not running.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state != State.RUNNING:
         reason = Reason(ExtensionCode.NOT_RUNNING_NOW, {"name": workspace.name})

@@ -47,7 +47,7 @@ from portal.workspaces.ends import shift_ends
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.stops import StopRule
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
 
@@ -417,7 +417,7 @@ def apply_step_if_due(workspace_id: UUID) -> Step | None:
     """Stop a workspace or release its GPUs, if that is still due under lock. Returns the step, or None."""
     try:
         with transaction.atomic():
-            workspace = locked(workspace_id)
+            workspace = lock_workspace(workspace_id)
             if workspace.state != State.RUNNING:
                 return None
             # Includes the latest report, so that a workspace in use again is not stopped.

@@ -397,7 +397,7 @@ def _node(
 def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
     """Return the node's labels except home labels, plus its own where the pool keeps homes on nodes."""
     labels = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
-    own = [(HOME_LABEL, node.name)] if home_places.are_apart(pool) else []
+    own = [(HOME_LABEL, node.name)] if home_places.has_separate_homes(pool) else []
     return tuple(sorted([*labels, *own]))
 
 

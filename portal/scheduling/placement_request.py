@@ -29,7 +29,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
 )
 from portal.scheduling.software_requirements import requirements_of
-from portal.workspaces.homes.places import NOWHERE, HomeAt, Homes, are_apart
+from portal.workspaces.homes.places import NOWHERE, HomeAt, Homes, has_separate_homes
 from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -182,7 +182,7 @@ class PlacementRequests:
     def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
         """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
         pools = (pool.pool for pool in candidate_pools(flavor, self._pools))
-        places = [homes[pool.pk] for pool in pools if pool.pk in homes and are_apart(pool)]
+        places = [homes[pool.pk] for pool in pools if pool.pk in homes and has_separate_homes(pool)]
         return next((place for place in places if not place.lost), next(iter(places), None))
 
     def _new(

@@ -91,7 +91,9 @@ def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
 def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with its places in Vault normalised."""
     places = document.get("vault_secrets")
-    return document if places is None else {**document, "vault_secrets": vault_secrets.as_kept(places)}
+    return (
+        document if places is None else {**document, "vault_secrets": vault_secrets.stored_documents(places)}
+    )
 
 
 def _order_steps(steps: list[Step]) -> list[Step]:

@@ -413,7 +413,7 @@ class WorkspaceViewSet(ListViewSet):
         after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
         if after is None:
             raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
-        if log_stream.is_over(workspace, after):
+        if log_stream.is_fully_read(workspace, after):
             # Tells a browser's EventSource not to reconnect.
             return HttpResponse(status=204)
         token = request.auth if isinstance(request.auth, ApiToken) else None

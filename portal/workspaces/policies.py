@@ -31,7 +31,7 @@ def teams_seen(actor: User) -> QuerySet[Team]:
     )
 
 
-def sees_others(actor: User) -> bool:
+def may_see_others(actor: User) -> bool:
     """Return whether the actor may see workspaces of others."""
     return actor.sees_all or teams_seen(actor).exists()
 

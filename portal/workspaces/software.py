@@ -57,7 +57,7 @@ def default_of(template: Template, team: Team | None) -> Software:
     return _software_of(environment)
 
 
-def chosen(template: Template, team: Team | None, environment: Environment | None) -> Software:
+def choose_software(template: Template, team: Team | None, environment: Environment | None) -> Software:
     """Return the software for a requested environment or `None`.
 
     Raises `PortalError` if it is not available.
@@ -96,7 +96,7 @@ def deprecation_of(environment: Environment) -> Reason | None:
     return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": environment.name})
 
 
-def again(last: Workspace) -> Environment | None:
+def environment_to_repeat(last: Workspace) -> Environment | None:
     """Return the environment that a similar request would name, if still available, else `None`."""
     version = last.environment_version
     if version is None:
@@ -105,7 +105,7 @@ def again(last: Workspace) -> Environment | None:
     return environment if refusal_of(last.template, last.team, environment) is None else None
 
 
-def named(actor: User, slug: str) -> Environment | None:
+def find_environment(actor: User, slug: str) -> Environment | None:
     """Return the environment with this slug, or `None` for an empty one. Raises `InvalidInput`."""
     if not slug:
         return None
@@ -115,7 +115,7 @@ def named(actor: User, slug: str) -> Environment | None:
         raise InvalidInput(error.reason, errors={"environment": [error.reason]}) from error
 
 
-def with_software(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
+def add_software_need(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
     """Return resources as JSON that need the environment of this digest on the node, if given."""
     if not digest:
         return dict(resources)

@@ -49,7 +49,7 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     monkeypatch.setattr(live, "publish_account", lambda user_id: calls.append(("streams end", user_id)))
     monkeypatch.setattr(tickets, "revoke_user", lambda _, user_id: calls.append(("tickets end", user_id)))
     monkeypatch.setattr(
-        workspace_views, "put", lambda _, view: calls.append(("may enter", set(view.user_ids)))
+        workspace_views, "store_view", lambda _, view: calls.append(("may enter", set(view.user_ids)))
     )
     monkeypatch.setattr(
         "portal.people.accounts.changes._announce", lambda: calls.append(("tokens end", None))

@@ -123,7 +123,7 @@ def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, al
 
 def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(running, alice, clock):
     make_policy("site", longest_hours=80)
-    assert extending.extendable_s(running) == pytest.approx(8 * HOUR, abs=60)
+    assert extending.remaining_extension_s(running) == pytest.approx(8 * HOUR, abs=60)
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
     began = running.ready_at
     clock.move_to(began + timedelta(hours=10))

@@ -482,8 +482,8 @@ def test_who_is_content_again_is_discontent_no_more(slowed, clock):
 
 def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
     """As in a pool whose nodes keep homes each for itself."""
-    monkeypatch.setattr(home_places, "are_apart", lambda _pool: True)
-    monkeypatch.setattr(placement_request, "are_apart", lambda _pool: True)
+    monkeypatch.setattr(home_places, "has_separate_homes", lambda _pool: True)
+    monkeypatch.setattr(placement_request, "has_separate_homes", lambda _pool: True)
     HomePlace.objects.create(
         owner=slowed.owner, team=slowed.team, pool=slowed.pool, node=node_of(slowed), since=timezone.now()
     )

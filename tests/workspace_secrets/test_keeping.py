@@ -24,7 +24,7 @@ VALUE = "planted-value-0f8a7c\nwith a second line"
 
 
 def put(actor: Any, holder: Any, name: str = "API_KEY", **more: Any) -> Secret:
-    return services.put(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
+    return services.put_secret(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
 
 
 @pytest.fixture

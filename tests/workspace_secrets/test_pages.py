@@ -22,7 +22,7 @@ VALUE = "planted-value-0f8a7c"
 
 
 def put(actor: Any, holder: Any, name: str, **more: Any) -> Secret:
-    return services.put(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
+    return services.put_secret(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
 
 
 def value_of(secret: Secret) -> str:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settings, capsys):
-    services.put(actor=alice, holder=alice, name="API_KEY", value="planted-value")
+    services.put_secret(actor=alice, holder=alice, name="API_KEY", value="planted-value")
     Channel.objects.create(
         user=alice, name="Phone", service="ntfy", url=encrypt("x://", purpose=URL), kinds=[]
     )
@@ -42,7 +42,7 @@ def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settin
 
 
 def test_what_nobody_can_read_is_said_and_left(alice):
-    services.put(actor=alice, holder=alice, name="API_KEY", value="planted-value")
+    services.put_secret(actor=alice, holder=alice, name="API_KEY", value="planted-value")
     Secret.objects.update(sealed="gAAAAA")
     with pytest.raises(CommandError):
         call_command("reseal_texts")

@@ -388,7 +388,7 @@ def blocked_requests() -> list[Workspace]:
 
 def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[Waiting]:
     """Return those that need a single node."""
-    homes = home_places.of_users([(row.owner_id, row.team_id) for row in first])
+    homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
     asks = []
     for row in first:

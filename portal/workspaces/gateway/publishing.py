@@ -113,7 +113,7 @@ def publish(workspace: Workspace) -> None:
     """Publish the current state. If Redis fails, its copy is outdated for at most `VIEW_TTL_S`."""
     view = view_of(workspace)
     try:
-        workspace_views.put(live.connection(), view)
+        workspace_views.store_view(live.connection(), view)
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:

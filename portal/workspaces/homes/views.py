@@ -35,7 +35,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
     everybody = request.GET.get("all") == "1" and request.user.sees_all
     rows = Paginator(home_presenters.places(request.user, everybody=everybody), ROWS_PER_PAGE)
     page = rows.get_page(request.GET.get("page"))
-    lost = lost_homes.seen_by(request.user).order_by("recreated_at", "-lost_at", "pk")
+    lost = lost_homes.visible_lost_homes(request.user).order_by("recreated_at", "-lost_at", "pk")
     if not everybody:
         lost = lost.filter(owner=request.user)
     shown = home_presenters.rows(request.user, page.object_list)
@@ -53,7 +53,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
     """Confirm, then allow the next start to use a new, empty home."""
-    lost = lost_homes.seen_by(request.user).filter(pk=lost_home_id).first()
+    lost = lost_homes.visible_lost_homes(request.user).filter(pk=lost_home_id).first()
     if lost is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     lost_homes.require_recreate(request.user, lost)

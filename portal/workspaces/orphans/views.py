@@ -28,11 +28,11 @@ ENDED_SHOWN = 20
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
     """List orphans with their removal times, and those that ended recently."""
-    page = Paginator(selectors.there(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(selectors.present_orphans(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "rows": [presenters.row(orphan) for orphan in page.object_list],
-        "ended": [presenters.row(orphan) for orphan in selectors.ended(request.user)[:ENDED_SHOWN]],
+        "ended": [presenters.row(orphan) for orphan in selectors.ended_orphans(request.user)[:ENDED_SHOWN]],
         "policy": presenters.policy(),
         "may": request.user.operates,
     }
@@ -44,7 +44,7 @@ def refresh(request: SignedInRequest) -> HttpResponse:
     """Ask all nodes for a new listing. A GET only shows the list."""
     require_operator(request.user)
     if request.method == "POST":
-        services.look_again(actor=request.user)
+        services.request_inventories(actor=request.user)
         messages.success(request, _("Checking the nodes. Results appear here within seconds."))
     return redirect("orphans:list")
 

@@ -146,7 +146,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     def update(self, request: UserRequest, *, name: str, **_kwargs: str) -> Response:
         require_fresh(request)
         holder = self.holder()
-        result = services.put(
+        result = services.put_secret(
             actor=request.user,
             holder=holder,
             name=name,

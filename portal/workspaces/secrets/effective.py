@@ -60,7 +60,7 @@ def is_automatic(secret: Secret) -> bool:
     return secret.everywhere or secret.source is Source.TEMPLATE
 
 
-def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
+def available_secrets(owner: User, team: Team | None, template: Template | None) -> Offer:
     """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
     holders = Q(user=owner)
     if team is not None:
@@ -79,7 +79,7 @@ def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer
 def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
     """Return the distinct names, sorted. Raises `InvalidInput` for unknown names or too much data."""
     wanted = sorted({str(name) for name in named})
-    offer = offer_to(owner, team, template)
+    offer = available_secrets(owner, team, template)
     unknown = offer.missing(wanted)
     reason = None
     if len(wanted) > MAX_NAMED:

@@ -40,7 +40,7 @@ class SavedSecret:
     created: bool
 
 
-def put(
+def put_secret(
     *,
     actor: User,
     holder: Holder,

@@ -42,7 +42,7 @@ from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order import WorkspaceOrder
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 
 def url_of(request: QuotaRequest) -> str:
@@ -382,7 +382,7 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
     if request.workspace_id is None:
         return
     # Under lock: another grant may have allowed it to start meanwhile.
-    waiting = locked(request.workspace_id)
+    waiting = lock_workspace(request.workspace_id)
     if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         return
     if waiting.quota_requests.filter(state=RequestState.OPEN).exclude(pk=request.pk).exists():

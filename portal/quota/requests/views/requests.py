@@ -110,7 +110,7 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
             "checkpointed": True if "checkpointed" in data else None,
             "secrets": strip_nul(data.get("secrets", "")).split(),
             "git": _git(data),
-            "environment": software.named(actor, strip_nul(data.get("environment", ""))),
+            "environment": software.find_environment(actor, strip_nul(data.get("environment", ""))),
         }, ""
     except PortalError as error:
         return None, error.message

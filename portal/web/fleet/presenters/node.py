@@ -29,8 +29,8 @@ from portal.web.fleet.presenters import pools
 from portal.web.fleet.presenters.device import unavailability_sentence
 from portal.web.fleet.presenters.history import newest_events
 from portal.workspaces.homes import evacuations
-from portal.workspaces.homes.evacuation_presenters import words_of
-from portal.workspaces.homes.places import are_apart
+from portal.workspaces.homes.evacuation_presenters import homes_text
+from portal.workspaces.homes.places import has_separate_homes
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 from provisioning.types import HEADROOM, PRESSURE
@@ -130,11 +130,11 @@ def _missing_text(gpu: MissingGpu) -> str:
 
 
 def _homes(actor: User, node: Node) -> tuple[str, str]:
-    if not (may_see(actor) and are_apart(node.pool)):
+    if not (may_see(actor) and has_separate_homes(node.pool)):
         return "", ""
-    homes, last = evacuations.homes_there(actor, node), evacuations.last_from(actor, node)
+    homes, last = evacuations.homes_on_node(actor, node), evacuations.latest_evacuation(actor, node)
     going = last.target_name if last is not None and last.going else ""
-    return (words_of(homes), going) if homes.homes or going else ("", "")
+    return (homes_text(homes), going) if homes.homes or going else ("", "")
 
 
 def _pressure_text(value: Any) -> str:

@@ -50,7 +50,7 @@ def environment_field(actor: User, template: Template, team: Team | None, slug: 
     requested = next((row for row in rows if row.slug == slug), None)
     chosen = requested if requested is not None and refusals[requested.pk] is None else None
     default = software.default_of(template, team)
-    runs_in = software.chosen(template, team, chosen) if chosen is not None else default
+    runs_in = software.choose_software(template, team, chosen) if chosen is not None else default
     problem = _problem(slug, requested, refusals) if has_more else None
     return EnvironmentField(
         software=runs_in,

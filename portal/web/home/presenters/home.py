@@ -50,8 +50,8 @@ def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
     """Return the last choice with its verdict, or `None` if it is no longer possible."""
     if last is None:
         return None
-    environment = software.again(last)
-    choice = software.chosen(last.template, last.team, environment)
+    environment = software.environment_to_repeat(last)
+    choice = software.choose_software(last.template, last.team, environment)
     verdict = admission.assess(
         template=last.template,
         flavor=last.flavor,

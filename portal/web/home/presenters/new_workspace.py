@@ -273,7 +273,7 @@ def _environment_slug(wishes: _Preferences, template: Template) -> str:
     if wishes.environment is not None:
         return wishes.environment
     last = wishes.last
-    before = software.again(last) if last is not None and last.template == template else None
+    before = software.environment_to_repeat(last) if last is not None and last.template == template else None
     return before.slug if before is not None else ""
 
 

@@ -40,7 +40,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     if requests_element(request, "no-team"):
         return render(request, "home/home.html#no-team", home_presenters.join_page_data(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
-    sees_all = policies.sees_others(user)
+    sees_all = policies.may_see_others(user)
     if user.only_views:
         # A viewer has no workspaces of their own.
         filters["whose"] = "all"
@@ -48,8 +48,8 @@ def home(request: SignedInRequest) -> HttpResponse:
         visible = selectors.workspaces_for(user).filter(state__in=LIVE)
     else:
         filters["whose"] = ""
-        visible = selectors.own_live(user)
-    workspaces = presenters.filtered(visible, q=filters["q"], state=filters["state"])
+        visible = selectors.own_workspaces(user)
+    workspaces = presenters.filter_workspaces(visible, q=filters["q"], state=filters["state"])
     page = Paginator(workspaces, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     cards = presenters.cards(user, page.object_list)
     total = visible.count()
