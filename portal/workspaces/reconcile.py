@@ -1,7 +1,7 @@
 """Reconciles the desired state of a workspace with its actual state, one step at a time.
 
-`take_next_step` runs in a transaction under the row lock. It only writes to the database and sends at most one command;
-answers arrive through `results.py`.
+`take_next_step` runs in a transaction under the row lock. It only writes to the database and sends at most
+one command; answers arrive through `results.py`.
 """
 
 from __future__ import annotations

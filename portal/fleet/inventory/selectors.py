@@ -87,7 +87,7 @@ def devices() -> QuerySet[Device]:
 
 
 def devices_with_state(now: datetime | None = None) -> QuerySet[Any]:
-    """Return devices with `state`, `used_milli`, `partitioned`, `gpu_out`; see `device_states.annotate_state`."""
+    """Return devices with `state`, `used_milli`, `partitioned`, `gpu_out`; see `annotate_state`."""
     return annotate_state(
         Device.objects.select_related("node", "node__pool").order_by(
             "node__pool__slug", "node__name", "index"

@@ -1,8 +1,8 @@
 """Whether a reservation fits in addition to others at every moment. Pure.
 
 Times are seconds since 1970, ends are exclusive, amounts in base units. Stored amounts count like those of
-workspaces (`add_models_to_total`): GPUs of a model also count as GPUs of any model. Users enter them separately
-(`subtract_models_from_total`): GPUs of a model, and additional GPUs of any model.
+workspaces (`add_models_to_total`): GPUs of a model also count as GPUs of any model. Users enter them
+separately (`subtract_models_from_total`): GPUs of a model, and additional GPUs of any model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Step-up authentication: sensitive operations require a recent proof of identity.
 
-A session starts with a proof. Pages use `require_fresh_proof`, REST uses `require_fresh`. API tokens are exempt,
-because scopes limit them.
+A session starts with a proof. Pages use `require_fresh_proof`, REST uses `require_fresh`. API tokens are
+exempt, because scopes limit them.
 """
 
 from __future__ import annotations
