@@ -89,7 +89,7 @@ CONFINED = """
 import os, socket, subprocess, sys, threading
 from portal.notify.channels import sender
 from portal.common.outgoing.addresses import Policy
-sender.confine(Policy.of(["127.0.0.1/32"]))
+sender.confine_process(Policy.of(["127.0.0.1/32"]))
 def attempt(name, act):
     try:
         act()

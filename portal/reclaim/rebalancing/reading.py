@@ -321,7 +321,7 @@ def views(
 ) -> dict[UUID, View]:
     """Return the placements that may have problems, by workspace.
 
-    `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow`.
+    `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow_workspaces`.
     """
     slow = slow or {}
     # Also read the users of devices that are shared with slow work.
