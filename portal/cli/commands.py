@@ -365,7 +365,7 @@ def _amount(row: dict[str, Any], name: str) -> str:
     return f"{number} {row['unit']}".strip()
 
 
-def open_workspace(client: BerthClient, arguments: argparse.Namespace) -> int:
+def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     if arguments.json:
         print_json({"id": workspace["id"], "state": workspace["state"], "url": workspace["url"]})

@@ -59,7 +59,7 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
         if arguments.recursive:
             return _put(client, arguments, sources, home_path(into))
         arguments.files, arguments.into = sources, into
-        return files.upload(client, arguments)
+        return files.put(client, arguments)
     if len(sources) > 1:
         raise Usage("--as downloads one path at a time.", "Run the command once for each path.")
     arguments.workspace, arguments.path = _side(sources[0])

@@ -58,7 +58,7 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(result) if arguments.json else print_line(f"{to}: {result['size_bytes']} bytes")
 
 
-def upload(client: BerthClient, arguments: argparse.Namespace) -> int:
+def put(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Upload files to a folder."""
     workspace, folder = find(client, arguments), home_path(arguments.into)
     sent = []

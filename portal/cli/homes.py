@@ -53,7 +53,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def keep_home(client: BerthClient, arguments: argparse.Namespace) -> int:
+def keep(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Mark a home as still needed."""
     home = client.homes.keep(_find_home(client, arguments)["id"])
     return print_json(home) if arguments.json else print_line(_line(home))

@@ -115,7 +115,7 @@ def trust(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(rule) if arguments.json else print_line(rule["id"])
 
 
-def remove_trust_rule(client: BerthClient, arguments: argparse.Namespace) -> int:
+def untrust(client: BerthClient, arguments: argparse.Namespace) -> int:
     team, name, wanted = _team(client, arguments), _account(arguments), str(arguments.rule)
     rows = list(client.service_accounts.trust_rules(team, name))
     matches = [row for row in rows if wanted == row["name"]]
