@@ -170,7 +170,7 @@ def show_test_result(request: SignedInRequest, idp: str) -> HttpResponse:
 @never_cache
 def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
     """Assertion consumer service: accepts a response posted by a SAML provider."""
-    answer: HttpResponse = _protocol().take(request, _saml(idp))
+    answer: HttpResponse = _protocol().store_response(request, _saml(idp))
     return answer
 
 
