@@ -41,7 +41,7 @@ def ask_directory(directory: NodeDirectory) -> None:
     _directories[:] = [directory]
 
 
-def believed() -> signing.Keys:
+def trusted_keys() -> signing.Keys:
     """Return the public keys of the control plane itself and of all nodes.
 
     Raises `ValueError`, `OSError`, or database errors.
@@ -80,7 +80,7 @@ app = ControlCelery(
     identity=Identity(
         name=signing.CONTROL,
         key=lambda: settings.BERTH_CONTROL_KEY,
-        keys=believed,
+        keys=trusted_keys,
         queues=lambda: (CONTROL_QUEUE,),
     ),
 )

@@ -33,13 +33,13 @@ API_STREAMS = frozenset(
 
 
 @login_not_required
-def unknown(request: HttpRequest, **_kwargs: object) -> JsonResponse:
+def not_found(request: HttpRequest, **_kwargs: object) -> JsonResponse:
     """Return 404 as plain JSON: this process renders no pages."""
     return plain_response(404, "not_found", "This process serves event streams only.", request)
 
 
 handler400 = "portal.common.views.bad_request"
-handler404 = "portal.stream_urls.unknown"
+handler404 = "portal.stream_urls.not_found"
 urlpatterns = [
     path("healthz/live", live),
     path("", include(page_streams)),

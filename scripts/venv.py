@@ -70,7 +70,7 @@ def ports_of_a_start():
     from portal.embedded import ports
     from portal.embedded.environment import Instance
 
-    return ports.held(Instance.from_environ(os.environ))
+    return ports.hold_ports(Instance.from_environ(os.environ))
 
 
 def link_project(target):

@@ -166,7 +166,7 @@ class Berth:
         assert self.owned() == ()
         eventually(lambda: not self.marked(), limit_s=60, what="spares have ended")
 
-    def owned(self, name: str = "") -> tuple[workspace_processes.Owned, ...]:
+    def owned(self, name: str = "") -> tuple[workspace_processes.OwnedProcess, ...]:
         """The live processes of all workspaces, or of one by its name."""
         return workspace_processes.scan(self.marker, name, spares=claimed(self.home / "local"))
 

@@ -53,7 +53,7 @@ def build(
     template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
     flavors = [
         Flavor.objects.create(
-            slug=f"{resources.class_of(model)}-x{count}",
+            slug=f"{resources.accelerator_class(model)}-x{count}",
             name=f"{count} × {model}",
             cpu_milli=8000 * count,
             memory_mib=32_768 * count,

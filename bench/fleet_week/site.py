@@ -78,7 +78,7 @@ class Site:
         self.template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
         self.flavors = {
             (model.name, size): Flavor.objects.create(
-                slug=f"{resources.class_of(model.name)}-x{size}", name=f"{size} × {model.name}",
+                slug=f"{resources.accelerator_class(model.name)}-x{size}", name=f"{size} × {model.name}",
                 cpu_milli=8000 * size, memory_mib=65_536 * size, accelerator_count=size,
                 accelerator_model=model.name, pool=self.pool,
             )
@@ -118,7 +118,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
             simulated=True, finished_at=at, started_at=at,
         )  # fmt: skip
         report, _ = check(gpu, command_of(run, pool), at.timestamp(), random.Random(gpu.uuid))
-        result = report_reader.of_check(
+        result = report_reader.read_check(
             CheckAnswer(CHECK, str(run.pk), "lease", gpu.uuid, report=report.to_dict()), run
         )
         run.verdict, run.summary, run.measures = result.verdict, result.summary, result.measures

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.scheduling.trace import Job
-from portal.quota.limits.shares import decayed
+from portal.quota.limits.shares import decay_average
 from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import BackfillReservation, Cycle, Policy, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler
@@ -216,7 +216,7 @@ def replay(
 def _age_usage(scheduler: Scheduler, elapsed_s: int) -> None:
     for name, team in scheduler.usage.teams.items():
         node = scheduler.usage.tree.teams[name]
-        average = decayed(team.borrowed_avg, {GPU: node.borrowed(GPU)}, elapsed_s, HALF_LIFE_S)
+        average = decay_average(team.borrowed_avg, {GPU: node.borrowed(GPU)}, elapsed_s, HALF_LIFE_S)
         scheduler.set_average(name, average)
 
 

@@ -23,7 +23,7 @@ from portal.catalog.serializers import (
     TemplateSerializer,
     TemplateWrittenSerializer,
     flavor_errors,
-    kept_ids,
+    ids_with_visible_command,
 )
 from portal.common import etags
 from portal.common.api import (
@@ -33,7 +33,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
@@ -105,13 +105,13 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         require_keep(request.user, entry)
         body = body_of(request, self.change_serializer, partial=True)
         entry = entries.change(
-            actor=request.user, entry=entry, values=body, expected=etags.expected_by(request)
+            actor=request.user, entry=entry, values=body, expected=etags.expected_versions(request)
         )
         return self.answer(entry)
 
     def _delete(self, request: UserRequest) -> Response:
         """Handle DELETE."""
-        entries.delete(actor=request.user, entry=self.get_object(), expected=etags.expected_by(request))
+        entries.delete(actor=request.user, entry=self.get_object(), expected=etags.expected_versions(request))
         return Response(status=204)
 
     def _history(self, request: UserRequest) -> Response:
@@ -120,7 +120,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         if not request.user.sees_all:
             require_keep(request.user, entry)
         rows = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
-        shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
+        shown = history.revisions_with_changes(rows)[:VERSIONS_SHOWN]
         for row, changes in shown:
             row.changes = changes  # type: ignore[attr-defined]
         return Response(RevisionSerializer([row for row, _ in shown], many=True).data)
@@ -131,7 +131,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
             actor=request.user,
             entry=self.get_object(),
             number=number,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self.answer(entry)
 
@@ -171,7 +171,7 @@ class TemplateViewSet(EntryViewSet):
         serializer = super().get_serializer(*args, **kwargs)
         shown = args[0] if args else []
         rows = shown if kwargs.get("many") else [shown] if isinstance(shown, Template) else []
-        ids = kept_ids(self.request.user, rows) if rows else frozenset()
+        ids = ids_with_visible_command(self.request.user, rows) if rows else frozenset()
         context: dict[str, Any] = serializer.context  # type: ignore[assignment]
         context["kept"] = ids
         return serializer
@@ -190,7 +190,7 @@ class TemplateViewSet(EntryViewSet):
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, TemplateCreateSerializer)
         slug = body.pop("team", None)
-        with named_in("team"):
+        with not_found_as_invalid("team"):
             team = team_by_slug(request.user, slug) if slug else None
         template = entries.create(actor=request.user, model=Template, values=body, team=team)
         return self.answer(

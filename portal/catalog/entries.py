@@ -24,7 +24,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
 from portal.common.history.models import Act, SubjectKind
-from portal.common.history.services import keep
+from portal.common.history.services import save_revision
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -264,7 +264,7 @@ def _noun(entry: Template | Flavor) -> str:
 
 
 def _keep(actor: User | SystemActor, entry: Template | Flavor, act: Act, **more: Any) -> None:
-    keep(
+    save_revision(
         actor=actor,
         kind=kind_of(type(entry)),
         key=entry.pk,

@@ -67,7 +67,7 @@ def lifetime_of(
     return asked_s
 
 
-def lifetime_again(template: Template, flavor: Flavor, lifetime_s: int | None) -> int | None:
+def restart_lifetime(template: Template, flavor: Flavor, lifetime_s: int | None) -> int | None:
     """Return the lifetime for a restart: its previous one, within the current maximum."""
     terms = terms_of(template, flavor)
     if lifetime_s is None or terms.max_s is None:
@@ -75,7 +75,7 @@ def lifetime_again(template: Template, flavor: Flavor, lifetime_s: int | None) -
     return min(lifetime_s, terms.max_s)
 
 
-def expected_of(template: Template, flavor: Flavor, said_s: int | None = None) -> int:
+def expected_run_time(template: Template, flavor: Flavor, said_s: int | None = None) -> int:
     """Return the run time for estimates, in seconds: `said_s`, else the flavor's usual one.
 
     Never longer than the maximum lifetime.

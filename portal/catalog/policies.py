@@ -32,7 +32,7 @@ def _allowed(rows: QuerySet[E], teams: Any) -> Q:
     return allowed
 
 
-def offered_to(team: Team, rows: QuerySet[E]) -> QuerySet[E]:
+def entries_offered_to(team: Team, rows: QuerySet[E]) -> QuerySet[E]:
     """Return the entries that the team may use."""
     return rows.filter(_allowed(rows, [team.pk]), enabled=True, deleted_at=None)
 
@@ -76,7 +76,7 @@ def may_see_command(actor: User, entry: Template) -> bool:
     return actor.sees_all or may_keep(actor, entry)
 
 
-def with_commands(actor: User, rows: QuerySet[Template]) -> QuerySet[Template]:
+def templates_with_visible_command(actor: User, rows: QuerySet[Template]) -> QuerySet[Template]:
     """Return the templates whose command the actor may see, consistent with `may_see_command`."""
     if actor.sees_all:
         return rows

@@ -184,7 +184,7 @@ def template_warnings(template: Template) -> list[Finding]:
     if not any("{token}" in text or "{token_file}" in text for _field, _where, text in _parts(template)):
         findings.append(Finding("argv", Reason(CatalogCode.TOKEN_UNUSED)))
     if template.environment is not None:
-        lacking = why_not_in(template, template.environment)
+        lacking = environment_problem(template, template.environment)
         findings += [Finding("environment", lacking)] if lacking is not None else []
     return findings
 
@@ -205,8 +205,8 @@ def lacks_program(template: Template, programs: Collection[str]) -> bool:
     return template.program in NOTEBOOK_PROGRAMS or command in programs
 
 
-def why_not_in(
-    template: Template, environment: Environment, coming: environments.Coming | None = None
+def environment_problem(
+    template: Template, environment: Environment, coming: environments.PendingVersion | None = None
 ) -> Reason | None:
     """Return why the template's workspaces cannot run in an environment now, or None.
 
@@ -218,9 +218,9 @@ def why_not_in(
         return None
     version = environment.current
     if version is None:
-        upcoming = coming or environments.coming_of(environment)
+        upcoming = coming or environments.pending_version(environment)
         if upcoming.version is not None and environment_policies.built_when_asked(environment):
-            if lacks_program(template, environments.programs_to_come(upcoming.version)):
+            if lacks_program(template, environments.expected_programs(upcoming.version)):
                 return _missing_program(template, environment)
             return environments.not_installed(environment, upcoming.version)
         waits = {"environment": environment.name, "state": upcoming.progress.state}

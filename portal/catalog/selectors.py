@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from portal.catalog import documents, policies
 from portal.catalog.codes import CatalogCode
 from portal.catalog.environments.policies import built_when_asked
-from portal.catalog.environments.selectors import newest_version, programs_to_come
+from portal.catalog.environments.selectors import expected_programs, newest_version
 from portal.catalog.models import Flavor, Template
 from portal.catalog.rules import Finding
 from portal.common.errors import InvalidInput, NotFound
@@ -56,12 +56,12 @@ def flavors_for(actor: User) -> QuerySet[Flavor]:
 
 def templates_of(team: Team) -> QuerySet[Template]:
     """Return templates offered to a team."""
-    return _with_relations(policies.offered_to(team, Template.objects.all()))
+    return _with_relations(policies.entries_offered_to(team, Template.objects.all()))
 
 
 def flavors_of(team: Team) -> QuerySet[Flavor]:
     """Return flavors offered to a team."""
-    return _with_relations(policies.offered_to(team, Flavor.objects.all()))
+    return _with_relations(policies.entries_offered_to(team, Flavor.objects.all()))
 
 
 def all_templates() -> QuerySet[Template]:
@@ -137,14 +137,14 @@ def _choose(reason: Reason) -> Reason:
     return Reason(CommonCode.CHOOSE_ONE_OF, {"known": reason.params["known"]})
 
 
-def as_of(template: Template, moment: datetime | None) -> Template:
+def template_at(template: Template, moment: datetime | None) -> Template:
     """Return the template as of `moment`, unsaved, so that changes do not affect running workspaces.
 
     Returns the current one if it has not changed since, or if there is no history.
     """
     if moment is None or template.updated_at <= moment:
         return template
-    data = history.as_of(SubjectKind.TEMPLATE, template.pk, moment)
+    data = history.document_at(SubjectKind.TEMPLATE, template.pk, moment)
     if data is None:
         return template
     fields: dict[str, Any] = {name: data[name] for name in documents.TEMPLATE_FIELDS if name in data}
@@ -191,7 +191,7 @@ class TemplateOffer:
 def template_offers(templates: Iterable[Template]) -> list[TemplateOffer]:
     """Return the templates, with a reason where no node has the program."""
     programs = installed_programs()
-    return [TemplateOffer(template, missing(template, programs)) for template in templates]
+    return [TemplateOffer(template, missing_program(template, programs)) for template in templates]
 
 
 def installed_programs() -> frozenset[str] | None:
@@ -216,7 +216,7 @@ def tool_is_missing(name: str) -> bool:
     return bool(rows) and all(programs.get(name) == "" for programs in rows)
 
 
-def missing(template: Template, programs: frozenset[str] | None) -> Reason | None:
+def missing_program(template: Template, programs: frozenset[str] | None) -> Reason | None:
     """Return a reason if neither a node nor the environment has the template's program, or None.
 
     Simulated nodes have every program.
@@ -227,7 +227,7 @@ def missing(template: Template, programs: frozenset[str] | None) -> Reason | Non
     version = environment.current if environment is not None else None
     if environment is not None and built_when_asked(environment):
         version = newest_version(environment)
-    if version is not None and template.program in programs_to_come(version):
+    if version is not None and template.program in expected_programs(version):
         return None
     named = {"program": template.program, "install_hint": template.install_hint}
     return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, named)

@@ -228,7 +228,7 @@ class TemplateSerializer(EntrySerializer):
         context: dict[str, Any] = self.context  # type: ignore[assignment]
         if "programs" not in context:
             context["programs"] = selectors.installed_programs()
-        blocker = selectors.missing(template, context["programs"])
+        blocker = selectors.missing_program(template, context["programs"])
         return selectors.TemplateOffer(template, blocker)
 
 
@@ -618,7 +618,7 @@ class FlavorCreateSerializer(FlavorChangeSerializer):
     resources = FlavorResourcesSerializer(source="*", help_text="Resources on each node.")
 
 
-def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:
+def ids_with_visible_command(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:
     """Return the ids of the templates whose command the actor may read."""
     if actor.sees_all:
         return frozenset(template.pk for template in shown)

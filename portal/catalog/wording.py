@@ -7,7 +7,7 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 
 from portal.catalog.codes import CatalogCode
-from portal.common.reasons.wording import Text, durations, listed
+from portal.common.reasons.wording import Text, durations, joined_lists
 
 TEXTS: dict[StrEnum, Text] = {
     CatalogCode.ACCELERATOR_NEEDED: Text(
@@ -56,10 +56,10 @@ TEXTS: dict[StrEnum, Text] = {
         _("Use names from BERTH_MOUNTS of the nodes, such as imagenet, or scratch:rw to allow writing."),
     ),
     CatalogCode.NO_SUCH_FLAVOR: Text(
-        _("Flavor “%(slug)s” not found."), _("Choose one of: %(known)s."), prepare=listed("known")
+        _("Flavor “%(slug)s” not found."), _("Choose one of: %(known)s."), prepare=joined_lists("known")
     ),
     CatalogCode.NO_SUCH_ICON: Text(
-        _("Icon “%(icon)s” not found."), _("Choose one of: %(known)s."), prepare=listed("known")
+        _("Icon “%(icon)s” not found."), _("Choose one of: %(known)s."), prepare=joined_lists("known")
     ),
     CatalogCode.NO_SUCH_SUCCESSOR: Text(
         _("“%(slug)s” cannot be the successor."), _("Choose one that the same users may use.")
@@ -71,7 +71,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Pool “%(slug)s” not found."), _("Enter the slug of an existing pool.")
     ),
     CatalogCode.NO_SUCH_TEMPLATE: Text(
-        _("Template “%(slug)s” not found."), _("Choose one of: %(known)s."), prepare=listed("known")
+        _("Template “%(slug)s” not found."), _("Choose one of: %(known)s."), prepare=joined_lists("known")
     ),
     CatalogCode.EGRESS_INVALID: Text(
         _("The list of allowed hosts and networks is not valid."),
@@ -84,7 +84,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(path)s” is not a valid app path."), _("Start with a single “/”, without host or spaces.")
     ),
     CatalogCode.PLACEHOLDER_UNKNOWN: Text(
-        _("“{%(name)s}” is not a known placeholder."), _("Use one of: %(known)s."), prepare=listed("known")
+        _("“{%(name)s}” is not a known placeholder."),
+        _("Use one of: %(known)s."),
+        prepare=joined_lists("known"),
     ),
     CatalogCode.PORT_MISSING: Text(
         _("The template does not pass a port to its program."),

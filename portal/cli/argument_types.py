@@ -24,7 +24,7 @@ def forward(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{text} is neither PORT nor LOCAL:PORT") from error
 
 
-def one_workspace(command: argparse.ArgumentParser) -> None:
+def add_workspace_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument("workspace", help="name or id")
     command.add_argument("--team", default="", metavar="SLUG", help="team, if you use the name in several")
 

@@ -28,7 +28,7 @@ from portal.cli.errors import (
 )
 from portal.cli.signals import held_signals
 from portal.cli.terminal import Progress
-from portal.cli.waiting import line_of, wait_gone, wait_ready, wait_stopped, why_of
+from portal.cli.waiting import failure_text, line_of, wait_ready, wait_stopped, wait_until_deleted
 
 MINIMAL = "minimal"
 """Environment of a workspace that names none: that of its node."""
@@ -165,7 +165,7 @@ def _request_quota(
         raise error
     body = {**error.ask, "note": arguments.ask}
     if arguments.ask_hours and body["kind"] != "ledger":
-        body["until"] = until(arguments.ask_hours)
+        body["until"] = end_after_hours(arguments.ask_hours)
     quota_request = client.quota_requests.create(**body, idempotency_key=key)
     if "start" not in error.ask and quota_request["state"] != "approved":
         raise Refused(
@@ -268,7 +268,7 @@ def _finish_start(
     if arguments.json:
         print_json(workspace)
     elif failed:
-        raise CliError(why_of(workspace), f"`berth logs {workspace['id']}` shows its log.")
+        raise CliError(failure_text(workspace), f"`berth logs {workspace['id']}` shows its log.")
     else:
         print(workspace["url"])
     return EXIT_REFUSED if failed else 0
@@ -284,7 +284,7 @@ def _require_not_denied(quota_request: dict[str, Any]) -> None:
         )
 
 
-def until(hours: float) -> str:
+def end_after_hours(hours: float) -> str:
     """Return the end of a request of `hours` from now."""
     return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
 
@@ -443,7 +443,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     client.workspaces.delete(workspace["id"])
     if arguments.wait:
         with _progress(arguments) as show:
-            wait_gone(client, workspace, timeout_s=arguments.timeout, show=show)
+            wait_until_deleted(client, workspace, timeout_s=arguments.timeout, show=show)
     if arguments.json:
         return print_json({"id": workspace["id"], "deleted": True})
     return print_line(f"{workspace['name']} {'deleted' if arguments.wait else 'is being deleted'}.")

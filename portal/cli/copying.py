@@ -23,7 +23,7 @@ from portal.cli import files
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_line
 from portal.cli.errors import CliError, Missing, Refused, Unreachable, Usage
-from portal.cli.files import PIECE, home_path, send, wire
+from portal.cli.files import PIECE, encode_name, home_path, send
 from portal.cli.terminal import Progress
 
 NAMED = 10
@@ -368,7 +368,7 @@ def _lstat(path: Path) -> int | None:
 
 
 def _join_path(folder: str, name: str) -> str:
-    return f"{folder}/{wire(name)}" if folder else wire(name)
+    return f"{folder}/{encode_name(name)}" if folder else encode_name(name)
 
 
 def _plain(path: str) -> str:

@@ -64,7 +64,7 @@ def put(client: BerthClient, arguments: argparse.Namespace) -> int:
     sent = []
     for name in arguments.files:
         source = Path(name)
-        path = "/".join(filter(None, (folder, wire(source.name))))
+        path = "/".join(filter(None, (folder, encode_name(source.name))))
         try:
             size = send(client, workspace["id"], source, path, replace=arguments.force)
         except IsADirectoryError as error:
@@ -108,7 +108,7 @@ def home_path(text: str) -> str:
     return "" if path in ("~", ".") else path.strip("/")
 
 
-def wire(name: str) -> str:
+def encode_name(name: str) -> str:
     """Return a name in wire form: `%` and characters that are not printable are percent-encoded."""
     return "".join(
         character

@@ -34,11 +34,11 @@ def ask(connection: Connection, method: str, path: str, name: str, **options: An
             break
         time.sleep(0.5)
     if _is_denied(answer) and _is_denied(_page(connection, name)):
-        raise not_let_in(name)
+        raise not_signed_in_error(name)
     return answer
 
 
-def not_let_in(name: str) -> NotSignedIn:
+def not_signed_in_error(name: str) -> NotSignedIn:
     return NotSignedIn(
         f"This token cannot access {name}.", "Use a token of its user with the scope workspaces:connect."
     )

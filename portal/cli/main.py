@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     streams = sys.stdout, sys.stderr
     if not getattr(arguments, "raw", False):
-        sys.stdout, sys.stderr = terminal.guarded(sys.stdout), terminal.guarded(sys.stderr)
+        sys.stdout, sys.stderr = terminal.guard_terminal(sys.stdout), terminal.guard_terminal(sys.stderr)
     try:
         with contextlib.ExitStack() as quiet:
             if arguments.quiet:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from portal.cli import config, parser_groups
-from portal.cli.argument_types import forward, hours, one_workspace, positive, wait
+from portal.cli.argument_types import add_workspace_argument, forward, hours, positive, wait
 
 ENVIRONMENT = "software, see `berth environments`; default: the template's"
 EPILOG = """\
@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     list_parser.add_argument("--team", default="", metavar="SLUG", help="of this team only")
     list_parser.add_argument("--state", default="", metavar="STATE", help="in this state only")
 
-    one_workspace(command("show", "show", "Show a workspace: state, URL, devices, end."))
+    add_workspace_argument(command("show", "show", "Show a workspace: state, URL, devices, end."))
 
     command("templates", "templates", "List templates.")
     command("flavors", "flavors", "List flavors: the sizes of workspaces.")
@@ -151,11 +151,11 @@ def parser() -> argparse.ArgumentParser:
     )
 
     open_ = command("open", "open_", "Print the URL of a workspace.")
-    one_workspace(open_)
+    add_workspace_argument(open_)
     open_.add_argument("--browser", action="store_true", help="open it in the browser")
 
     start = command("start", "start", "Start a stopped or failed workspace.")
-    one_workspace(start)
+    add_workspace_argument(start)
     wait(start)
     run = command("exec", "execute", "Run a command in a workspace and return its exit code.")
     run.description = (
@@ -164,18 +164,18 @@ def parser() -> argparse.ArgumentParser:
         "Options come before NAME. The command ends when `berth exec` does."
     )
     run.usage = "berth exec [--team SLUG] NAME -- COMMAND …"
-    one_workspace(run)
+    add_workspace_argument(run)
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command and arguments")
     lead = command("port-forward", "port_forward", "Forward local ports to a workspace.")
     lead.description = (
         "Forward ports of 127.0.0.1 to ports in a workspace, for example TensorBoard or a debugger, until "
         "you interrupt it. It uses the workspace's Jupyter, so the template needs one."
     )
-    one_workspace(lead)
+    add_workspace_argument(lead)
     ports = "local port (default: the same; 0: any free port) and port in the workspace"
     lead.add_argument("forwards", nargs="+", type=forward, metavar="[LOCAL:]PORT", help=ports)
     stop = command("stop", "stop", "Stop a workspace; files stay.")
-    one_workspace(stop)
+    add_workspace_argument(stop)
     wait(stop, "wait until it has stopped")
 
     release = command(
@@ -183,22 +183,22 @@ def parser() -> argparse.ArgumentParser:
         "release_gpu",
         "Release a workspace's GPUs. Its app restarts: variables are lost, files stay.",
     )
-    one_workspace(release)
+    add_workspace_argument(release)
     attach = command(
         "attach-gpu", "attach_gpu", "Attach released GPUs again. The app restarts once they are free."
     )
-    one_workspace(attach)
+    add_workspace_argument(attach)
 
     resize = command(
         "resize",
         "resize",
         "Change a workspace's flavor. Its app restarts: variables are lost, files stay.",
     )
-    one_workspace(resize)
+    add_workspace_argument(resize)
     resize.add_argument("--flavor", required=True, metavar="SLUG", help="new flavor")
 
     change = command("set", "change", "Change name, expected duration or priority of a workspace.")
-    one_workspace(change)
+    add_workspace_argument(change)
     change.add_argument("--name", default=None, metavar="NAME", help="new name; not while it runs")
     change.add_argument(
         "--hours", type=hours, default=None, metavar="H", help="expected hours from its start"
@@ -212,11 +212,11 @@ def parser() -> argparse.ArgumentParser:
     )
 
     extend = command("extend", "extend", "Extend the lifetime of a workspace.")
-    one_workspace(extend)
+    add_workspace_argument(extend)
     extend.add_argument("--hours", type=hours, default=2.0, metavar="H", help="default: 2")
 
     rm = command("rm", "rm", "Delete a workspace; the home folder stays.")
-    one_workspace(rm)
+    add_workspace_argument(rm)
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     rm.add_argument("--ignore-missing", action="store_true", help="succeed if it does not exist")
     wait(rm, "wait until it is deleted")
@@ -233,7 +233,7 @@ def parser() -> argparse.ArgumentParser:
     use.add_argument("--team", default="", metavar="SLUG", help="team of the workspace, or of all to show")
 
     logs = command("logs", "logs", "Print the log of a workspace's program.")
-    one_workspace(logs)
+    add_workspace_argument(logs)
     logs.add_argument("-n", "--tail", type=positive, default=200, metavar="LINES", help="default: 200")
     logs.add_argument("-f", "--follow", action="store_true", help="follow new lines")
     raw = "keep escape sequences, which can control your terminal"
@@ -252,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
     completion = command("completion", "completion", "Print the completion script for a shell.")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell")
     own = command("packages", "packages", "List your own packages in a workspace's environment.")
-    one_workspace(own)
+    add_workspace_argument(own)
     act = own.add_mutually_exclusive_group()
     act.add_argument("--reset", action="store_true", help="delete them at the next start")
     act.add_argument("--keep", action="store_true", help="cancel a reset")

@@ -6,9 +6,9 @@ import argparse
 from typing import Any, cast
 
 from portal.cli.argument_types import (
+    add_workspace_argument,
     amount_of,
     hours,
-    one_workspace,
     port,
     positive,
     wait,
@@ -124,7 +124,7 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
     def verb(name: str, summary: str) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"files_{name}")
-        one_workspace(subparser)
+        add_workspace_argument(subparser)
         return cast(argparse.ArgumentParser, subparser)
 
     list_parser = verb("ls", "List a folder.")
@@ -172,7 +172,7 @@ def archives(commands: Any, common: argparse.ArgumentParser) -> None:
     def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"archives_{name}")
-        one_workspace(subparser)
+        add_workspace_argument(subparser)
         if named:
             subparser.add_argument("archive", metavar="ARCHIVE", help="name or id")
         if asks:

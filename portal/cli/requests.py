@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from portal.cli.client import BerthClient
-from portal.cli.commands import print_json, print_line, print_table, until
+from portal.cli.commands import end_after_hours, print_json, print_line, print_table
 from portal.cli.errors import Missing, Usage
 
 UNITS = {"workspaces": 1, "memory_mib": 1024, "disk_mib": 1024, "gpu_hours": 3_600_000}
@@ -93,7 +93,7 @@ def base_units(amount: float, resource: str) -> int:
 
 
 def _until(hours: float | None) -> str:
-    return "" if hours is None else until(hours)
+    return "" if hours is None else end_after_hours(hours)
 
 
 def _only_team(client: BerthClient) -> str:

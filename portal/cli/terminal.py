@@ -48,7 +48,7 @@ class HarmlessStream:
         return getattr(self._stream, name)
 
 
-def guarded(stream: Any) -> Any:
+def guard_terminal(stream: Any) -> Any:
     """Wrap a stream to a terminal in `HarmlessStream`; files and pipes get unchanged text."""
     return HarmlessStream(stream) if stream is not None and stream.isatty() else stream
 

@@ -41,7 +41,7 @@ def wait_ready(
     def done(now: Workspace) -> bool:
         if _waits_for_approval(now) and not requested:
             ask = f"Request it at {now['portal_url']}."
-            raise Refused(why_of(now), ask, status=409, code=NEEDS_APPROVAL)
+            raise Refused(failure_text(now), ask, status=409, code=NEEDS_APPROVAL)
         return now["state"] not in STARTING
 
     more = "Its start continues" if goes_on else "It is deleted"
@@ -67,7 +67,7 @@ def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float,
     )
 
 
-def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> None:
+def wait_until_deleted(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> None:
     """Wait until the workspace is gone. Raises `TimedOut`; it then continues to end."""
     late = f"{workspace['name']} was not deleted within {timeout_s:g} s. The deletion continues."
     try:
@@ -140,7 +140,7 @@ def _waits_for_approval(workspace: Workspace) -> bool:
     return workspace["state"] in STARTING and (workspace["queue"] or {}).get("outcome") == NEEDS_APPROVAL
 
 
-def why_of(workspace: Workspace) -> str:
+def failure_text(workspace: Workspace) -> str:
     return f"{line_of(workspace).rstrip('.')}."
 
 

@@ -36,7 +36,7 @@ from portal.common.problems import CONTENT_TYPE, document, plain_response
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
-from portal.common.round_trips import without_read_only
+from portal.common.round_trips import drop_read_only_fields
 from portal.common.scopes import Scope
 
 if TYPE_CHECKING:
@@ -127,14 +127,14 @@ def body_of(
     The body of a PUT or PATCH may be what GET returns. With `partial` it may lack any field.
     """
     body = serializer(data=request.data, context=context, partial=partial)
-    body.initial_data = without_read_only(request, body)
+    body.initial_data = drop_read_only_fields(request, body)
     body.is_valid(raise_exception=True)
     validated: dict[str, Any] = body.validated_data
     return validated
 
 
 @contextmanager
-def named_in(field: str) -> Iterator[None]:
+def not_found_as_invalid(field: str) -> Iterator[None]:
     """Report a `NotFound` raised inside the block as `InvalidInput` on `field` of the request body."""
     try:
         yield
@@ -208,7 +208,7 @@ class ApiView(APIView):
         return answer
 
     def handle_exception(self, exc: Exception) -> Response:
-        if (refused := storage.unavailable(exc)) is not None:
+        if (refused := storage.unavailable_error(exc)) is not None:
             log.error("database is not writable: %s", refused.reason.code, exc_info=exc)
             exc = refused
         try:

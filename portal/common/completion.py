@@ -32,7 +32,7 @@ class Offered:
     many: bool
 
 
-def offered(options: Iterable[Option]) -> Offered:
+def truncate_options(options: Iterable[Option]) -> Offered:
     """Truncate `options` to `MOST_IN_A_LIST`. Pass at least one more than that if more exist."""
     first_options = list(options)
     return Offered(first_options[:MOST_IN_A_LIST], len(first_options) > MOST_IN_A_LIST)
@@ -74,7 +74,7 @@ def options_html(options: Iterable[Option]) -> SafeString:
     return format_html_join("", '<option value="{}">{}</option>', options)
 
 
-def let_choose(form: forms.Form, name: str, among: Offered, *, url: Any, none: str | Promise) -> None:
+def offer_choices(form: forms.Form, name: str, among: Offered, *, url: Any, none: str | Promise) -> None:
     """Turn a form field into a select list, or into a completed text input if there are too many options."""
     field: Any = form.fields[name]
     if not among.many:

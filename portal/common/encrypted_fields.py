@@ -24,7 +24,7 @@ class Unreadable(Exception):
     """The text was encrypted under a secret key that is no longer configured."""
 
 
-def seal(text: str, *, purpose: str) -> str:
+def encrypt(text: str, *, purpose: str) -> str:
     """Encrypt and authenticate `text`.
 
     It can be decrypted only with the same `purpose`, which names the column.
@@ -32,7 +32,7 @@ def seal(text: str, *, purpose: str) -> str:
     return _ciphers(purpose).encrypt(text.encode()).decode()
 
 
-def unseal(sealed: str, *, purpose: str) -> str:
+def decrypt(sealed: str, *, purpose: str) -> str:
     """Decrypt. Raises `Unreadable`."""
     try:
         return _ciphers(purpose).decrypt(sealed.encode()).decode()
@@ -64,7 +64,7 @@ COLUMNS: list[SealedColumn] = []
 """All encrypted columns, listed in `portal/wiring.py`."""
 
 
-def reseal(column: SealedColumn) -> tuple[int, int]:
+def reencrypt(column: SealedColumn) -> tuple[int, int]:
     """Re-encrypt a column under the current key. Returns the numbers of rewritten and of unreadable texts.
 
     Skips rows that change meanwhile: they are written under the current key anyway.

@@ -66,13 +66,13 @@ def tagged(answered: Response, row: Any, *more: object) -> Response:
     return answered
 
 
-def expected_in(form: QueryDict, field: str = FORM_FIELD) -> frozenset[str]:
+def versions_expected_in_form(form: QueryDict, field: str = FORM_FIELD) -> frozenset[str]:
     """Return the version in a form field as a set, or `ANY` without one."""
     version = str(form.get(field, ""))
     return frozenset({version}) if version else ANY
 
 
-def expected_by(request: HttpRequest | Request) -> frozenset[str]:
+def expected_versions(request: HttpRequest | Request) -> frozenset[str]:
     """Return the versions in `If-Match`, or in the form field `version`, else `ANY`.
 
     Versions are compared weakly, because our tags do not promise identical bytes.
@@ -83,7 +83,7 @@ def expected_by(request: HttpRequest | Request) -> frozenset[str]:
     if header:
         # A malformed header matches no version, so the precondition fails.
         return frozenset(tag.removeprefix("W/").strip('"') for tag in parse_etags(header)) or frozenset({""})
-    return expected_in(request.POST) if isinstance(request, HttpRequest) else ANY
+    return versions_expected_in_form(request.POST) if isinstance(request, HttpRequest) else ANY
 
 
 def require_expected(

@@ -42,7 +42,7 @@ def token_of(gateway_secret: str) -> str:
     return hmac.new(gateway_secret.encode(), b"berth:front-door", hashlib.sha256).hexdigest()
 
 
-def onward_token_of(gateway_secret: str) -> str:
+def gateway_process_token(gateway_secret: str) -> str:
     """Return the token by which the gateway process authenticates itself to the front door."""
     return hmac.new(gateway_secret.encode(), b"berth:onward", hashlib.sha256).hexdigest()
 

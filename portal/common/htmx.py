@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.http import url_has_allowed_host_and_scheme
 
 
-def wants(request: HttpRequest, target: str) -> bool:
+def requests_element(request: HttpRequest, target: str) -> bool:
     """Return whether htmx requests the element with the id `target`."""
     htmx: Any = getattr(request, "htmx", None)
     return bool(htmx) and not htmx.boosted and htmx.target == target
@@ -19,7 +19,7 @@ def wants(request: HttpRequest, target: str) -> bool:
 def partial_of(request: HttpRequest, page: str, *partials: str) -> str:
     """Return `page#partial` if htmx targets one of the partials, else `page`."""
     for name in partials:
-        if wants(request, name):
+        if requests_element(request, name):
             return f"{page}#{name}"
     return page
 

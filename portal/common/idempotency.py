@@ -25,7 +25,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common.constraints import violates
-from portal.common.encrypted_fields import SealedColumn, Unreadable, seal, unseal
+from portal.common.encrypted_fields import SealedColumn, Unreadable, decrypt, encrypt
 from portal.common.errors import StateConflict
 from portal.common.json_output import JsonRenderer
 from portal.common.models import IdempotencyRecord
@@ -112,7 +112,7 @@ class KeyUse:
 
     def record(self, **answer: Any) -> None:
         """Save the response, in the transaction that claimed the key."""
-        sealed = seal(json.dumps({"asked": self.digest, **answer}), purpose=PURPOSE)
+        sealed = encrypt(json.dumps({"asked": self.digest, **answer}), purpose=PURPOSE)
         rows = IdempotencyRecord.objects.filter(user=self.user, endpoint=self.endpoint, key=self.key)
         rows.update(sealed=sealed)
 
@@ -170,7 +170,7 @@ def _record(user: Any, endpoint: str, key: str) -> IdempotencyRecord | None:
 def _decrypt(record: IdempotencyRecord) -> dict[str, Any]:
     """Decrypt the record. Returns an empty dict if its secret key is no longer configured."""
     try:
-        answer: dict[str, Any] = json.loads(unseal(record.sealed, purpose=PURPOSE))
+        answer: dict[str, Any] = json.loads(decrypt(record.sealed, purpose=PURPOSE))
     except Unreadable:
         return {}
     return answer

@@ -144,7 +144,7 @@ def _error_of(exception: Exception) -> PortalError | None:
     """Return the error to render: a `PortalError` or an unavailable database. None for other exceptions."""
     if isinstance(exception, PortalError):
         return exception
-    refused = storage.unavailable(exception)
+    refused = storage.unavailable_error(exception)
     if refused is not None:
         log.error("database is not writable", reason=refused.reason.code, exc_info=exception)
     return refused

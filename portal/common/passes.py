@@ -48,7 +48,7 @@ def key_of(gateway_secret: str) -> str:
     return hmac.new(gateway_secret.encode(), b"berth:passes", hashlib.sha256).hexdigest()
 
 
-def shown(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
+def app_credential(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
     """Return kind and secret for these headers to the app, or None if a pass cannot express them."""
     if not upstream_headers:
         return NOTHING, ""
@@ -59,13 +59,13 @@ def shown(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def of_token(token: str, address: str) -> str:
+def token_credential(token: str, address: str) -> str:
     """Return the credential of a token, or "" if it cannot be one. Such requests go through forward-auth."""
     plain = re.fullmatch(TOKEN, token) and re.fullmatch(ADDRESS, address)
     return f"{token}@{address}" if plain else ""
 
 
-def of_cookie(value: str) -> str:
+def cookie_credential(value: str) -> str:
     """Return the credential of a session cookie, or "" if it cannot be one."""
     return value if re.fullmatch(COOKIE, value) else ""
 

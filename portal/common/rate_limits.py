@@ -124,7 +124,7 @@ def count(subject: str, *limits: Limit) -> int:
     return int(waits)
 
 
-def of_request(user_id: UUID | None, network: str) -> int:
+def count_request(user_id: UUID | None, network: str) -> int:
     """Count a request of a user, or of an anonymous client by network. Returns the seconds to wait, or 0."""
     if user_id is not None:
         return _count_by_share(f"user:{user_id}", settings.BERTH_REQUESTS_PER_MINUTE)
@@ -132,7 +132,7 @@ def of_request(user_id: UUID | None, network: str) -> int:
 
 
 def policy_of_requests(user_id: UUID | None) -> str:
-    """Return the `RateLimit-Policy` header for `of_request`, or "" without a limit."""
+    """Return the `RateLimit-Policy` header for `count_request`, or "" without a limit."""
     name = "user" if user_id is not None else "address"
     limit = (
         settings.BERTH_REQUESTS_PER_MINUTE

@@ -23,7 +23,7 @@ METHODS = ("PUT", "PATCH")
 CHANGED_BY_EACH_WRITE = frozenset({"updated_at", "updated_by", "changed_at", "changed_by"})
 
 
-def without_read_only(request: Request, serializer: serializers.Serializer[Any]) -> Any:
+def drop_read_only_fields(request: Request, serializer: serializers.Serializer[Any]) -> Any:
     """Return the body of the request without the read-only fields that it repeats.
 
     Raises `ValidationError` for those that it changes.
@@ -45,7 +45,7 @@ def without_read_only(request: Request, serializer: serializers.Serializer[Any])
 
 def _is_outdated(request: Request, current: Response) -> bool:
     """Return whether `If-Match` has none of the current version, so that the service refuses the write."""
-    expected = etags.expected_by(request)
+    expected = etags.expected_versions(request)
     return bool(expected) and current.has_header("ETag") and current["ETag"][3:-1] not in expected
 
 

@@ -27,7 +27,7 @@ _SQLITE = {
 }
 
 
-def trouble(error: BaseException) -> CommonCode | None:
+def write_problem(error: BaseException) -> CommonCode | None:
     """Return why the database cannot be written, or None for other errors."""
     if not isinstance(error, DatabaseError):
         return None
@@ -41,7 +41,7 @@ def trouble(error: BaseException) -> CommonCode | None:
     return None
 
 
-def unavailable(error: BaseException) -> Unavailable | None:
+def unavailable_error(error: BaseException) -> Unavailable | None:
     """Return the error to raise if the database is unavailable, or None for other errors."""
-    code = trouble(error)
+    code = write_problem(error)
     return Unavailable(Reason(code)) if code is not None else None

@@ -116,7 +116,7 @@ def _runs(spots: Sequence[Spot | None]) -> list[list[Spot]]:
 
 
 def _xy(spot: Spot) -> str:
-    return f"{plain(spot[0])} {plain(spot[1])}"
+    return f"{format_value(spot[0])} {format_value(spot[1])}"
 
 
 def nice(value: float) -> float:
@@ -129,6 +129,6 @@ def nice(value: float) -> float:
     return next((size * factor for factor in (1, 2, 3, 4, 5, 6, 8) if size * factor >= value), size * 10)
 
 
-def plain(value: float) -> str:
+def format_value(value: float) -> str:
     """Format a number with up to one decimal, or three significant digits below 1."""
     return f"{value:.1f}".removesuffix(".0") if abs(value) >= 1 or value == 0 else f"{value:.3g}"

@@ -13,7 +13,7 @@ from provisioning.service.environ import UP
 
 
 @register(Tags.security)
-def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
+def check_plain_http(**_: Any) -> list[CheckMessage]:
     """Warn about plain http: sessions can be intercepted, and workspace hosts can set domain cookies."""
     name = urlsplit(settings.BERTH_PUBLIC_URL).hostname or ""
     if settings.HTTPS or name == "localhost" or name.endswith(".localhost") or name == "127.0.0.1":
@@ -28,7 +28,7 @@ def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security)
-def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
+def check_unauthenticated_proxy(**_: Any) -> list[CheckMessage]:
     """Warn about an unauthenticated proxy on this machine: notebooks have the same address."""
     local = any(network.network_address.is_loopback for network in settings.BERTH_TRUSTED_PROXIES)
     if not local or len(settings.BERTH_PROXY_SECRET) >= front_door.MIN_SECRET:
@@ -44,7 +44,7 @@ def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security)
-def homes_that_are_shared_have_a_limit(**_: Any) -> list[CheckMessage]:
+def check_home_limits(**_: Any) -> list[CheckMessage]:
     """Warn about missing home limits: a member could fill the disk, so nodes refuse to start workspaces."""
     if not settings.BERTH_MULTIUSER or settings.BERTH_HOME_LIMIT_MIB:
         return []

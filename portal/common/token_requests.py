@@ -21,7 +21,7 @@ from django.urls import Resolver404, ResolverMatch, get_resolver
 from django.utils.cache import patch_vary_headers
 
 from portal.common.api import ApiView
-from portal.common.bearer import token_in
+from portal.common.bearer import bearer_token
 
 API = "/api/"
 _MAX_KEPT = 1024
@@ -41,7 +41,7 @@ class TokenRequestMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         path = request.path_info
-        if path.startswith(API) and token_in(request.META.get("HTTP_AUTHORIZATION", "")) is not None:
+        if path.startswith(API) and bearer_token(request.META.get("HTTP_AUTHORIZATION", "")) is not None:
             try:
                 match = _match(settings.ROOT_URLCONF, path)
             except Resolver404:

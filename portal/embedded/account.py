@@ -212,7 +212,7 @@ def _try(account: Account) -> None:
         raise AccountUnusable(why)
 
 
-def take_back(instance: Instance, doors: Doors) -> None:
+def return_ownership(instance: Instance, doors: Doors) -> None:
     """Return ownership of files that services write to root. Raises `OSError`.
 
     Deletes Redis's data instead, which is not needed: root reads nothing that the account wrote.
@@ -287,7 +287,7 @@ def _give_passes(folder: Path | None, uid: int) -> None:
             os.close(opened)
 
 
-def end_passes(folder: Path, key: str) -> None:
+def delete_passes(folder: Path, key: str) -> None:
     """Remove an instance's passes from a folder that the account may own. Raises `OSError`."""
     opened = os.open(folder, _FOLDER)
     try:

@@ -53,7 +53,7 @@ def ensure(folder: Path) -> Issued:
     return issued
 
 
-def handed_out(pair: Certificates, folder: Path) -> Certificates:
+def copy_certificates(pair: Certificates, folder: Path) -> Certificates:
     """Copy a pair and the authority's certificate to `folder`, without the authority's key.
 
     Raises `OSError`.

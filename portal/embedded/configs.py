@@ -34,8 +34,8 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     if instance.tls_apart:
         # Has the authority's key if `BERTH_TLS_DIR` was set later. Redis and the front door read here.
         shutil.rmtree(run / "tls", ignore_errors=True)
-        front = authority.handed_out(front, run / "front-door")
-        own = authority.handed_out(own, instance.doors_dir / "tls")
+        front = authority.copy_certificates(front, run / "front-door")
+        own = authority.copy_certificates(own, instance.doors_dir / "tls")
     write_public_keys(instance, secrets)
     local = instance.local_dir
     for folder in (local, (local / PORTAL_SOCKET).parent, local / FRONT_STORAGE):

@@ -65,7 +65,7 @@ class Reserve:
             return 0
 
 
-def left_when_full(file: Path, ask: Callable[[str], Any]) -> int | None:
+def remaining_bytes_when_full(file: Path, ask: Callable[[str], Any]) -> int | None:
     """Return the remaining bytes of the reserve if the database's disk is full; else None.
 
     `ask` executes a statement and returns one number.

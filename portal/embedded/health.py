@@ -85,7 +85,7 @@ def _reserve_left() -> int | None:
     if connection.vendor != "sqlite":
         return None
     with connection.cursor() as cursor:
-        return database_reserve.left_when_full(
+        return database_reserve.remaining_bytes_when_full(
             _sqlite_file(), lambda query: cursor.execute(query).fetchone()[0]
         )
 
@@ -126,7 +126,7 @@ def _try_to_write() -> str:
     except DatabaseError as error:
         if _timed_out(error):
             return LOCKED
-        return UNWRITTEN.get(str(storage.trouble(error)), "it is not writable")
+        return UNWRITTEN.get(str(storage.write_problem(error)), "it is not writable")
     return ""
 
 

@@ -33,7 +33,7 @@ def check(instance: Instance) -> None:
 
 
 @contextlib.contextmanager
-def held(instance: Instance) -> Iterator[None]:
+def hold_ports(instance: Instance) -> Iterator[None]:
     """Hold the ports during preparations, which can take minutes. Raises `Problem` as `check` does.
 
     The ports are bound without listening: the kernel assigns them to no outgoing connection, and no request

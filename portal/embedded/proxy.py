@@ -474,7 +474,7 @@ def _authorized_route(secret: str, certificates: Certificates, upload: dict[str,
         _stored_header, certificates, {name: [_stored_header(name)] for name in forwarded}
     )
     return {
-        "match": [{"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of(secret)]}}],
+        "match": [{"header": {front_door.ONWARD_HEADER: [front_door.gateway_process_token(secret)]}}],
         "handle": [
             {"handler": "vars", **values},
             {"handler": "headers", "request": {"delete": [OWN_HEADERS]}},

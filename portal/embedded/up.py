@@ -64,7 +64,7 @@ class Up:
             try:
                 self._check()
                 binaries = preflight.find_binaries()
-                with ports.held(instance):
+                with ports.hold_ports(instance):
                     self._prepare(binaries)
                 ports.check(instance)
                 return asyncio.run(self._serve(self._programs(binaries)))
@@ -77,7 +77,7 @@ class Up:
         folder, secret = self._instance.passes_dir, self._secrets.get("gateway_secret")
         if folder is not None and secret:
             with contextlib.suppress(OSError):
-                account.end_passes(folder, passes.key_of(secret))
+                account.delete_passes(folder, passes.key_of(secret))
 
     def _runs_already(self, state: dict[str, Any]) -> Problem:
         url = state.get("url") or self._instance.public_url
@@ -143,7 +143,7 @@ class Up:
                 f"  ! {'Services':<{LABEL_WIDTH}} run as root: {why}. Set BERTH_SERVICES_UID=0 to keep root."
             )
         if chosen is None:
-            account.take_back(
+            account.return_ownership(
                 self._instance, Doors.of_instance(self._instance, self._environ, binaries.caddy)
             )
             return None

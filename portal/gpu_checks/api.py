@@ -399,7 +399,7 @@ class PoolChecks(ApiView):
     )
     def put(self, request: UserRequest, slug: str) -> Response:
         body = settings.DEFAULTS | body_of(request, PoolChecksSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **body))
 
 

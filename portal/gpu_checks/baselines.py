@@ -35,7 +35,7 @@ class Baselines:
     node: dict[str, float] = field(default_factory=dict)
 
 
-def of(device: Device) -> Baselines:
+def baselines_for(device: Device) -> Baselines:
     """Return the baselines for a check of this device, from passes with the last software of its node.
 
     A check with other software ignores them, as only the check knows the current software. Without a

@@ -16,7 +16,7 @@ from django.utils.translation import gettext, ngettext
 from portal.common.errors import NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import names_joined
+from portal.common.reasons.wording import join_names
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import InventoryApplied
 from portal.fleet.inventory.models import AllocatedDevice
@@ -25,7 +25,7 @@ from portal.workspaces import reconcile
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
 ENDS = (State.PROVISIONING, State.RUNNING)
@@ -55,7 +55,7 @@ def end_all(event: InventoryApplied) -> int:
 @transaction.atomic
 def end(workspace_id: UUID) -> bool:
     """End one workspace if it holds a missing device. Returns `False` if that is no longer needed."""
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     if workspace.state not in ENDS:
         return False
     rows = _lost_allocations().filter(allocation__workspace=workspace, allocation__released_at=None)
@@ -64,7 +64,7 @@ def end(workspace_id: UUID) -> bool:
         return False
     names = [_name(grant) for grant in grants]
     if _waits_for_checks(workspace):
-        preflight.another(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
+        preflight.requeue(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
         return True
     reconcile.fail(workspace, TerminationReason.LOST, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names}))
     _notify(workspace, names)
@@ -87,7 +87,7 @@ def _notify(workspace: Workspace, names: list[str]) -> None:
         "%(workspace)s was ended: %(devices)s disappeared",
         "%(workspace)s was ended: %(devices)s disappeared",
         len(names),
-    ) % {"workspace": workspace.name, "devices": names_joined(names)}
+    ) % {"workspace": workspace.name, "devices": join_names(names)}
     events.notify(
         [workspace.owner],
         kind="workspace.device_lost",

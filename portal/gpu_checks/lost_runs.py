@@ -21,9 +21,9 @@ def sweep_lost() -> int:
     )
     for run_id, node_id in late.values_list("pk", "device__node_id"):
         nodes.add(node_id)
-        lost += results.silent(run_id)
+        lost += results.handle_missing_answer(run_id)
     for node_id in sorted(nodes):
         runs.send_waiting(node_id)
     # Devices without a run are freed, as rows of runs can be deleted.
-    peers.release_unheld(list(peers.unheld().values_list("pk", flat=True)))
+    peers.release_unused(list(peers.unused_reservations().values_list("pk", flat=True)))
     return lost

@@ -22,7 +22,7 @@ from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
 from portal.fleet.machines.models import MachineState
-from portal.fleet.machines.selectors import by_name
+from portal.fleet.machines.selectors import machine_of_node
 from portal.gpu_checks import runs
 from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.registry import handler_of
@@ -105,7 +105,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
     reserved = any(handler_of(kind).alone_on_node for kind in kinds)
     if reserved or len(kinds) >= runs.AT_ONCE_ON_NODE:
         return Reason(CheckCode.LINK_NODE_BUSY, {"node": node.name})
-    if not idle_on([node]).exists():
+    if not idle_gpus([node]).exists():
         return Reason(CheckCode.LINK_NO_IDLE_GPU, {"node": node.name})
     return None
 
@@ -119,13 +119,13 @@ def choice(node: Node) -> tuple[list[Node], Reason | None]:
     others = [row for row in rows if RDMA in row.provides]
     if not others:
         return [], Reason(CheckCode.LINK_NO_OTHER_NODE, {"node": node.name})
-    idle = set(idle_on(others).values_list("node_id", flat=True))
+    idle = set(idle_gpus(others).values_list("node_id", flat=True))
     ready = [row for row in others if row.online and row.pk in idle]
     refused = _refusal_of_end(node) or (None if ready else refusal(node, others[0]))
     return ([], refused) if refused is not None else (ready, None)
 
 
-def idle_on(nodes: Collection[Node]) -> QuerySet[Device]:
+def idle_gpus(nodes: Collection[Node]) -> QuerySet[Device]:
     """Return whole GPUs of these nodes that have passed a check and are free for placement."""
     allocated = AllocatedDevice.objects.filter(active=True, device__node__in=nodes)
     return Device.objects.filter(
@@ -143,7 +143,7 @@ def _node(node_id: UUID) -> Node:
 
 def _take(node: Node) -> Device:
     """Return an idle GPU of the node under lock, skipping locked ones."""
-    candidates = idle_on([node]).select_related("node", "node__pool").order_by("index")
+    candidates = idle_gpus([node]).select_related("node", "node__pool").order_by("index")
     device = candidates.select_for_update(of=("self",), skip_locked=True).first()
     if device is None:
         raise StateConflict(
@@ -162,7 +162,7 @@ def _link_ends(node: Node, other: Node) -> tuple[str, Node, Node]:
 
 def address_of(node: Node) -> str:
     """Return the address at which other machines reach a node, or an empty string if unknown."""
-    machine = by_name(node.pool, node.name)
+    machine = machine_of_node(node.pool, node.name)
     if machine is not None:
         return machine.gateway_host if machine.state == MachineState.ACTIVE else ""
     own = str(node.pool.config.get("node", settings.BERTH_NODE_NAME))

@@ -32,7 +32,7 @@ def choose(device: Device) -> list[Device]:
     linked = free.filter(node=device.node_id, island=device.island, passed_at__isnull=False)
     # Skip locked devices, because their holders may be waiting for this one.
     idle = list(linked.select_for_update(of=("self",), skip_locked=True))
-    if len(idle) < WANTED or free.count() <= WANTED or selectors.somebody_waits():
+    if len(idle) < WANTED or free.count() <= WANTED or selectors.workspaces_wait():
         return []
     last = _last_measured(device)
     idle.sort(key=lambda peer: (peer.pk in last, last.get(peer.pk), peer.index))
@@ -59,7 +59,7 @@ def _last_measured(device: Device) -> dict[UUID, object]:
     return dict(runs.values_list("peers").annotate(at=Max("created_at")))
 
 
-def hold(run: GpuCheckRun, its_peers: Collection[Device]) -> None:
+def reserve_peers(run: GpuCheckRun, its_peers: Collection[Device]) -> None:
     """Reserve the peers for the run. They are locked and have no open run."""
     run.peers.set(its_peers)
     Device.objects.filter(pk__in=[peer.pk for peer in its_peers]).update(checking=True)
@@ -69,10 +69,10 @@ def release(run: GpuCheckRun) -> None:
     """Free the peers of an ending run after the transaction commits."""
     peer_ids = sorted(run.peers.values_list("pk", flat=True))
     if peer_ids:
-        transaction.on_commit(partial(release_unheld, peer_ids))
+        transaction.on_commit(partial(release_unused, peer_ids))
 
 
-def release_unheld(devices: Collection[UUID]) -> None:
+def release_unused(devices: Collection[UUID]) -> None:
     """Free those devices that no open run uses, in one transaction each, as a run may begin meanwhile."""
     for pk in devices:
         with transaction.atomic():
@@ -85,7 +85,7 @@ def release_unheld(devices: Collection[UUID]) -> None:
             emit(CapacityFreed())
 
 
-def unheld() -> QuerySet[Device]:
+def unused_reservations() -> QuerySet[Device]:
     """Return devices that are reserved for runs that no longer exist."""
     open_runs = Q(checks__state__in=OPEN) | Q(peer_checks__state__in=OPEN)
     return Device.objects.filter(checking=True).exclude(pk__in=Device.objects.filter(open_runs).values("pk"))

@@ -21,7 +21,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from portal.gpu_checks import lost_runs, runs, selectors
-from portal.gpu_checks.kinds.proofs import proof_of, proof_that_lifts
+from portal.gpu_checks.kinds.proofs import proof_for_cordon, proof_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from provisioning.types import DeviceKind
 
@@ -106,7 +106,7 @@ def _may_check(pool: Pool, free: int) -> int:
     )
     if free + under_way == 1:
         # The only device is checked only if nobody waits for it.
-        return 0 if selectors.somebody_waits() else 1 - under_way
+        return 0 if selectors.workspaces_wait() else 1 - under_way
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 
 
@@ -207,7 +207,7 @@ def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
 def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
     """Return rechecks of devices that a check or scrub cordoned and that may recover without help."""
     for device in devices:
-        proof = proof_that_lifts(device.cordon_cause)
+        proof = proof_for_cordon(device.cordon_cause)
         if proof is None or device.recovery not in proof.passes_by_itself:
             continue
         if now >= _recheck_at(device, proof.kind):

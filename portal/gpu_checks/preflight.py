@@ -86,7 +86,7 @@ def hold_shares(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
 
     The last holder may leave a GPU while a cycle allocates a share of it. Both this function and
     `scrub_after` lock the device, so the later one detects the conflict. The caller holds the locks of the
-    workspaces, has written their allocations, and sends them no command; `proceed` releases them.
+    workspaces, has written their allocations, and sends them no command; `handle_deadline` releases them.
     """
     keys = [workspace.pk for workspace in workspaces]
     if not keys:
@@ -152,16 +152,16 @@ def may_have_checks(workspace: Workspace) -> bool:
     return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
 
 
-def proceed(event: PreflightDue) -> None:
+def handle_deadline(event: PreflightDue) -> None:
     """Handle the deadline of the checks of a locked workspace: give up on open ones, and conclude."""
     workspace = event.workspace
     now = timezone.now()
     own = GpuCheckRun.objects.filter(workspace=workspace, state__in=OPEN).values("device")
     to_scrub = Q(device__unscrubbed=True) | (Q(device__checking=True) & ~Q(device__in=own))
     if _shares_of([workspace.pk]).filter(to_scrub).exists():
-        another(workspace, Reason(CheckCode.SHARE_WITHDRAWN))
+        requeue(workspace, Reason(CheckCode.SHARE_WITHDRAWN))
         return
-    changes = list(repartitions.of(workspace).filter(state__in=OPEN).order_by("device_id"))
+    changes = list(repartitions.current_repartitions(workspace).filter(state__in=OPEN).order_by("device_id"))
     if any(change.report and results.conclude_change(change.pk) for change in changes):
         # Concluding has already continued the workspace, and its row has changed.
         return
@@ -205,7 +205,7 @@ def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
 
 def _layouts_stand(workspace: Workspace) -> bool:
     """Return whether its MIG layouts are in place and no further checks are needed."""
-    changes = list(repartitions.of(workspace).select_related("device", "device__node"))
+    changes = list(repartitions.current_repartitions(workspace).select_related("device", "device__node"))
     if not changes:
         return True
     if any(run.open for run in changes):
@@ -213,7 +213,7 @@ def _layouts_stand(workspace: Workspace) -> bool:
     bad = next((run for run in changes if run.verdict != CheckVerdict.PASS), None)
     if bad is not None:
         params = {"device": display_name(bad.device), "problem": bad.summary}
-        another(workspace, Reason(CheckCode.REPARTITION_FAILED, params))
+        requeue(workspace, Reason(CheckCode.REPARTITION_FAILED, params))
         return False
     # The new instances have never been checked; check them once now.
     return runs_of(workspace).exists() or not begin([workspace], timezone.now())
@@ -225,10 +225,10 @@ def _conclude(workspace: Workspace) -> bool:
     bad = [run for run in check_runs if run.verdict in BAD]
     unknown = [run for run in check_runs if not run.open and run.verdict not in GOOD | BAD]
     if bad:
-        another(workspace, _check_failed(bad))
+        requeue(workspace, _check_failed(bad))
         return False
     if unknown and workspace.pool is not None and workspace.pool.check_required:
-        another(workspace, _check_failed(unknown, unknown=True))
+        requeue(workspace, _check_failed(unknown, unknown=True))
         return False
     if any(run.open for run in check_runs):
         return False
@@ -248,7 +248,7 @@ def _check_failed(check_runs: Iterable[GpuCheckRun], *, unknown: bool = False) -
     return Reason(CheckCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
 
 
-def another(workspace: Workspace, reason: Reason) -> None:
+def requeue(workspace: Workspace, reason: Reason) -> None:
     """Queue the workspace again at its old position. Nothing was started, so nothing is left behind."""
     advance(
         workspace,

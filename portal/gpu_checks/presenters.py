@@ -210,14 +210,14 @@ def format_report_text(text: str) -> str:
 
 def block(actor: User, device: Device) -> Block:
     """Return the checks of a device, newest first."""
-    runs = list(selectors.of_device(device)[:RUNS_SHOWN])
+    runs = list(selectors.runs_of_device(device)[:RUNS_SHOWN])
     under_way = next((run for run in runs if run.open), None)
     return Block(
         rows=tuple(map(row_of, runs)),
         open=under_way,
         open_label=handler_of(under_way.kind).label(under_way) if under_way is not None else "",
         may=actor.operates,
-        may_reset=actor.operates and resets.is_called_for(device),
+        may_reset=actor.operates and resets.can_be_requested(device),
         levels=tuple((level.value, str(level.label)) for level in CheckLevel),
     )
 
@@ -225,7 +225,7 @@ def block(actor: User, device: Device) -> Block:
 def page(actor: User, run: GpuCheckRun) -> Page:
     """Return the data of a run's page. An invalid report is shown as far as it is readable."""
     report = run.report if isinstance(run.report, dict) else {}
-    earlier = selectors.before(run) if run.measures else []
+    earlier = selectors.runs_up_to(run) if run.measures else []
     unavailable = report.get("unavailable") or {}
     handler, test = handler_of(run.kind), run.progress.get("test")
     findings = [entry for entry in report.get("findings", ()) if not entry["code"].startswith("test_")]

@@ -45,7 +45,7 @@ def begin(changes: Mapping[UUID, Sequence[MigRepartition]], workspaces: Iterable
         )
 
 
-def of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
+def current_repartitions(workspace: Workspace) -> QuerySet[GpuCheckRun]:
     """Return the changes for the workspace's current placement."""
     if workspace.placed_at is None:
         return GpuCheckRun.objects.none()
@@ -54,7 +54,7 @@ def of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
     )
 
 
-def to_conclude(pool: Pool) -> list[UUID]:
+def runs_to_conclude(pool: Pool) -> list[UUID]:
     """Return the open runs of a pool that their nodes have reported as done."""
     rows = GpuCheckRun.objects.filter(
         kind=CheckKind.REPARTITION, state__in=OPEN, device__node__pool=pool

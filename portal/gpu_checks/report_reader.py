@@ -66,7 +66,7 @@ class Unsound(Exception):
     """This is not a valid report of the run; the message says why."""
 
 
-def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+def read_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     """Return the result of a check."""
     if answer.failure is not None:
         return _failed_reading(answer)
@@ -110,7 +110,7 @@ def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bo
     return bool(unjudged) and decided == Verdict.PASS
 
 
-def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+def read_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     """Return the result of a scrub."""
     if answer.failure is not None:
         return _failed_reading(answer)

@@ -49,7 +49,7 @@ def question(actor: User, device: Device, action: str) -> dict[str, Any]:
             _("work on other GPUs of %(node)s") % {"node": node},
         ],
         "refusals": [sentence_of(refused)] if refused is not None else [],
-        "hidden": {etags.FORM_FIELD: etags.version_of(resets.seen_of(device))},
+        "hidden": {etags.FORM_FIELD: etags.version_of(resets.displayed_state(device))},
         "action": action,
         "yes": _("Reset %(name)s") % {"name": name},
         "back": reverse("fleet:device", args=[device.pk]),

@@ -24,7 +24,7 @@ from portal.fleet.inventory.cordons import cordon_device, display_name, locked_d
 from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
 from portal.gpu_checks.codes import CheckCode
-from portal.gpu_checks.kinds.proofs import PROOFS, proof_of, proof_that_lifts
+from portal.gpu_checks.kinds.proofs import PROOFS, proof_for_cordon, proof_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.gpu_checks.runs import make_run
 from portal.people.accounts.models import User
@@ -44,7 +44,7 @@ class Seen:
     version_state: tuple[object, ...]
 
 
-def seen_of(device: Device) -> Seen:
+def displayed_state(device: Device) -> Seen:
     return Seen((device.pk, device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery))
 
 
@@ -63,7 +63,7 @@ def request_reset(
     under_way = device.checks.filter(state__in=OPEN, kind=CheckKind.RESET).first()
     if under_way is not None:
         return under_way
-    etags.require_expected(expected, seen_of(device), name=display_name(device))
+    etags.require_expected(expected, displayed_state(device), name=display_name(device))
     refused = refusal(device)
     if refused is not None:
         raise StateConflict(refused, code=_PROBLEMS.get(refused.code, ProblemCode.CONFLICT))
@@ -101,12 +101,12 @@ def refusal(device: Device) -> Reason | None:
         return Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": name})
     if device.allocated.filter(active=True).exists():
         return Reason(CheckCode.DEVICE_IN_USE, {"kind": CheckKind.RESET.value, "device": name})
-    if not is_called_for(device):
+    if not can_be_requested(device):
         return Reason(CheckCode.RESET_NOT_ADVISED, {"device": name})
     return None
 
 
-def is_called_for(device: Device) -> bool:
+def can_be_requested(device: Device) -> bool:
     """Return whether a reset may be requested: the device is cordoned, or its last check advises it."""
     if device.kind == DeviceKind.MIG:
         return False
@@ -148,7 +148,7 @@ def check_again(device_id: UUID) -> None:
     device = Device.objects.filter(pk=device_id).first()
     if device is None:
         return
-    lifting = proof_that_lifts(device.cordon_cause) if device.cordoned else None
+    lifting = proof_for_cordon(device.cordon_cause) if device.cordoned else None
     proof = lifting or proof_of(CheckKind.CHECK)
     try:
         proof.request(actor=SYSTEM, device_id=device_id, level=proof.recheck_level, cause=CheckCause.RECHECK)

@@ -34,7 +34,7 @@ from portal.gpu_checks.runs import (
     send_on_commit,
 )
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 from provisioning.check_messages import CheckAnswer
 
 MAX_PROGRESS_LENGTH = 500
@@ -47,7 +47,7 @@ def is_from_run_node(run: str, lease: str) -> bool:
     except ValueError:
         return False
     row = rows.first() if lease else None
-    return row is not None and node_messages.is_of(row.device.node.pool, row.device.node.name)
+    return row is not None and node_messages.is_from_asked_node(row.device.node.pool, row.device.node.name)
 
 
 def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:
@@ -111,7 +111,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
 
 def inventory_applied(event: InventoryApplied) -> None:
     """End changes of MIG layouts that the inventory confirms, in one transaction each."""
-    for run_id in repartitions.to_conclude(event.pool):
+    for run_id in repartitions.runs_to_conclude(event.pool):
         conclude_change(run_id)
 
 
@@ -132,7 +132,7 @@ def conclude_change(run_id: UUID) -> bool:
     return True
 
 
-def silent(run_id: UUID) -> bool:
+def handle_missing_answer(run_id: UUID) -> bool:
     """Handle an open run without an answer: send it again or give it up. Returns whether it is lost."""
     now = timezone.now()
     with transaction.atomic():
@@ -174,7 +174,7 @@ def _lock_waiting(run_id: UUID) -> Workspace | None:
     if waits is None:
         return None
     try:
-        return locked(waits)
+        return lock_workspace(waits)
     except NotFound:
         return None
 

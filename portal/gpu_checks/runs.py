@@ -171,7 +171,7 @@ def make_run(
     device.checking = True
     device.save(update_fields=["checking"])
     if its_peers:
-        peers.hold(run, its_peers)
+        peers.reserve_peers(run, its_peers)
     emit(NodesChanged((device.node_id,)))
     subject = subject or f"{handler_of(kind).described(level)} of {display_name(device)}"
     record(run, device, "asked", f"asks for {subject}", actor=actor)

@@ -35,12 +35,12 @@ def check_by_id(run_id: UUID) -> GpuCheckRun:
     return run
 
 
-def of_device(device: Device) -> QuerySet[GpuCheckRun]:
+def runs_of_device(device: Device) -> QuerySet[GpuCheckRun]:
     """Return the runs of a device without reports, newest first."""
     return checks().filter(device=device).defer("report")
 
 
-def before(run: GpuCheckRun) -> list[GpuCheckRun]:
+def runs_up_to(run: GpuCheckRun) -> list[GpuCheckRun]:
     """Return finished runs of the same device and level up to this one, oldest first, for trends."""
     earlier = GpuCheckRun.objects.filter(
         device=run.device_id,
@@ -72,7 +72,7 @@ def open_run_on(device: Device) -> GpuCheckRun | None:
     return runs.filter(device=device).first() or runs.filter(peers=device).first()
 
 
-def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
+def devices_served_as_peers(devices: Iterable[Device]) -> dict[UUID, Device]:
     """Return which of these devices are reserved as peers, with the device being checked; one query."""
     checking = [device.pk for device in devices if device.checking]
     links = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__state__in=OPEN)
@@ -80,6 +80,6 @@ def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
     return {row.device_id: row.gpucheckrun.device for row in rows}
 
 
-def somebody_waits() -> bool:
+def workspaces_wait() -> bool:
     """Return whether a workspace waits for capacity."""
     return Workspace.objects.filter(state=State.PENDING).exists()

@@ -31,7 +31,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.workspaces.codes import ShareCode
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.share_overuse import OVER
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 from provisioning.share_messages import ShareNote, ShareNotes, ShareStep
 from provisioning.types import WHOLE_DEVICE_MILLI
 
@@ -120,7 +120,7 @@ def _is_plausible(note: ShareNote) -> bool:
 @transaction.atomic
 def _apply_to_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Device]]) -> int:
     try:
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
     except NotFound:
         return 0
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace_id)
@@ -175,11 +175,11 @@ def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
     if code is ShareCode.OVER:
         params["ends_in_s"] = min(note.ends_in_s, MAX_ENDS_IN_S)
     if code in (ShareCode.ASKED, ShareCode.KILLED):
-        params["process"] = shown_name(note.process)
+        params["process"] = display_process_name(note.process)
     return params
 
 
-def shown_name(process: str) -> str:
+def display_process_name(process: str) -> str:
     """Return a program's name for display: printable and short, because the program chooses it."""
     return "".join(
         character if character.isprintable() else "?" for character in process[:NAME_LENGTH]

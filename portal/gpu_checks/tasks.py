@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
-from portal.fleet.inventory.node_messages import is_of_node, received
+from portal.fleet.inventory.node_messages import is_from_node, received
 from portal.gpu_checks import device_errors, policy, results, share_notes
 from provisioning.check_messages import CheckAnswer, DeviceErrors
 from provisioning.share_messages import ShareNotes
@@ -33,12 +33,12 @@ def apply_gpu_check(answer: dict[str, Any]) -> None:
 @app.task(name="control.apply_device_errors", from_nodes=True)
 def apply_device_errors(found: dict[str, Any]) -> None:
     errors = received(found, DeviceErrors, of="a watcher")
-    if errors is not None and is_of_node(errors.node):
+    if errors is not None and is_from_node(errors.node):
         device_errors.apply(errors)
 
 
 @app.task(name="control.apply_share_notes", from_nodes=True)
 def apply_share_notes(found: dict[str, Any]) -> None:
     notes = received(found, ShareNotes, of="a guard of shared GPUs")
-    if notes is not None and is_of_node(notes.node):
+    if notes is not None and is_from_node(notes.node):
         share_notes.apply(notes)

@@ -48,7 +48,7 @@ def reset(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     if request.method == "POST":
         try:
             run = resets.request_reset(
-                actor=request.user, device_id=device.pk, expected=etags.expected_by(request)
+                actor=request.user, device_id=device.pk, expected=etags.expected_versions(request)
             )
         except (StateConflict, PreconditionFailed) as error:
             messages.error(request, error.sentence)
@@ -84,7 +84,7 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
         settings.set_checks(
             actor=request.user,
             slug=slug,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
             **settings.from_form(request.POST),
         )
     except (InvalidInput, PreconditionFailed) as error:

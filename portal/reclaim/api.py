@@ -194,7 +194,7 @@ class Keep(ApiView):
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         seconds: int = body_of(request, KeepSerializer)["seconds"]
         selectors.workspace_by_id(request.user, workspace_id)
-        keeping.keep(actor=request.user, workspace_id=workspace_id, seconds=seconds)
+        keeping.keep_workspace(actor=request.user, workspace_id=workspace_id, seconds=seconds)
         workspace = selectors.workspace_by_id(request.user, workspace_id)
         return Response(ActivitySerializer(presenters.activity_of(workspace)).data)
 

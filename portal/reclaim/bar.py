@@ -74,7 +74,7 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
     try:
         notice = presenters.notice_about(workspace)
         if notice is not None and notice.cause in KEEPABLE:
-            keeping.keep(actor=user, workspace_id=workspace.pk)
+            keeping.keep_workspace(actor=user, workspace_id=workspace.pk)
             return 200, {"ends_at": None}
         ends_at = workspace.runs_until
         if ends_at is not None and ends_at - timezone.now() > NEAR:
@@ -82,7 +82,7 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
                 LifetimeCode.NOT_NEAR_ITS_END, {"name": workspace.name, "near_s": NEAR.days * 86_400}
             )
             raise StateConflict(reason)
-        seconds = extending.offered_s(workspace) or extending.OFFERED_S
+        seconds = extending.extension_step_s(workspace) or extending.OFFERED_S
         done = extending.extend(actor=user, workspace_id=workspace.pk, seconds=seconds)
     except PortalError as error:
         return error.status, {"code": error.reason.code.value, "message": error.sentence}

@@ -49,7 +49,7 @@ class PolicySet:
                 if (terms := self.terms.get((kind, key))) is not None
             ]
             effective = self._known[scope_keys] = merge(
-                [terms_of_settings(), *layers], accelerated=scope_keys.accelerated
+                [site_terms(), *layers], accelerated=scope_keys.accelerated
             )
         return effective
 
@@ -57,7 +57,7 @@ class PolicySet:
         """Return the rules for homes of a team in a pool, by primary keys."""
         keys = ((ScopeKind.SITE, None), (ScopeKind.POOL, pool), (ScopeKind.TEAM, team))
         layers = [self.terms[key] for key in keys if key in self.terms]
-        return rules([terms_of_settings(), *layers], notice_s=int(settings.BERTH_HOME_NOTICE_DAYS) * DAY_S)
+        return rules([site_terms(), *layers], notice_s=int(settings.BERTH_HOME_NOTICE_DAYS) * DAY_S)
 
     def policy(self, scope_keys: ScopeKeys) -> Policy:
         return self.effective(scope_keys).policy
@@ -65,7 +65,7 @@ class PolicySet:
     @property
     def earliest_thresholds(self) -> Thresholds:
         """The lowest values at which a cause may apply to any workspace."""
-        layers = [terms_of_settings(), *self.terms.values()]
+        layers = [site_terms(), *self.terms.values()]
         notice_s = max(terms.notice_s or 0 for terms in layers)
         weeks = [terms.week for terms in layers if terms.week is not None]
         idle = [limit for terms in layers for limit in (terms.idle_s, terms.idle_gpu_s) if limit]
@@ -125,12 +125,12 @@ def scope_keys_of(workspace: Workspace) -> ScopeKeys:
     )
 
 
-def effective_of(workspace: Workspace) -> Effective:
+def effective_policy(workspace: Workspace) -> Effective:
     """Return the effective policy of one workspace."""
     return policy_set().effective(scope_keys_of(workspace))
 
 
-def terms_of_settings() -> Terms:
+def site_terms() -> Terms:
     """Return the site's settings, which apply without a policy."""
     return Terms(
         SETTINGS,

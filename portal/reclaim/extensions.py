@@ -13,7 +13,7 @@ from portal.quota.ledger.selectors import teams_without_hours
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import keeping
 from portal.reclaim.codes import LifetimeCode
-from portal.reclaim.effective import effective_of
+from portal.reclaim.effective import effective_policy
 from portal.reclaim.engine.ladder import KEEPABLE, Cause
 from portal.reclaim.models import ReclaimNotice
 from portal.workspaces.domain_events import WorkspaceExtended
@@ -28,7 +28,7 @@ class LimitExtensions(ExtensionPolicy):
     """Limits extensions by reclaim policies, GPU-hours and reservations."""
 
     def longest_s(self, workspace: Workspace) -> int | None:
-        return effective_of(workspace).policy.longest_s
+        return effective_policy(workspace).policy.longest_s
 
     def require_extendable(self, workspace: Workspace, until: datetime) -> None:
         team = workspace.team
@@ -62,6 +62,6 @@ def workspace_extended(event: WorkspaceExtended) -> None:
     if notices.filter(cause__in=KEEPABLE).exists():
         # An extension also counts as keeping, so that the notice does not return at once.
         seconds = min(event.seconds, keeping.MAX_KEEP_S)
-        keeping.hold(workspace, timezone.now() + timedelta(seconds=seconds))
+        keeping.ignore_idleness(workspace, timezone.now() + timedelta(seconds=seconds))
     notices.exclude(cause__in=BOUNDS).delete()
     notices.update(ends_version=workspace.ends_version)

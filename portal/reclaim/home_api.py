@@ -187,7 +187,7 @@ class HomeViewSet(ReadViewSet):
     lookup_value_converter = "int"
 
     def get_queryset(self) -> QuerySet[HomePlace]:
-        return homes.seen_by(self.request.user)
+        return homes.visible_homes(self.request.user)
 
     @operation(
         "Keep a home folder",
@@ -201,7 +201,7 @@ class HomeViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def keep(self, request: UserRequest, home_id: int) -> Response:
-        return self.answer(homes.keep(actor=request.user, place_id=home_id))
+        return self.answer(homes.keep_home(actor=request.user, place_id=home_id))
 
     @operation(
         "Restore an archived home folder",

@@ -17,7 +17,7 @@ from portal.common.reasons.wording import sentence_of
 from portal.people.accounts.models import User
 from portal.reclaim import homes
 from portal.reclaim.effective import PolicySet, policy_set
-from portal.reclaim.homes import in_days
+from portal.reclaim.homes import format_days
 from portal.reclaim.models import HomeStay
 from portal.workspaces.homes.moves import may_move
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace
@@ -69,7 +69,7 @@ def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None =
     if not all(hasattr(place, "goes_on") for place in rows):
         rows = list(homes.present().filter(pk__in=[place.pk for place in rows]))
     rules = rules or policy_set()
-    stays = homes.stays_of(rows)
+    stays = homes.stays_by_home(rows)
     archives: dict[Any, HomeArchive] = {}
     users = {row.owner_id for row in rows if row.away is not None or row.goes_on}
     for archive in HomeArchive.objects.filter(owner__in=users).order_by("asked_at"):
@@ -97,7 +97,7 @@ def _line(
     verdict = homes.verdict_of(place, standing, rules)
     left_s = verdict.left_s
     seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
-    amounts = {name: in_days(duration_s) for name, duration_s in seconds.items()}
+    amounts = {name: format_days(duration_s) for name, duration_s in seconds.items()}
     deletable = away and homes.may_be_deleted(place, stay, rules)
     may = may_move(actor, place.owner_id)
     quiet = archive is None or not archive.open

@@ -15,7 +15,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_administrator, require_see_all
 from portal.reclaim import home_presenters as presenters
 from portal.reclaim import homes
@@ -31,11 +31,11 @@ def _homes_url(request: SignedInRequest, place: HomePlace) -> str:
 
 
 @require_POST
-def keep(request: SignedInRequest, home_id: int) -> HttpResponse:
+def keep_home(request: SignedInRequest, home_id: int) -> HttpResponse:
     """Keep a home."""
     place = homes.home(request.user, home_id)
     try:
-        homes.keep(actor=request.user, place_id=home_id)
+        homes.keep_home(actor=request.user, place_id=home_id)
     except (NotAllowed, NotFound):
         raise
     except PortalError as error:
@@ -78,12 +78,12 @@ def archived(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def delete(request: SignedInRequest, home_id: int) -> HttpResponse:
     """Confirm by typing the name, then delete an archived home permanently."""
     require_administrator(request.user)
     place = homes.home(request.user, home_id)
-    archive = away.held(place)
+    archive = away.archive_holding_home(place)
     if archive is None or archive.away_at is None:
         raise StateConflict(Reason(ArchiveCode.NOT_READY), code=ArchiveCode.NOT_READY)
     back = reverse("reclaim:archived-homes")

@@ -116,7 +116,7 @@ def _elapsed_s(now: datetime) -> float:
 
 def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
     """Return the updated state of each home, and store it."""
-    places = [place for place in present() if home_places.are_apart(place.pool)]
+    places = [place for place in present() if home_places.has_separate_homes(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
     open_ = Allocation.objects.filter(released_at=None)
     used_now = set(open_.order_by().values_list("workspace__owner", "node__pool").distinct())
@@ -156,7 +156,7 @@ def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None
     for chunk in _chunks([place.pk for place, _verdict in warned]):
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
     for place, verdict in warned:
-        left = in_days(verdict.left_s or 0)
+        left = format_days(verdict.left_s or 0)
         prefix = f"tells {place.owner.username} that {_home_label(place)} "
         if place.away is None:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}is archived in {left}")
@@ -168,8 +168,8 @@ def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None
 def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
     named = {
         "team": place.team.name,
-        "left": in_days(verdict.left_s or 0),
-        "limit": in_days(verdict.limit_s or 0),
+        "left": format_days(verdict.left_s or 0),
+        "limit": format_days(verdict.limit_s or 0),
     }
     if place.away is None:
         title = _("Your home folder in %(team)s is archived in %(left)s")
@@ -215,7 +215,7 @@ def archive_if_due(place_id: int) -> bool:
 # --- actions of users -------------------------------------------------------------------------------------
 
 
-def seen_by(actor: User) -> QuerySet[Any]:
+def visible_homes(actor: User) -> QuerySet[Any]:
     """Return the actor's own homes, or all for users who see all."""
     rows = present().filter(pool__deleted_at=None)
     return rows if actor.sees_all else rows.filter(owner=actor)
@@ -223,14 +223,14 @@ def seen_by(actor: User) -> QuerySet[Any]:
 
 def home(actor: User, place_id: int) -> SeenHome:
     """Return a visible home. Raises `NotFound`."""
-    seen_home: SeenHome | None = seen_by(actor).filter(pk=place_id).first()
+    seen_home: SeenHome | None = visible_homes(actor).filter(pk=place_id).first()
     if seen_home is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     return seen_home
 
 
 @transaction.atomic
-def keep(*, actor: User, place_id: int) -> SeenHome:
+def keep_home(*, actor: User, place_id: int) -> SeenHome:
     """Keep a home: it counts as used now, and archiving in progress is cancelled.
 
     Of an archived home, keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
@@ -239,7 +239,7 @@ def keep(*, actor: User, place_id: int) -> SeenHome:
     if not may_move(actor, place.owner_id):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
     HomeStay.objects.select_for_update().filter(pk=place_id).first()
-    away.keep(place_id=place_id)
+    away.keep_home(place_id=place_id)
     row = home(actor, place_id)
     HomeStay.objects.filter(pk=place_id).update(
         used_at=row.used_at, archive=row.away, unused_s=0, warned_s=None, warned_at=None
@@ -277,7 +277,7 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
     if strip_nul(confirm).strip() != name:
         wrong = Reason(LifetimeCode.HOME_NOT_NAMED, {"given": strip_nul(confirm)[:100], "home": name})
         raise InvalidInput(wrong, errors={"confirm": [wrong]})
-    away.delete_away(actor=actor, place_id=place_id, reason=reason)
+    away.delete_only_copy(actor=actor, place_id=place_id, reason=reason)
 
 
 def name_of(place: HomePlace) -> str:
@@ -285,13 +285,13 @@ def name_of(place: HomePlace) -> str:
     return home_key(place.team.slug, place.owner.username)
 
 
-def in_days(seconds: float) -> str:
+def format_days(seconds: float) -> str:
     """Format a duration in whole days."""
     days = round(seconds / DAY_S)
     return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}
 
 
-def stays_of(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
+def stays_by_home(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
     """Return the stays by home key; one query."""
     return {stay.pk: stay for stay in HomeStay.objects.filter(pk__in=[place.pk for place in places])}
 
@@ -301,8 +301,10 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
     rows: Any = present().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows
     rows = rows.filter(team=team) if team is not None else rows
-    present_homes = [place for place in rows if place.away is None and home_places.are_apart(place.pool)]
-    stays = stays_of(present_homes)
+    present_homes = [
+        place for place in rows if place.away is None and home_places.has_separate_homes(place.pool)
+    ]
+    stays = stays_by_home(present_homes)
     due = 0
     for place in present_homes:
         stay = stays.get(place.pk)

@@ -21,7 +21,7 @@ from portal.workspaces import policies
 from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 MAX_KEEP_S = 24 * 3600
 MIN_KEEP_S = 900
@@ -30,13 +30,13 @@ OFFERED_S = 2 * 3600
 
 
 @transaction.atomic
-def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
+def keep_workspace(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
     """Ignore idleness of a running workspace for `seconds`. Its end is unchanged.
 
     Withdraws an announced stop for idleness. If repeated, the later time applies. Raises `InvalidInput`,
     `NotAllowed`, `NotFound`, and `StateConflict` if it is not running.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state != State.RUNNING:
         reason = Reason(ExtensionCode.NOT_RUNNING_NOW, {"name": workspace.name})
@@ -48,7 +48,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
     until = now + timedelta(seconds=seconds)
     row = WorkspaceActivity.objects.filter(workspace=workspace, generation=workspace.generation).first()
     before = row.kept_until if row is not None else None
-    hold(workspace, until)
+    ignore_idleness(workspace, until)
     if before is not None and before >= until - timedelta(seconds=MIN_KEEP_S):
         # Already kept as long: repeated calls, as from a loop, are not recorded.
         return workspace
@@ -63,7 +63,7 @@ def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Worksp
     return workspace
 
 
-def hold(workspace: Workspace, until: datetime) -> None:
+def ignore_idleness(workspace: Workspace, until: datetime) -> None:
     """Ignore the causes in `KEEPABLE` for a locked workspace until `until`, or a later stored time."""
     rows = WorkspaceActivity.objects.filter(workspace=workspace)
     row = rows.filter(generation=workspace.generation).first()

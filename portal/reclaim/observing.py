@@ -156,7 +156,7 @@ def run() -> int:
         record = ActivityRecord(*before) if before[0] is not None else None
         figures = _parse_heartbeat(seen)
         report = report_of(is_accelerated(resources), activity, heartbeat_at, figures, idle_since)
-        row = observed(pk, generation, record, report)
+        row = next_activity(pk, generation, record, report)
         if row is not None:
             look.add(row, record)
             if figures.progress:
@@ -255,7 +255,7 @@ def report_of(
     )
 
 
-def observed(
+def next_activity(
     workspace_id: UUID, generation: int, record: ActivityRecord | None, report: Report
 ) -> Activity | None:
     """Return the row after this report, or None if there is no new one."""
@@ -271,7 +271,7 @@ def observed(
         observed_at=datetime.fromtimestamp(report.at_s, UTC),
         idle_s=clock.idle_s,
         gpu_idle_s=clock.gpu_idle_s,
-        active=active_of(signals) if watched else None,
+        active=active_kinds(signals) if watched else None,
         report=_encode(report).decode(),
         signals=_encode(signals).decode(),
     )
@@ -285,7 +285,7 @@ def clock_of(record: ActivityRecord) -> IdleClock | None:
         return None
 
 
-def active_of(signals: Iterable[Signal]) -> str:
+def active_kinds(signals: Iterable[Signal]) -> str:
     """Return the active kinds in stored form."""
     return ",".join(sorted(signal.kind.value for signal in signals if signal.active))
 
@@ -376,7 +376,7 @@ def present(workspace: Workspace) -> Activity | None:
         _parse_heartbeat(json.dumps(status.activity)),
         status.gpu_idle_since,
     )
-    newer = observed(workspace.pk, workspace.generation, record, report)
+    newer = next_activity(workspace.pk, workspace.generation, record, report)
     if newer is not None:
         newer.kept_until = row.kept_until
     return newer or row

@@ -17,7 +17,7 @@ from django.db.models import F
 
 from portal.common.formatting import format_reading
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
-from portal.reclaim.engine.pace import SLOW_FOR_S, Location, Pace, is_worth_keeping, observe, slow_work
+from portal.reclaim.engine.pace import SLOW_FOR_S, Location, Pace, has_to_be_written, observe, slow_work
 from portal.reclaim.models import WorkPace
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -38,7 +38,7 @@ class ReportedRates:
     rates: Mapping[str, float]
 
 
-def paces_of(text: str) -> dict[str, Pace]:
+def parse_paces(text: str) -> dict[str, Pace]:
     """Parse the stored paces; empty if malformed."""
     try:
         return _decode(text)
@@ -54,7 +54,7 @@ def note(reports: Sequence[ReportedRates]) -> int:
 def _note(reports: Sequence[ReportedRates]) -> int:
     rows = WorkPace.objects.filter(workspace__in=[report.workspace_id for report in reports])
     rows_by_pk = {
-        pk: (generation, paces_of(text))
+        pk: (generation, parse_paces(text))
         for pk, generation, text in rows.values_list("workspace_id", "generation", "paces")
     }
     # A running start does not change its placement.
@@ -72,7 +72,7 @@ def _note(reports: Sequence[ReportedRates]) -> int:
         if place is None:
             continue
         after = observe(before, report.rates, place, report.at_s)
-        if generation != report.generation or is_worth_keeping(before, after):
+        if generation != report.generation or has_to_be_written(before, after):
             slow = [pace.slow_since_s for pace in after.values() if pace.slow_since_s is not None]
             changed.append(
                 WorkPace(
@@ -125,7 +125,7 @@ def _kind(*amounts: object) -> str:
     return hashlib.sha256(repr(amounts).encode()).hexdigest()[:32]
 
 
-def slow(now: datetime) -> dict[UUID, tuple[str, Pace]]:
+def slow_workspaces(now: datetime) -> dict[UUID, tuple[str, Pace]]:
     """Return running workspaces whose work has been slower than elsewhere long enough; one query."""
     now_s = now.timestamp()
     rows = WorkPace.objects.filter(
@@ -133,7 +133,7 @@ def slow(now: datetime) -> dict[UUID, tuple[str, Pace]]:
         workspace__state=State.RUNNING,
         workspace__generation=F("generation"),
     ).values_list("workspace_id", "paces")
-    return {pk: slowest for pk, text in rows if (slowest := slow_work(paces_of(text), now_s)) is not None}
+    return {pk: slowest for pk, text in rows if (slowest := slow_work(parse_paces(text), now_s)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def progress_of(workspace: Workspace) -> list[Progress]:
     if not isinstance(rates, dict):
         return []
     row = WorkPace.objects.filter(workspace=workspace, generation=workspace.generation).first()
-    paces = paces_of(row.paces) if row is not None else {}
+    paces = parse_paces(row.paces) if row is not None else {}
     progress = []
     for name, rate in sorted(rates.items()):
         pace = paces.get(name)

@@ -47,7 +47,7 @@ from portal.workspaces.ends import shift_ends
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.stops import StopRule
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def run() -> Passed:
     first = sorted(steps[Step.WARN], key=lambda warning: warning[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
-    done = [take_if_due(workspace_id) for workspace_id in due]
+    done = [apply_step_if_due(workspace_id) for workspace_id in due]
     started = scheduled_starts.start_due(site.policies, now)
     _forget_strays()
     return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
@@ -413,11 +413,11 @@ def _notify(rows: Sequence[ReclaimNotice]) -> None:
     )
 
 
-def take_if_due(workspace_id: UUID) -> Step | None:
+def apply_step_if_due(workspace_id: UUID) -> Step | None:
     """Stop a workspace or release its GPUs, if that is still due under lock. Returns the step, or None."""
     try:
         with transaction.atomic():
-            workspace = locked(workspace_id)
+            workspace = lock_workspace(workspace_id)
             if workspace.state != State.RUNNING:
                 return None
             # Includes the latest report, so that a workspace in use again is not stopped.
@@ -433,7 +433,7 @@ def take_if_due(workspace_id: UUID) -> Step | None:
             rule = rule_of(verdict, site.policies.effective(scope_keys_of(workspace)))
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason, rule=rule)
             if verdict.cause is Cause.SCHEDULE:
-                scheduled_starts.remember(workspace)
+                scheduled_starts.record_scheduled_stop(workspace)
             _tell_stopped(workspace, reason)
             return Step.STOP
     except (NotFound, PortalError):

@@ -106,7 +106,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
             actor=request.user,
             policy_id=row.pk,
             values=body_of(request, ReclaimPolicyValuesSerializer, partial=True),
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self.answer(row)
 
@@ -119,7 +119,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     )
     def destroy(self, request: UserRequest, policy_id: UUID) -> Response:
         services.delete(
-            actor=request.user, policy_id=self.get_object().pk, expected=etags.expected_by(request)
+            actor=request.user, policy_id=self.get_object().pk, expected=etags.expected_versions(request)
         )
         return Response(status=204)
 
@@ -135,7 +135,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
         if not request.user.sees_all:
             policies.require_keep(request.user, row.team)
         rows = list(history.revisions(SubjectKind.RECLAIM, row.pk)[: VERSIONS_SHOWN + 1])
-        shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
+        shown = history.revisions_with_changes(rows)[:VERSIONS_SHOWN]
         for version, changes in shown:
             version.changes = changes  # type: ignore[attr-defined]
         return Response(RevisionSerializer([version for version, _ in shown], many=True).data)
@@ -154,7 +154,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
         row = self.get_object()
         policies.require_keep(request.user, row.team)
         row = services.restore(
-            actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_by(request)
+            actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_versions(request)
         )
         return self.answer(row)
 

@@ -41,7 +41,7 @@ def all_documents() -> dict[str, Document]:
     return {row.target: document_of(row) for row in sorted(rows, key=lambda row: row.target)}
 
 
-def as_kept(values: Mapping[str, Any]) -> Document:
+def stored_values(values: Mapping[str, Any]) -> Document:
     """Return the given fields in stored form: days and holidays sorted and unique."""
     document = dict(values)
     for name in ("days", "holidays"):

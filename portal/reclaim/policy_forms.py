@@ -149,13 +149,13 @@ class PolicyForm(forms.Form):
         return {name: self.cleaned_data[name] for name in documents.FIELDS if name in self.fields}
 
 
-def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def initial_values(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as initial values of the form."""
     spent = document["stop_when_spent"]
     return {**document, "stop_when_spent": "" if spent is None else str(spent)}
 
 
-def zones() -> list[str]:
+def time_zone_names() -> list[str]:
     """Return the names of all offered time zones."""
     return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
 

@@ -61,7 +61,7 @@ def rows(selected: Iterable[ReclaimPolicy]) -> list[PolicyRow]:
             str(PolicyScope(row.scope).label),
             row.subject.name if row.subject is not None else _("all workspaces"),
             url_of(row),
-            tuple(f"{label}: {value}" for label, value in says(effective.terms_of(row))),
+            tuple(f"{label}: {value}" for label, value in term_rows(effective.terms_of(row))),
         )
         for row in sorted(selected, key=lambda row: (order.index(row.scope), row.target))
     ]
@@ -69,11 +69,11 @@ def rows(selected: Iterable[ReclaimPolicy]) -> list[PolicyRow]:
 
 def settings_row() -> PolicyRow:
     """Return the row of the site's settings, which have no page."""
-    terms = effective.terms_of_settings()
-    return PolicyRow("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
+    terms = effective.site_terms()
+    return PolicyRow("", "", "", tuple(f"{label}: {value}" for label, value in term_rows(terms)))
 
 
-def says(terms: Terms, *, in_full: bool = False) -> list[tuple[str, str]]:
+def term_rows(terms: Terms, *, in_full: bool = False) -> list[tuple[str, str]]:
     """Return the values of a policy as pairs of label and text; with `in_full`, lists each holiday."""
     lines = []
 
@@ -104,7 +104,7 @@ def says(terms: Terms, *, in_full: bool = False) -> list[tuple[str, str]]:
     return lines
 
 
-def in_words(field: str, value: Any) -> str:
+def format_value(field: str, value: Any) -> str:
     """Return a value of a document as text; a dash if empty."""
     if value in (None, "", []):
         return "–"
@@ -124,13 +124,13 @@ def in_words(field: str, value: Any) -> str:
     return str(value)
 
 
-def changes_in_words(differences: Sequence[history.Difference]) -> tuple[Changed, ...]:
+def format_differences(differences: Sequence[history.Difference]) -> tuple[Changed, ...]:
     """Return differences of two documents as text."""
     return tuple(
         Changed(
             str(LABELS.get(difference.field, difference.field)),
-            in_words(difference.field, difference.before),
-            in_words(difference.field, difference.after),
+            format_value(difference.field, difference.before),
+            format_value(difference.field, difference.after),
         )
         for difference in differences
     )
@@ -144,7 +144,7 @@ def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
     return [
         Version(
             version,
-            changes_in_words(changes),
+            format_differences(changes),
             reverse("reclaim:restore-policy", args=[row.pk, version.number]) if keeps and place else "",
         )
         for place, (version, changes) in enumerate(kept_versions.newest(SubjectKind.RECLAIM, row.pk))
@@ -183,7 +183,7 @@ def targets(actor: User) -> list[tuple[str, Any]]:
     return options
 
 
-def flat(choices: list[tuple[str, Any]]) -> set[str]:
+def flatten_choices(choices: list[tuple[str, Any]]) -> set[str]:
     """Return the values of grouped choices."""
     return {
         value

@@ -17,7 +17,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
 from portal.common.history.models import Act, SubjectKind
-from portal.common.history.services import keep
+from portal.common.history.services import save_revision
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.domain_events import TeamDeletion
@@ -60,7 +60,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
     return row
 
 
-def put(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
+def put_policy(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
     """Create the policy for `target`, or change the given fields of the existing one. Raises as both do."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is None:
@@ -153,7 +153,7 @@ def _locked(actor: User | SystemActor, policy_id: UUID, expected: frozenset[str]
 
 
 def _keep(actor: User | SystemActor, row: ReclaimPolicy, act: Act, **more: Any) -> None:
-    keep(
+    save_revision(
         actor=actor,
         kind=SubjectKind.RECLAIM,
         key=row.pk,

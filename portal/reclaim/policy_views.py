@@ -29,7 +29,7 @@ from portal.reclaim import policy_presenters as presenters
 from portal.reclaim import policy_services as services
 from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.models import PolicyScope, ReclaimPolicy
-from portal.reclaim.policy_forms import PolicyForm, initial_of, is_team, zones
+from portal.reclaim.policy_forms import PolicyForm, initial_values, is_team, time_zone_names
 
 MAX_TARGET = 100
 
@@ -63,7 +63,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
         return redirect(presenters.url_of(there))
     targets = presenters.targets(request.user)
     context = {
-        "target": target if target in presenters.flat(targets) else "",
+        "target": target if target in presenters.flatten_choices(targets) else "",
         "rows": presenters.rows(policies),
         "settings_row": presenters.settings_row(),
         "may_make": bool(targets),
@@ -79,7 +79,7 @@ def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     context = {
         "row": row,
         "name": presenters.name_of(row),
-        "says": presenters.says(effective.terms_of(row), in_full=True),
+        "says": presenters.term_rows(effective.terms_of(row), in_full=True),
         "keeps": policies.may_keep(request.user, row),
         "versions": presenters.versions(request.user, row),
     }
@@ -131,11 +131,11 @@ def new(request: SignedInRequest) -> HttpResponse:
     there = next((row for row in _visible_policies(request) if target and row.target == target), None)
     if there is not None and data is None:
         return redirect(presenters.url_of(there))
-    initial = {**initial_of(documents.document_of(ReclaimPolicy())), "for": target}
+    initial = {**initial_values(documents.document_of(ReclaimPolicy())), "for": target}
     # Owners can choose only teams, so fields that teams cannot set are omitted from the start.
     of_team = is_team(target) or not request.user.operates
     form = PolicyForm(data, initial=initial, targets=targets, of_team=of_team)
-    context: dict[str, Any] = {"form": form, "target": target, "zones": zones()}
+    context: dict[str, Any] = {"form": form, "target": target, "zones": time_zone_names()}
     if data is not None and form.is_valid():
         if "preview" in data:
             context |= _preview_context(request, form.cleaned_data["for"], form)
@@ -157,10 +157,10 @@ def new(request: SignedInRequest) -> HttpResponse:
 def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     """Show the form that changes a policy, and save it. A concurrent change is reported, not overwritten."""
     row = _kept_by_reader(request, policy_id)
-    initial = initial_of(documents.document_of(row)) | {"version": etags.version_of(row)}
+    initial = initial_values(documents.document_of(row)) | {"version": etags.version_of(row)}
     data = request.POST if request.method == "POST" else None
     form = PolicyForm(data, initial=initial, of_team=row.team is not None)
-    context: dict[str, Any] = {"row": row, "form": form, "target": row.target, "zones": zones()}
+    context: dict[str, Any] = {"row": row, "form": form, "target": row.target, "zones": time_zone_names()}
     if data is not None and form.is_valid():
         if "preview" in data:
             context |= _preview_context(request, row.target, form)
@@ -170,7 +170,7 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
                     actor=request.user,
                     policy_id=row.pk,
                     values=form.given(),
-                    expected=etags.expected_by(request),
+                    expected=etags.expected_versions(request),
                 )
                 messages.success(request, _("Policy saved. It applies within 1 minute."))
                 return redirect(presenters.url_of(row))
@@ -187,13 +187,13 @@ def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     row = _kept_by_reader(request, policy_id)
     if request.method == "POST":
         try:
-            services.delete(actor=request.user, policy_id=row.pk, expected=etags.expected_by(request))
+            services.delete(actor=request.user, policy_id=row.pk, expected=etags.expected_versions(request))
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(row, "delete"))
         messages.success(request, _("Policy deleted."))
         return redirect("reclaim:policies")
-    lines = [f"{label}: {value}" for label, value in presenters.says(effective.terms_of(row))]
+    lines = [f"{label}: {value}" for label, value in presenters.term_rows(effective.terms_of(row))]
     context = {
         "title": _("Delete the policy for %(name)s?") % {"name": presenters.name_of(row)},
         "loses": [
@@ -217,14 +217,16 @@ def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpRespo
     if request.method == "POST":
         try:
             services.restore(
-                actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_by(request)
+                actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_versions(request)
             )
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("Version %(number)s of the policy restored.") % {"number": number})
         return redirect(presenters.url_of(row))
-    differences = presenters.changes_in_words(history.differences(documents.document_of(row), revision.data))
+    differences = presenters.format_differences(
+        history.differences(documents.document_of(row), revision.data)
+    )
     changes = [
         f"{difference.label}: {difference.before[:200]} → {difference.after[:200]}"
         for difference in differences

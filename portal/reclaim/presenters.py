@@ -211,7 +211,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     began = workspace.ready_at or workspace.state_since
     reason = reason_of(notice.reason) if notice is not None else None
     may = actor is None or policies.may_operate(actor, workspace)
-    most_s = extending.extendable_s(workspace) if may else 0
+    most_s = extending.remaining_extension_s(workspace) if may else 0
     offered_s = min(extending.OFFERED_S, most_s)
     end = ends_at or stops_at
     row = observing.present(workspace)

@@ -24,13 +24,13 @@ from portal.workspaces import services
 from portal.workspaces.domain_events import StopAsked
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
 RESTING = (State.STOPPING, State.STOPPED)
 
 
-def remember(workspace: Workspace) -> None:
+def record_scheduled_stop(workspace: Workspace) -> None:
     """Record that a schedule stops this locked workspace now."""
     ScheduledStop.objects.update_or_create(
         workspace=workspace, defaults={"generation": workspace.generation, "stopped_at": timezone.now()}
@@ -67,7 +67,7 @@ def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
     """Start a workspace if that is still due under lock. Returns whether it was started."""
     try:
         with transaction.atomic():
-            workspace = locked(workspace_id)
+            workspace = lock_workspace(workspace_id)
             row = ScheduledStop.objects.filter(
                 Q(generation=workspace.generation), workspace=workspace_id
             ).first()

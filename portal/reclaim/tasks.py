@@ -18,7 +18,7 @@ def observe_activity() -> None:
 
 
 @app.task(name="control.tell_of_free_gpus")
-def tell_of_free_gpus() -> None:
+def notify_of_free_gpus() -> None:
     free_gpus.run()
 
 
@@ -28,7 +28,7 @@ def prune_activity() -> None:
 
 
 @app.task(name="control.look_at_homes")
-def look_at_homes() -> None:
+def check_homes() -> None:
     homes.run()
 
 

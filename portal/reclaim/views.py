@@ -13,19 +13,19 @@ from portal.common.errors import PortalError
 from portal.common.typed_requests import SignedInRequest
 from portal.reclaim import keeping
 from portal.workspaces import selectors
-from portal.workspaces.views import to_workspace
+from portal.workspaces.views import redirect_to_workspace
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+def keep_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Keep a workspace for two hours. A GET, as after signing in again, only shows its page."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
-        return to_workspace(workspace)
+        return redirect_to_workspace(workspace)
     try:
-        keeping.keep(actor=request.user, workspace_id=workspace_id)
+        keeping.keep_workspace(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("%(name)s is kept, even while idle.") % {"name": workspace.name})
-    return to_workspace(workspace)
+    return redirect_to_workspace(workspace)

@@ -13,7 +13,7 @@ from portal.quota.ledger.domain_events import BudgetChanged
 from portal.reports.models import Dimension, GpuDay
 
 
-def spent_in(month: date) -> dict[str, int]:
+def spending_by_team(month: date) -> dict[str, int]:
     """Return thousandths of a cent by team slug; `month` is its first day."""
     after = date(month.year + month.month // 12, month.month % 12 + 1, 1)
     rows = GpuDay.objects.filter(team="", dimension=Dimension.TEAM, day__gte=month, day__lt=after, cost__gt=0)
@@ -24,10 +24,10 @@ def run(days: Iterable[date], now: datetime | None = None) -> int:
     """Update budgets with the spending in the months of the given days, earliest month first."""
     now = now or timezone.now()
     months = {day.replace(day=1) for day in days} | {budgets.month_of(now)}
-    return sum(budgets.take_spent(month, spent_in(month), now=now) for month in sorted(months))
+    return sum(budgets.store_spending(month, spending_by_team(month), now=now) for month in sorted(months))
 
 
 def budget_changed(event: BudgetChanged) -> None:
     """Apply the current spending to a new or changed budget."""
     month = budgets.month_of(timezone.now())
-    budgets.take_spent(month, spent_in(month), only=event.team)
+    budgets.store_spending(month, spending_by_team(month), only=event.team)

@@ -126,7 +126,7 @@ def run(now: datetime | None = None) -> list[date]:
     today = now.astimezone(UTC).date()
     late = max(1, settings.BERTH_KEEP_MINUTES_DAYS) if now.astimezone(UTC).hour < 2 else 1
     days = [today - timedelta(days=back) for back in range(late + 1)]
-    days += missing(today - timedelta(days=late + 1))[: max(0, AT_ONCE - len(days))]
+    days += days_without_sums(today - timedelta(days=late + 1))[: max(0, AT_ONCE - len(days))]
     for day in days:
         write(day, now=now)
     GpuDay.objects.filter(day__lt=today - timedelta(days=keep_days())).delete()
@@ -138,7 +138,7 @@ def keep_days() -> int:
     return max(int(settings.BERTH_KEEP_HOURS_DAYS), 731)
 
 
-def missing(newest: date) -> list[date]:
+def days_without_sums(newest: date) -> list[date]:
     """Return days with samples but without sums, newest first, as after an upgrade or a long outage."""
     first_s = DeviceHour.objects.aggregate(first=Min("start_s"))["first"]
     if first_s is None:

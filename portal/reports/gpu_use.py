@@ -157,7 +157,7 @@ def report(
 
 
 def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dict[date, int]]:
-    """Return the amounts per day, and the expected `made_of` of months, with one query."""
+    """Return the amounts per day, and the expected `identity_of_days` of months, with one query."""
     rows = GpuDay.objects.filter(
         team__in={"", team}, dimension=Dimension.ALL, day__range=(since, until)
     ).order_by("day")
@@ -168,7 +168,7 @@ def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dic
             of_site.append((day, pk))
         if of_team == team:
             by_day[day] = Amounts(*figures)
-    return by_day, month_sums.made_of(of_site)
+    return by_day, month_sums.identity_of_days(of_site)
 
 
 def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date, int]) -> list[Line]:
@@ -180,10 +180,10 @@ def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date,
     summed_months: set[date] = set()
     months = GpuMonth.objects.filter(team=team, dimension=by, month__range=(days[0], days[-1]))
     for month, of_days, key, *figures in months.order_by().values_list("month", "made_of", "key", *FIGURES):
-        if whole_months.get(month) == of_days and month_sums.end_of(month) <= days[-1]:
+        if whole_months.get(month) == of_days and month_sums.month_end(month) <= days[-1]:
             summed_months.add(month)
             _add(sums, key, figures)
-    beside = [day for day in days if month_sums.begin_of(day) not in summed_months]
+    beside = [day for day in days if month_sums.month_start(day) not in summed_months]
     rows = GpuDay.objects.filter(team=team, dimension=by, day__in=beside).order_by()
     for key, *figures in rows.values_list("key").annotate(*(Sum(name) for name in FIGURES)):
         _add(sums, key, figures)

@@ -26,7 +26,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from portal.fleet.inventory import counting, resources, series
-from portal.fleet.inventory.device_states import KNOWN, DeviceState, with_state
+from portal.fleet.inventory.device_states import KNOWN, DeviceState, annotate_state
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool, PoolState
 from portal.reports import start_counts
 from portal.reports.models import Figure, StartCount
@@ -94,7 +94,7 @@ def families(now: datetime | None = None) -> list[Family]:
     ]
 
 
-def exposed_name(family: Family) -> str:
+def exposition_name(family: Family) -> str:
     """Return the name of a family in the text format."""
     return f"{family.name}_total" if isinstance(family, CounterMetricFamily) else family.name
 
@@ -108,7 +108,7 @@ def gpu_families(now: datetime | None = None) -> list[Family]:
 
 def _known_devices(now: datetime) -> list[Any]:
     return list(
-        with_state(Device.objects.filter(KNOWN).select_related("node", "node__pool"), now).order_by(
+        annotate_state(Device.objects.filter(KNOWN).select_related("node", "node__pool"), now).order_by(
             "node__pool__slug", "node__name", "index", "uuid"
         )
     )
@@ -205,7 +205,7 @@ _OF_NODES = {
 
 def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
     """Return the amounts of each resource and pool. The sum over all models (`gpu`) is left to queries."""
-    by_pool = counting.by_pool(Node.objects.all(), now, counting.counted(devices))
+    by_pool = counting.counts_by_pool(Node.objects.all(), now, counting.countable_devices(devices))
     gauges = {
         (quantity, amount): _gauge(f"{quantity.prefix}_{name}{quantity.suffix}", f"{quantity.text}: {text}.")
         for quantity in (_GPUS, *_OF_NODES.values())

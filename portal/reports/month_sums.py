@@ -28,19 +28,19 @@ SiteDay = tuple[date, int]
 """A day and the key of its total row. Rewriting the day changes the key."""
 
 
-def begin_of(day: date) -> date:
+def month_start(day: date) -> date:
     return day.replace(day=1)
 
 
-def end_of(month: date) -> date:
+def month_end(month: date) -> date:
     """Return the last day of the month."""
-    return begin_of(month + timedelta(days=31)) - timedelta(days=1)
+    return month_start(month + timedelta(days=31)) - timedelta(days=1)
 
 
-def made_of(days: Iterable[SiteDay]) -> dict[date, int]:
+def identity_of_days(days: Iterable[SiteDay]) -> dict[date, int]:
     """Return the identity of the days of each month, for days in order."""
     digests = {}
-    for month, rows in groupby(days, key=lambda row: begin_of(row[0])):
+    for month, rows in groupby(days, key=lambda row: month_start(row[0])):
         text = " ".join(f"{day}:{pk}" for day, pk in rows)
         digests[month] = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
     return digests
@@ -51,11 +51,11 @@ def run(now: datetime | None = None) -> list[date]:
     now = (now or timezone.now()).astimezone(UTC)
     oldest = now.date() - timedelta(days=keep_days())
     days = GpuDay.objects.filter(
-        team="", dimension=Dimension.ALL, day__gte=oldest, day__lt=begin_of(now.date())
+        team="", dimension=Dimension.ALL, day__gte=oldest, day__lt=month_start(now.date())
     )
-    wanted = made_of(days.order_by("day").values_list("day", "pk"))
+    wanted = identity_of_days(days.order_by("day").values_list("day", "pk"))
     # The oldest month is incomplete, because its days expire one by one.
-    wanted.pop(begin_of(oldest), None)
+    wanted.pop(month_start(oldest), None)
     GpuMonth.objects.exclude(month__in=list(wanted)).delete()
     if now.hour < LATE_UNTIL_HOUR:
         return []
@@ -69,7 +69,7 @@ def run(now: datetime | None = None) -> list[date]:
 
 def _make(month: date, of_days: int) -> None:
     """Replace the rows of a month. If a day is rewritten meanwhile, the rows are invalid."""
-    days = GpuDay.objects.filter(day__range=(month, end_of(month))).order_by()
+    days = GpuDay.objects.filter(day__range=(month, month_end(month))).order_by()
     sums = days.values_list("team", "dimension", "key").annotate(*(Sum(name) for name in FIGURES))
     rows = [
         GpuMonth(

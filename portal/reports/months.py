@@ -40,7 +40,7 @@ def run(now: datetime | None = None) -> int:
         return 0
     until = now.date().replace(day=1) - timedelta(days=1)
     since = until.replace(day=1)
-    if any(day >= since for day in days.missing(until)):
+    if any(day >= since for day in days.days_without_sums(until)):
         log.info("monthly report delayed: some days have no totals yet")
         return 0
     of_month = GpuDay.objects.filter(dimension=Dimension.ALL, day__range=(since, until), held__gt=0)
@@ -69,12 +69,12 @@ def _notify_owners(team: Team, since: date, until: date) -> None:
         kind=KIND,
         title=_("GPU use of %(team)s in %(month)s")
         % {"team": team.name, "month": formats.date_format(since, "F Y")},
-        body="\n".join(words(team, since, until)),
+        body="\n".join(report_sentences(team, since, until)),
         url=f"/reports/gpu-use/?team={team.slug}&span=90",
     )
 
 
-def words(team: Team, since: date, until: date) -> list[str]:
+def report_sentences(team: Team, since: date, until: date) -> list[str]:
     """Return the sentences of the notification."""
     rows = GpuDay.objects.filter(team=team.slug, dimension=Dimension.ALL, day__range=(since, until))
     sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
@@ -90,14 +90,14 @@ def words(team: Team, since: date, until: date) -> list[str]:
         )
     if amounts.cost:
         sentences.append(_("Cost: %(money)s.") % {"money": format_money(amounts.money)})
-    idle = most_idle(team, since, until)
+    idle = most_idle_workspaces(team, since, until)
     if idle:
         listed = ", ".join(f"{name} ({format_number(hours, 1)})" for name, hours in idle)
         sentences.append(_("Most idle GPU-hours: %(names)s.") % {"names": listed})
     return sentences
 
 
-def most_idle(team: Team, since: date, until: date) -> list[tuple[str, float]]:
+def most_idle_workspaces(team: Team, since: date, until: date) -> list[tuple[str, float]]:
     """Return the workspaces with the most idle GPU-hours as `owner/name`, from retained data."""
     begin = datetime.combine(since, time(), UTC)
     end = datetime.combine(until, time(), UTC) + timedelta(days=1)

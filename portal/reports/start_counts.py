@@ -26,12 +26,12 @@ BOUNDS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 
 UNBOUNDED = "+Inf"
 
 
-def requested(event: WorkspaceRequested) -> None:
+def count_request(event: WorkspaceRequested) -> None:
     """Count a request."""
     _add(Figure.REQUESTS, event.workspace.team_id)
 
 
-def state_changed(event: StateChanged) -> None:
+def count_starts(event: StateChanged) -> None:
     """Count starts: workspaces that were just placed."""
     teams = Counter(
         workspace.team_id for workspace in event.workspaces if workspace.state == State.PROVISIONING
@@ -40,12 +40,12 @@ def state_changed(event: StateChanged) -> None:
         transaction.on_commit(partial(_write_starts, teams), robust=True)
 
 
-def failed(event: WorkspaceFailed) -> None:
+def count_failure(event: WorkspaceFailed) -> None:
     """Count a failure by its reason."""
     _add(Figure.FAILURES, event.workspace.team_id, event.termination.value)
 
 
-def ready(event: WorkspaceReady) -> None:
+def count_ready(event: WorkspaceReady) -> None:
     """Count the time from request to ready in its bucket."""
     workspace = event.workspace
     if workspace.ready_at is None:

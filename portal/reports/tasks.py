@@ -13,5 +13,5 @@ def add_up_days() -> None:
 
 
 @app.task(name="control.tell_of_months")
-def tell_of_months() -> None:
+def send_month_reports() -> None:
     months.run()

@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.scopes import Scope
-from portal.people.accounts.token_lookup import user_of_token
+from portal.people.accounts.token_lookup import find_valid_token
 from portal.reports import metrics as report
 
 PLAIN = "text/plain; charset=utf-8"
@@ -50,7 +50,7 @@ def _refusal(request: HttpRequest) -> HttpResponse | None:
     own = settings.BERTH_METRICS_TOKEN
     if own and constant_time_compare(secret, own):
         return None
-    authenticated = user_of_token(secret)
+    authenticated = find_valid_token(secret)
     if authenticated is None:
         return _unauthorized(
             "The token is unknown, expired or revoked. Create one with the scope pools:read."

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.utils.translation import gettext as _
 
 from portal.catalog.environments.selectors import digest_for
-from portal.catalog.lifetimes import expected_of
+from portal.catalog.lifetimes import expected_run_time
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.common.formatting import units_per_whole
@@ -48,8 +48,8 @@ from portal.workspaces.admission_policy import Admission, AdmissionPolicy
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.models import Workspace
-from portal.workspaces.resizing import request_with
-from portal.workspaces.software import with_software
+from portal.workspaces.resizing import resized_request
+from portal.workspaces.software import add_software_need
 from provisioning import mounts
 from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import Placement
@@ -141,7 +141,7 @@ def assess(
     one stored with a workspace. `environment` is the digest of its software environment.
     """
     if environment:
-        resources = with_software(flavor.as_request() if resources is None else resources, environment)
+        resources = add_software_need(flavor.as_request() if resources is None else resources, environment)
     wanted = Wanted(
         *(template, flavor, team, actor, resources, priority, expected_s),
         homes=_homes(actor, team),
@@ -170,7 +170,7 @@ def assess_many(
                 snapshot,
                 Wanted(
                     *(template, flavor, team, actor),
-                    resources=with_software(flavor.as_request(), environment),
+                    resources=add_software_need(flavor.as_request(), environment),
                     expected_s=expected_s,
                     homes=homes,
                     blocked=blocked,
@@ -189,7 +189,7 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
                 snapshot,
                 Wanted(
                     *(workspace.template, flavor, workspace.team, workspace.owner),
-                    resources=request_with(workspace, flavor)[0],
+                    resources=resized_request(workspace, flavor)[0],
                     priority=workspace.priority,
                     homes=homes,
                     instead_of=str(workspace.pk),
@@ -203,14 +203,16 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
 def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
     """Return the verdicts on workspaces that attach their released accelerators again."""
     workspaces, blocked = list(workspaces), budgets.blocked_teams()
-    homes = home_places.of_users([(workspace.owner_id, workspace.team_id) for workspace in workspaces])
+    homes = home_places.home_places_by_user(
+        [(workspace.owner_id, workspace.team_id) for workspace in workspaces]
+    )
     with snapshot_cache.previews.use() as snapshot:
         return [
             assess_on(
                 snapshot,
                 Wanted(
                     *(workspace.template, workspace.flavor, workspace.team, workspace.owner),
-                    resources=gpu_requests.with_gpus(workspace),
+                    resources=gpu_requests.resources_with_gpus(workspace),
                     priority=workspace.priority,
                     expected_s=workspace.expected_s,
                     homes=homes.get((workspace.owner_id, workspace.team_id), NOWHERE),
@@ -245,7 +247,7 @@ def without_gpus(
         flavor=flavor,
         team=team,
         actor=actor,
-        resources={**full_request, **gpu_requests.without_gpus(full_request)},
+        resources={**full_request, **gpu_requests.resources_without_gpus(full_request)},
         priority=priority,
         expected_s=expected_s,
         environment=environment,
@@ -254,7 +256,7 @@ def without_gpus(
 
 
 def _homes(actor: User | None, team: Team | None) -> Homes | None:
-    return home_places.of_user(actor.pk, team.pk) if actor is not None and team is not None else None
+    return home_places.home_places(actor.pk, team.pk) if actor is not None and team is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,7 @@ class Wanted:
             priority=self.priority,
             created_s=int(now.timestamp()),
             created_ms=now.microsecond // 1000,
-            duration_s=expected_of(self.template, self.flavor, self.expected_s),
+            duration_s=expected_run_time(self.template, self.flavor, self.expected_s),
             preemptible=self.flavor.preemptible,
             place=placement_request.place_key,
         )
@@ -546,7 +548,7 @@ class QueueAdmission(AdmissionPolicy):
         released = gpus_optional and workspace.accelerated and _starts_only_without_gpus(workspace)
         resources = workspace.resources
         if released:
-            resources = {**resources, **gpu_requests.without_gpus(resources)}
+            resources = {**resources, **gpu_requests.resources_without_gpus(resources)}
         wanted = Wanted(
             workspace.template,
             workspace.flavor,

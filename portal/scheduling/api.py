@@ -32,7 +32,7 @@ from portal.workspaces import policies
 from portal.workspaces.api import team_named
 from portal.workspaces.models import Workspace
 from portal.workspaces.order_serializers import start_of
-from portal.workspaces.software import chosen, deprecation_of, named
+from portal.workspaces.software import choose_software, deprecation_of, find_environment
 
 
 class QueueEntrySerializer(serializers.Serializer[Any]):
@@ -141,7 +141,9 @@ class AdmissionPreview(ApiView):
         template = catalog.template_by_slug(request.user, body["template"])
         flavor = catalog.flavor_by_slug(request.user, body["flavor"])
         require_use(team, template, flavor)
-        software = chosen(template, team, named(request.user, body.get("environment", "")))
+        software = choose_software(
+            template, team, find_environment(request.user, body.get("environment", ""))
+        )
         flavor_offers = offers.flavor_offers(
             template,
             team,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.catalog.environments.selectors import why_it_waits
+from portal.catalog.environments.selectors import waiting_reason
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.codes import AdmissionCode
@@ -82,7 +82,7 @@ def home_held(placement_request: PlacementRequest) -> Reason | None:
 def environment_on_its_way(placement_request: PlacementRequest) -> Reason | None:
     """Return the reason and progress if no node has its software environment yet, or None."""
     digest = placement_request.missing_environment
-    return why_it_waits(digest) if digest else None
+    return waiting_reason(digest) if digest else None
 
 
 def too_large(reasons: NodeReasons) -> Reason:

@@ -100,7 +100,7 @@ class PoolNodes:
     @property
     def homes_apart(self) -> bool:
         """Whether each node keeps homes of its own."""
-        return home_places.are_apart(self.pool)
+        return home_places.has_separate_homes(self.pool)
 
     def find(self, request: ResourceRequest, *, new_home: bool = False) -> Placement | None:
         """Return where the request goes now, with another MIG layout if the pool allows that.
@@ -346,7 +346,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     for row in there:
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], ()), layouts.get(row[2])))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
-    homes = home_load.by_node(of_nodes) if any(map(home_places.are_apart, pools.values())) else {}
+    homes = home_load.by_node(of_nodes) if any(map(home_places.has_separate_homes, pools.values())) else {}
     for node in nodes:
         software = software_requirements.node_software(
             node.cuda_version,
@@ -355,7 +355,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         )
         taken_of = used.get(node.pk, (0, 0, 0))
         state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), taken_of, software)
-        if node.pk in homes and home_places.are_apart(pools[node.pool_id]):
+        if node.pk in homes and home_places.has_separate_homes(pools[node.pool_id]):
             state = replace(state, home_gpu_milli=homes[node.pk][0], home_cpu_milli=homes[node.pk][1])
         yield node.pool_id, state
 
@@ -449,7 +449,7 @@ def _node(
 def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
     """Return the node's labels except home labels, plus its own where the pool keeps homes on nodes."""
     labels = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
-    own = [(HOME_LABEL, node.name)] if home_places.are_apart(pool) else []
+    own = [(HOME_LABEL, node.name)] if home_places.has_separate_homes(pool) else []
     return tuple(sorted([*labels, *own]))
 
 
@@ -471,7 +471,7 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
                 if device.uuid not in split:
                     takes_work = not (node.unusable or device.unusable)
                     tally.add_device(
-                        resources.of_device(
+                        resources.device_resources(
                             device.model,
                             mig_instance=device.kind is DeviceKind.MIG,
                             profile=device.mig_profile,

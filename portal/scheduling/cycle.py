@@ -229,7 +229,7 @@ def _starts_at_homes(starts: list[launches.Start]) -> list[launches.Start]:
     Other pending workspaces of these users are read again: until now they could go anywhere.
     """
     one_node = [start for start in starts if len(start.placement.nodes) == 1]
-    elsewhere = home_places.settle(
+    elsewhere = home_places.record_places(
         [(start.workspace, start.pool, start.placement.nodes[0].node) for start in one_node]
     )
     if elsewhere:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.held_environments import need_of
+from portal.fleet.inventory.held_environments import environment_need
 from portal.fleet.inventory.models import Pool
 from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
@@ -69,7 +69,7 @@ def where(flavor: Flavor, template: Template | None = None, *, environment: str 
         candidates = candidate_pools(flavor, snapshot.pools)
         if template is not None:
             placement_request = snapshot.placement_requests.of(template, flavor)
-            needs = [need_of(environment)] if environment else []
+            needs = [environment_need(environment)] if environment else []
             software = requirements_of(template, placement_request.request.accelerators, needs)
             refusals = dict(placement_request.refusals)
         else:

@@ -100,7 +100,7 @@ def still_possible(workspace: Workspace) -> bool:
         for pool_pk, place, request in places:
             if pool_pk == move.pool_id and place.nodes[0].node == placement.nodes[0].node:
                 pool.cluster.release(place, request)
-    homes = home_places.of_user(workspace.owner_id, workspace.team_id)
+    homes = home_places.home_places(workspace.owner_id, workspace.team_id)
     placement_request = PlacementRequests({move.pool_id: pool}).of(
         workspace.template, workspace.flavor, workspace.resources, homes=homes
     )

@@ -55,7 +55,7 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
             pk__in=[move.workspace for move in planned]
         )
     }
-    homes = home_places.of_users([(row.owner_id, row.team_id) for row in rows.values()])
+    homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in rows.values()])
     with _without_workspaces(snapshot, [move.workspace for move in planned]), snapshot.trial() as copy:
         for move in planned:
             row = rows.get(move.workspace)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.held_environments import digests_in, need_of
+from portal.fleet.inventory.held_environments import digests_in, environment_need
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.quota.limits import resources
@@ -29,7 +29,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
 )
 from portal.scheduling.software_requirements import requirements_of
-from portal.workspaces.homes.places import HomeAt, Homes, are_apart
+from portal.workspaces.homes.places import HomeAt, Homes, has_separate_homes
 from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -156,7 +156,7 @@ class PlacementRequest:
     def missing_environment(self) -> str:
         """The digest of its environment if no node of its pools has it, or an empty string."""
         for digest in digests_in(self.request.needs):
-            need = need_of(digest)
+            need = environment_need(digest)
             nodes = (node for pool in self.pools if not pool.pool.simulated for node in pool.nodes)
             if not any(pool.pool.simulated for pool in self.pools) and not any(
                 need in node.provides for node in nodes
@@ -213,7 +213,7 @@ class PlacementRequests:
     def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
         """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
         pools = (pool.pool for pool in candidate_pools(flavor, self._pools))
-        places = [homes[pool.pk] for pool in pools if pool.pk in homes and are_apart(pool)]
+        places = [homes[pool.pk] for pool in pools if pool.pk in homes and has_separate_homes(pool)]
         return next((place for place in places if not place.lost), next(iter(places), None))
 
     def _new(
@@ -291,7 +291,7 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
                 sizes[model] = max(sizes.get(model, 0), memory_mib)
     classes: dict[str, list[str]] = {}
     for model in sorted(sizes):
-        classes.setdefault(resources.gpu(model), []).append(model)
+        classes.setdefault(resources.accelerator_class(model), []).append(model)
     # The smallest first: it is the one to assume where all else is equal.
     by_size = sorted((max(sizes[model] for model in models), name) for name, models in classes.items())
     for memory_mib, resource in by_size:

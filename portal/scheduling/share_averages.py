@@ -9,7 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.quota.limits.models import TeamShare
-from portal.quota.limits.shares import decayed
+from portal.quota.limits.shares import decay_average
 from portal.scheduling import snapshot
 
 
@@ -33,7 +33,9 @@ def update(*, now: datetime | None = None) -> int:
         node = tree.teams[share.team.slug]
         borrowed = {name: amount for name in node.usage if (amount := node.borrowed(name))}
         elapsed_s = int((now - share.averaged_at).total_seconds()) if share.averaged_at else 0
-        mean = decayed(share.borrowed_avg, borrowed, max(0, elapsed_s), settings.BERTH_SHARE_HALF_LIFE_S)
+        mean = decay_average(
+            share.borrowed_avg, borrowed, max(0, elapsed_s), settings.BERTH_SHARE_HALF_LIFE_S
+        )
         if mean != share.borrowed_avg or mean or borrowed:
             share.borrowed_avg, share.averaged_at = mean, now
             changed.append(share)

@@ -178,7 +178,7 @@ def under_limits(
         cohorts=tuple(limit_tree.cohorts()),
         running=tuple(running),
         queued=tuple(queued),
-        reservations=tuple(model.Reservation(*values) for values in reservations.booked_from(now)),
+        reservations=tuple(model.Reservation(*values) for values in reservations.current_bookings(now)),
         capacity=there,
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
         policy=policy(),
@@ -287,7 +287,7 @@ def pending_workloads(
             rows.append(row)
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
-    homes = home_places.of_users([(row[2], row[6]) for row in rows])
+    homes = home_places.home_places_by_user([(row[2], row[6]) for row in rows])
     targets = moves.targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
         preemptible, nominated, reservation_seq, preempted, loses_work = rest

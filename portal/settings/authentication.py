@@ -46,7 +46,7 @@ AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
-AXES_LOCKOUT_CALLABLE = "portal.people.accounts.lockout.locked_out"
+AXES_LOCKOUT_CALLABLE = "portal.people.accounts.lockout.locked_out_page"
 AXES_ENABLE_ADMIN = False
 
 SESSION_ENGINE = "portal.people.accounts.session_store"

@@ -71,7 +71,9 @@ def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
 def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
-        reclaim_policies = {target: policy_documents.as_kept(policy) for target, policy in policies.items()}
+        reclaim_policies = {
+            target: policy_documents.stored_values(policy) for target, policy in policies.items()
+        }
         wanted = {**wanted, "reclaim_policies": reclaim_policies}
     for section in ("teams", "templates"):
         if isinstance(entries_of := wanted.get(section), dict):
@@ -82,14 +84,16 @@ def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     documents = dict(wanted.get("environments") or {})
     for name, document in documents.items():
         with _refusals("environments", name, lines):
-            documents[name] = environments.checked(document)
+            documents[name] = environments.validate_document(document)
     return {**wanted, "environments": documents} if documents else wanted
 
 
 def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with its places in Vault normalised."""
     places = document.get("vault_secrets")
-    return document if places is None else {**document, "vault_secrets": vault_secrets.as_kept(places)}
+    return (
+        document if places is None else {**document, "vault_secrets": vault_secrets.stored_documents(places)}
+    )
 
 
 def _order_steps(steps: list[Step]) -> list[Step]:
@@ -329,7 +333,7 @@ def _policy(actor: User, step: Step) -> None:
     if step.act is Act.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
-        policy_services.put(actor=actor, target=step.name, values=step.wanted or {})
+        policy_services.put_policy(actor=actor, target=step.name, values=step.wanted or {})
 
 
 def _rule(actor: User, step: Step) -> None:

@@ -54,12 +54,12 @@ def current() -> dict[str, Any]:
         "rates": dict(ResourceRate.objects.order_by("resource").values_list("resource", "rate_milli")),
         "environments": environments.documents(),
         "flavors": {
-            entry.slug: without_secrets(documents.document_of(entry))
+            entry.slug: drop_secrets(documents.document_of(entry))
             for entry in selectors.all_flavors().order_by("slug")
         },
         "templates": {
             entry.slug: {
-                **without_secrets(documents.document_of(entry)),
+                **drop_secrets(documents.document_of(entry)),
                 "vault_secrets": of_templates.get(entry.pk, {}),
             }
             for entry in selectors.all_templates().order_by("slug")
@@ -73,7 +73,7 @@ def current() -> dict[str, Any]:
         ],
         "sign_in_providers": [
             {"id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled}
-            for provider in registry.every()
+            for provider in registry.all_providers()
         ],
     }
 
@@ -96,7 +96,7 @@ def as_yaml(site: dict[str, Any]) -> str:
     return HEAD + body
 
 
-def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
+def drop_secrets(document: dict[str, Any]) -> dict[str, Any]:
     """Return an entry's document without its slug and without values that look like secrets."""
     fields = {name: value for name, value in document.items() if name != "slug"}
     for field in ("env", "config"):
@@ -111,7 +111,7 @@ def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
 
 def _pool(pool: Pool) -> dict[str, Any]:
     checks = {name: getattr(pool, name) for name in CHECKS}
-    return {**without_secrets(pools.document_of(pool)), **checks}
+    return {**drop_secrets(pools.document_of(pool)), **checks}
 
 
 def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:

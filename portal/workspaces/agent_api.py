@@ -24,7 +24,7 @@ MAX_BODY = 256 * 1024
 Report = Callable[[HttpRequest, UUID, int, dict[str, Any]], HttpResponse]
 
 
-def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
+def report_view(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
     """Wrap `handle` with checks of token and body. 410 tells the agent that its start is over."""
 
     @login_not_required
@@ -33,10 +33,10 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
     def view(request: HttpRequest) -> HttpResponse:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         identity = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
-        if identity is None or selectors.comes_from_revoked(request):
+        if identity is None or selectors.is_from_revoked_machine(request):
             return plain_response(401, "bad_agent_token", "This is not an agent's token.", request)
         try:
-            return handle(request, *identity, reports.body_of(_read(request)))
+            return handle(request, *identity, reports.parse_report(_read(request)))
         except results.Revoked:
             return plain_response(410, "revoked", "This start of the workspace is over.", request)
         except RequestDataTooBig:
@@ -53,8 +53,8 @@ def _read(request: HttpRequest) -> bytes:
     return request.body
 
 
-@reported
-def launched(
+@report_view
+def report_launched(
     _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
 ) -> HttpResponse:
     results.agent_launched(
@@ -64,13 +64,13 @@ def launched(
     return HttpResponse(status=204)
 
 
-@reported
+@report_view
 def ready(_request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
     results.agent_ready(workspace_id=workspace_id, generation=generation, endpoint=reports.endpoint_of(body))
     return HttpResponse(status=204)
 
 
-@reported
+@report_view
 def heartbeat(
     _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
 ) -> HttpResponse:
@@ -79,27 +79,29 @@ def heartbeat(
     return JsonResponse({"next_s": settings.HEARTBEAT_S})
 
 
-@reported
-def exited(_request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
-    exit_code, log_tail = reports.ending_of(body)
+@report_view
+def report_exited(
+    _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
+) -> HttpResponse:
+    exit_code, log_tail = reports.parse_exit(body)
     results.agent_exited(
         workspace_id=workspace_id, generation=generation, exit_code=exit_code, log_tail=log_tail
     )
     return HttpResponse(status=204)
 
 
-@reported
+@report_view
 def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: dict[str, Any]) -> HttpResponse:
-    node = selectors.asking_node(request) or ""
+    node = selectors.requesting_node(request) or ""
     try:
-        payload = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
+        payload = secret_delivery.deliver_secrets(workspace_id=workspace_id, generation=generation, node=node)
     except (StateConflict, Unavailable) as error:
         # 409 ends the start; 503 makes the agent retry for a while.
         return plain_response(error.status, error.reason.code.value, error.message, request)
     return JsonResponse(payload, headers={"Cache-Control": "no-store"})
 
 
-@reported
+@report_view
 def checkout(
     _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
 ) -> HttpResponse:
@@ -111,10 +113,10 @@ def checkout(
 
 app_name = "agent"
 urlpatterns = [
-    path("launched", launched, name="launched"),
+    path("launched", report_launched, name="launched"),
     path("ready", ready, name="ready"),
     path("heartbeat", heartbeat, name="heartbeat"),
-    path("exited", exited, name="exited"),
+    path("exited", report_exited, name="exited"),
     path("secrets", secrets, name="secrets"),
     path("checkout", checkout, name="checkout"),
 ]

@@ -27,7 +27,7 @@ def is_from_command_node(result: Result) -> bool:
     if workspace is None or workspace.pool is None:
         return False
     node = dispatch.node_asked(workspace) if workspace.pool.runs_on_node else ""
-    return node_messages.is_of(workspace.pool, node)
+    return node_messages.is_from_asked_node(workspace.pool, node)
 
 
 def is_from_deletion_node(answer: HomeDeleted) -> bool:
@@ -36,7 +36,7 @@ def is_from_deletion_node(answer: HomeDeleted) -> bool:
         return False
     rows = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
     deletion = rows.select_related("node__pool").first()
-    return deletion is not None and node_messages.is_of(deletion.node.pool, deletion.node.name)
+    return deletion is not None and node_messages.is_from_asked_node(deletion.node.pool, deletion.node.name)
 
 
 def is_from_move_node(answer: HomeMoved) -> bool:
@@ -49,7 +49,7 @@ def is_from_move_node(answer: HomeMoved) -> bool:
     if move is None:
         return False
     node = move.source if answer.do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
-    return node is not None and node_messages.is_of(move.pool, node.name)
+    return node is not None and node_messages.is_from_asked_node(move.pool, node.name)
 
 
 def is_from_archive_node(answer: HomeArchived) -> bool:
@@ -62,11 +62,11 @@ def is_from_archive_node(answer: HomeArchived) -> bool:
     return (
         archive is not None
         and archive.node is not None
-        and node_messages.is_of(archive.pool, archive.node.name)
+        and node_messages.is_from_asked_node(archive.pool, archive.node.name)
     )
 
 
 def is_from_listed_node(pool_slug: str, node_name: str) -> bool:
     """Return whether it comes from the node that the listing is about, in a pool of its own."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
-    return pool is not None and node_messages.is_of_the_pool(pool, [node_name])
+    return pool is not None and node_messages.is_from_pool_node(pool, [node_name])

@@ -27,7 +27,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
 )
 from portal.common.errors import InvalidInput, NeedsApproval
@@ -413,7 +413,7 @@ class WorkspaceViewSet(ListViewSet):
         after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
         if after is None:
             raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
-        if log_stream.is_over(workspace, after):
+        if log_stream.is_fully_read(workspace, after):
             # Tells a browser's EventSource not to reconnect.
             return HttpResponse(status=204)
         token = request.auth if isinstance(request.auth, ApiToken) else None
@@ -441,7 +441,7 @@ def location_of(workspace: Workspace) -> str:
 def team_named(actor: User, slug: str) -> Team:
     """Return the named team, or the actor's only one."""
     if slug:
-        with named_in("team"):
+        with not_found_as_invalid("team"):
             return accounts.team_by_slug(actor, slug)
     own = list(accounts.chargeable_teams(actor)[:20])
     if len(own) == 1:

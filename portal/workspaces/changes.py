@@ -23,7 +23,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order import require_in_range
 from portal.workspaces.services import NAME_UNIQUE
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 CHANGEABLE = frozenset({State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPED, State.FAILED})
 """The other states are transitions to one of these, or to the end."""
@@ -45,7 +45,7 @@ def change(
     Raises `InvalidInput` (name, time, priority), `NotAllowed` (the workspace, a priority above 0) and
     `StateConflict` (in transition, name taken, running, or the end determines the expected time).
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     wished = {
         "name": None if name is None else name.strip().lower(),

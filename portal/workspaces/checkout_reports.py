@@ -25,13 +25,13 @@ from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, reason_of
 from portal.workspaces import egress
-from portal.workspaces.checkouts import wanted_of
+from portal.workspaces.checkouts import repositories_to_clone
 from portal.workspaces.codes import GitCode
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.reports import CheckoutReport
 from portal.workspaces.results import Revoked
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 from provisioning.types import CheckoutKind
 
 ENDS = frozenset({"cloned", "kept", "installed", "failed"})
@@ -62,7 +62,7 @@ FAILURES = {
 def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> None:
     """Store a step of a clone. Steps after the final one are ignored. Raises `Revoked`."""
     try:
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
     except NotFound:
         raise Revoked from None
     if workspace.generation != generation or workspace.state not in HOLDING:
@@ -70,7 +70,9 @@ def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> 
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace.pk)
     before: dict[str, Any] = status.checkouts.get(checkout.what, {})
     same_start = before.get("generation") == generation
-    wanted = next((candidate for candidate in wanted_of(workspace) if candidate.kind == checkout.what), None)
+    wanted = next(
+        (candidate for candidate in repositories_to_clone(workspace) if candidate.kind == checkout.what), None
+    )
     if same_start and before.get("state") in ENDS:
         return
     if same_start:

@@ -39,7 +39,9 @@ _KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVAT
 # --- requests -------------------------------------------------------------------------------------
 
 
-def asked_for(*, owner: User, team: Team, template: Template, git: Source | None) -> dict[str, Any]:
+def requested_repository(
+    *, owner: User, team: Team, template: Template, git: Source | None
+) -> dict[str, Any]:
     """Return the repository of a new workspace: from the request, else from its template; empty for none.
 
     Raises `InvalidInput` for invalid values, an unknown secret, or if no node has git. Errors in a template's
@@ -58,7 +60,7 @@ def asked_for(*, owner: User, team: Team, template: Template, git: Source | None
     problems = problems_of(url, ref, secret)
     if not problems and url and tool_is_missing("git"):
         problems["url"] = Reason(GitCode.NOT_INSTALLED)
-    if not problems and secret and secret not in effective.offer_to(owner, team, template).by_name:
+    if not problems and secret and secret not in effective.available_secrets(owner, team, template).by_name:
         problems["secret"] = Reason(GitCode.SECRET_UNKNOWN, {"name": secret[:64]})
     if problems:
         first = next(iter(problems.values()))
@@ -81,7 +83,7 @@ class Wanted:
     sources: frozenset[SecretSource]
 
 
-def wanted_of(workspace: Workspace) -> list[Wanted]:
+def repositories_to_clone(workspace: Workspace) -> list[Wanted]:
     """Return what a start clones now: the repository, and the dotfiles of its owner or its template.
 
     A template's repository is opened only by secrets of the template or the team. A maintainer of a template
@@ -123,16 +125,16 @@ def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
             script_timeout_s=settings.BERTH_DOTFILES_TIMEOUT_S,
             limit_mib=settings.BERTH_HOME_LIMIT_MIB,
         )
-        for checkout in wanted_of(workspace)
+        for checkout in repositories_to_clone(workspace)
     )
 
 
 def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
     """Return the secret of each repository that names one; `None` if it does not exist."""
-    named = [checkout for checkout in wanted_of(workspace) if checkout.secret]
+    named = [checkout for checkout in repositories_to_clone(workspace) if checkout.secret]
     if not named:
         return []
-    offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
+    offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
     return [
         (
             checkout,

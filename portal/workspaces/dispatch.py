@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.catalog.environments.models import EnvironmentVersion
-from portal.catalog.selectors import as_of
+from portal.catalog.selectors import template_at
 from portal.common.errors import Unavailable
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import held_environments, node_commands
@@ -21,7 +21,7 @@ from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.workspaces import checkouts, egress, node_rpc
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets.effective import offer_to
+from portal.workspaces.secrets.effective import available_secrets
 from portal.workspaces.tokens import agent_token, app_token
 from provisioning import messages
 from provisioning.types import (
@@ -52,7 +52,7 @@ def spec_of(workspace: Workspace, *, may_have_secrets: bool = True) -> Workspace
     Saves a query where the caller knows that there is no secret for it (`may_have_secrets`).
     """
     # As of the placement, because the same command may have to be sent again.
-    template = as_of(workspace.template, workspace.placed_at)
+    template = template_at(workspace.template, workspace.placed_at)
     cloned = checkouts.specs_of(workspace)
     return WorkspaceSpec(
         ref=ref_of(workspace),
@@ -81,9 +81,9 @@ def spec_of(workspace: Workspace, *, may_have_secrets: bool = True) -> Workspace
         secrets=any(checkout.credential for checkout in cloned)
         or (
             may_have_secrets
-            and bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets))
+            and bool(available_secrets(workspace.owner, workspace.team, template).given(workspace.secrets))
         ),
-        egress=egress.started_with(workspace),
+        egress=egress.limits_at_start(workspace),
         checkouts=cloned,
         mounts=tuple(template.mounts),
     )
@@ -111,7 +111,7 @@ def resets_packages(workspace: Workspace) -> bool:
     return after is not None and workspace.generation > after
 
 
-def held_by(workspace: Workspace) -> list[Allocation]:
+def allocations_of(workspace: Workspace) -> list[Allocation]:
     return list(
         workspace.allocations.filter(released_at=None)
         .select_related("node")
@@ -143,7 +143,7 @@ def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None =
     its answer is lost, the lease expires and the sweep sends the command again.
     """
     if allocations is None:
-        allocations = held_by(workspace)
+        allocations = allocations_of(workspace)
     fields = new_lease(timezone.now())
     for name, value in fields.items():
         setattr(workspace, name, value)
@@ -215,7 +215,7 @@ def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
     return nodes.order_by("name").values_list("name", flat=True).first() or ""
 
 
-def somebody_to_ask(workspace: Workspace) -> bool:
+def has_worker(workspace: Workspace) -> bool:
     """Return whether a worker exists for commands about a workspace without allocations."""
     return not _pool_of(workspace).runs_on_node or bool(first_node(workspace, []))
 
@@ -262,7 +262,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
             "tail_lines": tail_lines,
         },
         pool=pool,
-        node=first_node(workspace, held_by(workspace)),
+        node=first_node(workspace, allocations_of(workspace)),
         about="logs",
     )
     if "error" in body:
@@ -284,7 +284,7 @@ def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, 
             "whole": complete,
         },
         pool=pool,
-        node=first_node(workspace, held_by(workspace)),
+        node=first_node(workspace, allocations_of(workspace)),
         about="logs",
     )
     if "error" in body:

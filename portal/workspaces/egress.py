@@ -35,19 +35,21 @@ def _allow(text: str) -> str:
     return ",".join(text.replace(",", " ").split())
 
 
-def started_with(workspace: Workspace) -> tuple[EgressLimit, ...]:
+def limits_at_start(workspace: Workspace) -> tuple[EgressLimit, ...]:
     """Return the limits of the current start: those of template and team at its placement."""
     placed = workspace.placed_at
-    return limits_of(catalog.as_of(workspace.template, placed), team_egress.as_of(workspace.team, placed))
+    return limits_of(
+        catalog.template_at(workspace.template, placed), team_egress.team_at(workspace.team, placed)
+    )
 
 
-def of_workspace(workspace: Workspace) -> tuple[str, str]:
+def egress_texts(workspace: Workspace) -> tuple[str, str]:
     """Return what the current start may reach, and what the next one may if that differs, as text or empty.
 
     The second is `_("What its pool allows")` if no limits will remain.
     """
-    now = in_words(started_with(workspace), workspace.pool)
-    then = in_words(limits_of(workspace.template, workspace.team), workspace.pool)
+    now = egress_sentence(limits_at_start(workspace), workspace.pool)
+    then = egress_sentence(limits_of(workspace.template, workspace.team), workspace.pool)
     if now == then or workspace.placed_at is None:
         return then, ""
     return now, then or _("As the pool allows")
@@ -68,8 +70,8 @@ def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:
         return params
     port = git_url.port or (22 if git_url.scheme == "ssh" else 443)
     placed = workspace.placed_at
-    template = catalog.as_of(workspace.template, placed)
-    team = team_egress.as_of(workspace.team, placed)
+    template = catalog.template_at(workspace.template, placed)
+    team = team_egress.team_at(workspace.team, placed)
     pool = workspace.pool
     config = pool.config if pool is not None else {}
     for rule, name, kind, allow in (
@@ -98,7 +100,7 @@ def allows(policy: EgressPolicy, host: str, port: int, address: str) -> bool:
     return any(rule.covers(host, port) for rule in policy.hosts)
 
 
-def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
+def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     """Return a sentence; an empty string if the pool is unknown, or its driver enforces no limits."""
     if pool is None or not pool.limits_egress:
         return ""
@@ -114,7 +116,7 @@ def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     return _("The internet, no private networks")
 
 
-def words_of(limits: Sequence[EgressLimit]) -> str:
+def limits_sentence(limits: Sequence[EgressLimit]) -> str:
     """Return what all limits together allow as a sentence; empty if they close nothing."""
     return _words(_tightest_of(limits, _BY_DEFAULT))
 

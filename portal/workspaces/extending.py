@@ -27,8 +27,8 @@ from portal.workspaces.ends import move_end
 from portal.workspaces.extension_policy import extension_policy
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.services import repeated_of
-from portal.workspaces.transitions import locked
+from portal.workspaces.services import workspace_of_key
+from portal.workspaces.transitions import lock_workspace
 
 HOUR_S = 3600
 OFFERED_S = 2 * HOUR_S
@@ -44,7 +44,7 @@ class Extension:
     replayed: bool
 
 
-def longest_s(workspace: Workspace) -> int | None:
+def max_lifetime_s(workspace: Workspace) -> int | None:
     """Return the maximum lifetime in seconds by template, flavor, site and policies, or `None`."""
     lives = (terms_of(workspace.template, workspace.flavor).max_s, extension_policy().longest_s(workspace))
     return min((life for life in lives if life is not None), default=None)
@@ -52,12 +52,12 @@ def longest_s(workspace: Workspace) -> int | None:
 
 def longest_end(workspace: Workspace) -> datetime | None:
     """Return the latest possible end of a running workspace, or `None` for no limit."""
-    max_s = longest_s(workspace)
+    max_s = max_lifetime_s(workspace)
     began = workspace.ready_at
     return None if max_s is None or began is None else began + timedelta(seconds=max_s)
 
 
-def extendable_s(workspace: Workspace) -> int:
+def remaining_extension_s(workspace: Workspace) -> int:
     """Return by how many seconds its end can move; 0 without an end, if not running, or at its limit."""
     ends_at = workspace.runs_until
     if ends_at is None:
@@ -68,9 +68,9 @@ def extendable_s(workspace: Workspace) -> int:
     return max(0, int((longest - ends_at).total_seconds()))
 
 
-def offered_s(workspace: Workspace) -> int:
+def extension_step_s(workspace: Workspace) -> int:
     """Return how many seconds one click adds; 0 if it cannot be extended."""
-    return min(OFFERED_S, extendable_s(workspace))
+    return min(OFFERED_S, remaining_extension_s(workspace))
 
 
 def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: str = "") -> Extension:
@@ -81,11 +81,11 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
     another request.
     """
     with transaction.atomic():
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
         policies.require_operate(actor, workspace)
         if idempotency_key:
             use = KeyUse(actor, f"workspaces.extend {workspace_id}", idempotency_key, digest_of(seconds))
-            if (repeated := repeated_of(use)) is not None:
+            if (repeated := workspace_of_key(use)) is not None:
                 return Extension(repeated, replayed=True)
             use.claim()
             use.record(workspace=str(workspace_id))
@@ -100,9 +100,9 @@ def _check(workspace: Workspace, seconds: int) -> None:
         raise StateConflict(Reason(ExtensionCode.NOT_RUNNING_NOW, name), state=workspace.state)
     if workspace.ends_at is None:
         raise StateConflict(Reason(ExtensionCode.HAS_NO_END, name), code=ProblemCode.HAS_NO_END)
-    most_s = extendable_s(workspace)
+    most_s = remaining_extension_s(workspace)
     if most_s <= 0:
-        max_s = longest_s(workspace)
+        max_s = max_lifetime_s(workspace)
         raise StateConflict(
             Reason(ExtensionCode.AT_LONGEST_LIFETIME, {**name, "max_s": max_s}),
             code=ProblemCode.AT_LONGEST_LIFETIME,

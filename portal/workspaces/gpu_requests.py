@@ -14,7 +14,7 @@ CHANGED = ("accelerators", "cpu_milli", "memory_mib")
 """The resources that a release changes."""
 
 
-def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
+def resources_without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
     """Return the changes of `resources` for a release: no accelerators, and limited cores and memory.
 
     A workspace with a GPU has much of its node; nobody could use the freed GPU without cores and memory.
@@ -28,13 +28,13 @@ def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_gpus(workspace: Workspace) -> dict[str, Any]:
+def resources_with_gpus(workspace: Workspace) -> dict[str, Any]:
     """Return the resources of a workspace with its released accelerators, as JSON."""
     return {**workspace.resources, **(workspace.released_resources or {})}
 
 
-def start_without(workspace: Workspace) -> None:
+def release_before_start(workspace: Workspace) -> None:
     """Release the GPUs of a workspace that is not saved yet."""
     workspace.released_resources = {name: workspace.resources[name] for name in CHANGED}
-    workspace.resources = {**workspace.resources, **without_gpus(workspace.resources)}
+    workspace.resources = {**workspace.resources, **resources_without_gpus(workspace.resources)}
     workspace.gpu_awaited = True

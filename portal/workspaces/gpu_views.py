@@ -21,7 +21,7 @@ from portal.workspaces import gpus, policies, selectors
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.start_forecasts import start_forecasts
-from portal.workspaces.views import to_workspace
+from portal.workspaces.views import redirect_to_workspace
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -32,7 +32,7 @@ def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
         if workspace.gpu_released or not workspace.accelerated:
-            return to_workspace(workspace)
+            return redirect_to_workspace(workspace)
         return _ask(
             request,
             workspace,
@@ -48,7 +48,7 @@ def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         gpus.release(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
         messages.error(request, error.sentence)
-    return to_workspace(workspace)
+    return redirect_to_workspace(workspace)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -59,8 +59,8 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
         if not workspace.gpu_released:
-            return to_workspace(workspace)
-        free, lines = when_free(workspace)
+            return redirect_to_workspace(workspace)
+        free, lines = gpu_start_forecast(workspace)
         return _ask(
             request,
             workspace,
@@ -77,10 +77,10 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         gpus.attach(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
         messages.error(request, error.sentence)
-    return to_workspace(workspace)
+    return redirect_to_workspace(workspace)
 
 
-def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
+def gpu_start_forecast(workspace: Workspace) -> tuple[bool, list[str]]:
     """Return whether it would start with its GPUs at once, and the forecast in sentences."""
     forecast = start_forecasts().attached(workspace)
     if forecast.starts_now:

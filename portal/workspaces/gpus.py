@@ -26,11 +26,11 @@ from portal.workspaces import policies, reconcile
 from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued
-from portal.workspaces.gpu_requests import CHANGED, without_gpus
+from portal.workspaces.gpu_requests import CHANGED, resources_without_gpus
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_QUEUED, State, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.services import count_start
-from portal.workspaces.transitions import advance, locked, set_rows
+from portal.workspaces.transitions import advance, lock_workspace, set_rows
 
 CHANGEABLE = frozenset({State.PENDING, State.RUNNING, State.STOPPED, State.FAILED})
 """The other states are transitions to one of these."""
@@ -46,7 +46,7 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
     Raises `NotAllowed`, `NotFound`, `StateConflict` (it has none, or is in transition), and the exceptions of
     a start; then nothing is changed.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.gpu_released:
         return workspace
@@ -54,7 +54,7 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
         raise StateConflict(Reason(WorkspaceCode.NO_GPU_TO_RELEASE, {"name": workspace.name}))
     change(
         workspace,
-        changes=without_gpus(workspace.resources),
+        changes=resources_without_gpus(workspace.resources),
         released={name: workspace.resources[name] for name in CHANGED},
         actor=actor,
         kind=AuditKind.WORKSPACE_GPU_RELEASED,
@@ -71,7 +71,7 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
 
     A running workspace stops now and starts once they are free. Raises the exceptions of `release`.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if not workspace.gpu_released:
         if workspace.accelerated:
@@ -147,7 +147,7 @@ def change(
             end_preemption=True,
             **fields,
         )
-        reconcile.step(workspace)
+        reconcile.take_next_step(workspace)
         return
     Workspace.objects.filter(pk=workspace.pk).update(**fields)
     if workspace.state == State.PENDING:

@@ -46,7 +46,7 @@ def parts_of(number: int) -> tuple[int, int, bool]:
     return *divmod(place, _PLACES), bool(over)
 
 
-def is_over(workspace: Workspace, after: int) -> bool:
+def is_fully_read(workspace: Workspace, after: int) -> bool:
     """Return whether a reader at `after` has received everything."""
     generation, _reached, over = parts_of(after)
     return over and workspace.state in OVER and generation == workspace.generation
@@ -64,7 +64,7 @@ def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[
             workspace = selectors.workspace_by_id(user, workspace_id)
         except NotFound:
             return stream.Batch(over=True)
-        if is_over(workspace, after):
+        if is_fully_read(workspace, after):
             return stream.Batch(over=True)
         if workspace.state in KEPT or (workspace.state in OVER and not _has_node(workspace)):
             lines = workspace.status.log_tail.splitlines()[-tail_lines:]

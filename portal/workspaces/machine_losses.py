@@ -28,7 +28,7 @@ from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.transitions import advance, set_rows
 
 
-def placed_on(pool_id: Any, node: str) -> WorkspaceQuerySet:
+def workspaces_on_node(pool_id: Any, node: str) -> WorkspaceQuerySet:
     """Return the workspaces with an allocation on the node with this name."""
     there = Allocation.objects.filter(node__pool=pool_id, node__name=node, released_at=None)
     return Workspace.objects.filter(pk__in=there.values("workspace"))
@@ -37,7 +37,7 @@ def placed_on(pool_id: Any, node: str) -> WorkspaceQuerySet:
 @transaction.atomic
 def machine_ended(event: MachineEnded) -> None:
     """Record that workspaces on an ended machine can no longer be observed or entered."""
-    there = placed_on(event.pool_id, event.name).filter(state__in=HOLDING)
+    there = workspaces_on_node(event.pool_id, event.name).filter(state__in=HOLDING)
     rows = list(
         Workspace.objects.select_for_update(of=("self",)).filter(pk__in=there.values("pk")).order_by("pk")
     )
@@ -59,7 +59,7 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
     Runs in a transaction under the placement lock. Parts on other machines are ended there by command. Held
     devices are cordoned until they are scrubbed, in case the machine comes back.
     """
-    there = placed_on(node.pool_id, node.name)
+    there = workspaces_on_node(node.pool_id, node.name)
     rows = list(
         Workspace.objects.select_for_update(of=("self",))
         .filter(pk__in=there.values("pk"))

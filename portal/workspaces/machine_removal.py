@@ -56,7 +56,7 @@ class Losses:
 def losses_of(actor: User, machine_id: UUID) -> Losses:
     """Return what would be lost now. Raises `NotFound`, `NotAllowed`."""
     machine = machines.machine(actor, machine_id)
-    there = machine_losses.placed_on(machine.pool_id, machine.name)
+    there = machine_losses.workspaces_on_node(machine.pool_id, machine.name)
     homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
     rows = there.select_related("owner", "team").order_by("team__slug", "owner__username", "name")
     places = homes.select_related("owner", "team").order_by("team__slug", "owner__username")

@@ -31,7 +31,7 @@ from portal.workspaces import larger_sizes
 from portal.workspaces.codes import MemoryCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 from provisioning.memory_messages import MemoryKill, MemoryKills
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _apply_one(found: MemoryKills, kill: MemoryKill) -> bool:
 @transaction.atomic
 def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
     try:
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
     except NotFound:
         return False
     if workspace.generation != kill.generation or workspace.state != State.RUNNING or not kill.count:
@@ -161,13 +161,13 @@ def _suggestion(larger: str) -> str:
     return _("%(flavor)s would start now.") % {"flavor": larger} if larger else ""
 
 
-def caused(workspace: Workspace) -> bool:
+def is_out_of_memory(workspace: Workspace) -> bool:
     """Return whether the workspace failed because its own limit of memory was reached."""
     stored: Mapping[str, Any] = workspace.status.reason
     return bool(stored.get("params", {}).get("code") == OUT_OF_MEMORY)
 
 
-def of(workspace: Workspace) -> LostProgram | None:
+def last_report(workspace: Workspace) -> LostProgram | None:
     """Return the last report of the current start, or `None`."""
     kept: Mapping[str, Any] = workspace.status.memory_kill
     if kept.get("generation") != workspace.generation or workspace.state != State.RUNNING:

@@ -41,7 +41,7 @@ def call(
         raise unavailable from error
     if reply is None:
         raise unavailable
-    body = node_messages.sealed_reply(reply[1], key=reply_key, queue=queue)
+    body = node_messages.open_reply(reply[1], key=reply_key, queue=queue)
     if body is None:
         raise unavailable
     return body

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from portal.catalog.environments.models import Environment
-from portal.catalog.lifetimes import expected_of, lifetime_of
+from portal.catalog.lifetimes import expected_run_time, lifetime_of
 from portal.catalog.models import Flavor, Template
 from portal.catalog.repositories.rules import Source
 from portal.common.errors import InvalidInput
@@ -63,7 +63,7 @@ class WorkspaceOrder:
     def duration_s(self) -> int:
         """How many seconds estimates expect the workspace to run."""
         stated = (seconds for seconds in (self.expected_s, self.lifetime_s) if seconds)
-        return expected_of(self.template, self.flavor, min(stated, default=None))
+        return expected_run_time(self.template, self.flavor, min(stated, default=None))
 
     @property
     def loses_work(self) -> bool:

@@ -213,7 +213,7 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
         lifetime_s=body.get("lifetime_s"),
         priority=body.get("priority", 0),
         checkpointed=body["checkpointed"],
-        environment=software.named(request.user, body.get("environment", "")),
+        environment=software.find_environment(request.user, body.get("environment", "")),
         secrets=body["secrets"],
         git=_git_of(request, body),
         start_without_gpu=body.get("start_without_gpu", False),

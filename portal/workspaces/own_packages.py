@@ -28,7 +28,7 @@ from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 from provisioning import messages
 from provisioning.environment_messages import PackagesOf
 
@@ -112,7 +112,7 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
 
     Raises `NotAllowed`, and `StateConflict` if the workspace is simulated or cannot start again.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_home(actor, workspace)
     if workspace.state in {State.TERMINATED, State.TERMINATING}:
         named = {"name": workspace.name, "state": workspace.state}
@@ -129,12 +129,12 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
 
 
 @transaction.atomic
-def keep(*, actor: User, workspace_id: UUID) -> Workspace:
+def cancel_reset(*, actor: User, workspace_id: UUID) -> Workspace:
     """Cancel a reset of the packages. Idempotent.
 
     Raises `NotAllowed`, and `StateConflict` if the start that removes them is already placed.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_home(actor, workspace)
     if workspace.packages_reset_after is None:
         return workspace
@@ -164,7 +164,7 @@ def _set(workspace: Workspace, after: int | None) -> None:
 def requirements(workspace: Workspace, own: OwnPackages) -> str:
     """Return a requirements list with the environment's versions and the user's packages."""
     version = workspace.environment_version
-    return sources.with_packages(
+    return sources.pinned_requirements(
         version.source_kind if version is not None else SourceKind.PACKAGES,
         version.source if version is not None else "",
         have=_versions_of(version),

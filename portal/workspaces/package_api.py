@@ -129,7 +129,7 @@ class PackagesResetCancelView(ApiView):
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         selectors.workspace_by_id(request.user, workspace_id)
-        own_packages.keep(actor=request.user, workspace_id=workspace_id)
+        own_packages.cancel_reset(actor=request.user, workspace_id=workspace_id)
         return Response({"reset_at_next_start": False})
 
 

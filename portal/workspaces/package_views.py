@@ -135,12 +135,12 @@ def _reset_question(request: SignedInRequest, workspace: Workspace) -> dict[str,
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def keep(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+def cancel_reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Cancel a reset. A GET only shows the list."""
     _home_of(request, workspace_id)
     if request.method == "POST":
         try:
-            own_packages.keep(actor=request.user, workspace_id=workspace_id)
+            own_packages.cancel_reset(actor=request.user, workspace_id=workspace_id)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:

@@ -12,7 +12,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.models import Membership, Role, Team, User
-from portal.people.accounts.policies import is_owner, require_active_team, require_work_in, works_in
+from portal.people.accounts.policies import is_owner, may_work_in, require_active_team, require_work_in
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
@@ -31,7 +31,7 @@ def teams_seen(actor: User) -> QuerySet[Team]:
     )
 
 
-def sees_others(actor: User) -> bool:
+def may_see_others(actor: User) -> bool:
     """Return whether the actor may see workspaces of others."""
     return actor.sees_all or teams_seen(actor).exists()
 
@@ -110,7 +110,7 @@ def require_open_team(team: Team) -> None:
 def require_place(workspace: Workspace) -> None:
     """Raise `StateConflict` if the owner no longer works in the team, which would be charged."""
     require_open_team(workspace.team)
-    if not works_in(workspace.owner, workspace.team):
+    if not may_work_in(workspace.owner, workspace.team):
         named = {"username": workspace.owner.username, "team": workspace.team.name}
         raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code=ProblemCode.NOT_A_MEMBER)
 

@@ -43,7 +43,7 @@ from portal.workspaces.lifecycle import (
 )
 from portal.workspaces.models import LostHome, Workspace
 from portal.workspaces.stops import StopCause
-from portal.workspaces.troubles import is_cut_off, stored_message, trouble_of
+from portal.workspaces.troubles import is_cut_off, problem_sentence, stored_message
 from provisioning import mounts
 
 HOMELESS = frozenset({State.PENDING, State.STOPPED, State.FAILED})
@@ -142,7 +142,7 @@ def can_open(actor: User, workspace: Workspace) -> bool:
     )
 
 
-def filtered(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
+def filter_workspaces(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
     """Return workspaces in `state` whose name, template, flavor, team or owner contains each word of `q`."""
     for term in q.split()[:8]:
         workspaces = workspaces.filter(
@@ -234,7 +234,7 @@ class Detail:
         return "once" if self.tries == 1 else f"{self.tries} times"
 
 
-def tries_of(workspace: Workspace) -> int:
+def failed_start_count(workspace: Workspace) -> int:
     """Return the number of failed start attempts, now or since it last ran."""
     if workspace.state == State.FAILED:
         return selectors.failed_starts(workspace)
@@ -284,13 +284,13 @@ def preempted_for(workspace: Workspace) -> str:
 
 def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     """Return the data of a workspace's page. With `opening` the page opens the app when it is ready."""
-    reach, next_reach = egress.of_workspace(workspace)
+    reach, next_reach = egress.egress_texts(workspace)
     openable = can_open(actor, workspace)
     operable = policies.may_operate(actor, workspace)
     own = policies.uses_home(actor, workspace)
     ready = workspace.ready_at
-    lost = memory_kills.of(workspace)
-    ran_out = workspace.state == State.FAILED and memory_kills.caused(workspace)
+    lost = memory_kills.last_report(workspace)
+    ran_out = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
     return Detail(
         stage=stage_words(workspace),
         size=format_size(workspace.resources),
@@ -299,10 +299,10 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         places=places(workspace),
         activity=activity_facts(workspace),
         home=home_limits.note_of(workspace),
-        lost_home=lost_homes.open_of(workspace) if workspace.state in HOMELESS else None,
+        lost_home=lost_homes.open_lost_home(workspace) if workspace.state in HOMELESS else None,
         secrets=secret_delivery.note_of(workspace),
         checkouts=checkout_reports.note_of(workspace),
-        gpu_shares=share_overuse.of(workspace, timezone.now()),
+        gpu_shares=share_overuse.overuse_rows(workspace, timezone.now()),
         lost_program=lost,
         larger_size=_larger_size(workspace) if operable and (lost or ran_out) else "",
         egress=reach,
@@ -332,7 +332,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         ask_url=ask_url(actor, workspace),
         preempting=preempted_for(workspace),
-        tries=tries_of(workspace),
+        tries=failed_start_count(workspace),
         next_try_at=workspace.next_reconcile_at if workspace.state == State.PROVISIONING else None,
         operable=operable,
         can_open=openable,
@@ -351,7 +351,7 @@ def _larger_size(workspace: Workspace) -> str:
 def _shown_trouble(workspace: Workspace) -> str:
     """Return the problem shown on the page. A running workspace hides short silences of its node."""
     hidden = workspace.state == State.RUNNING and not is_cut_off(workspace)
-    return "" if hidden or workspace.state == State.TERMINATED else trouble_of(workspace)
+    return "" if hidden or workspace.state == State.TERMINATED else problem_sentence(workspace)
 
 
 def _environment_words(workspace: Workspace) -> str:

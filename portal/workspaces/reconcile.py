@@ -1,7 +1,7 @@
 """Reconciles the desired state of a workspace with its actual state, one step at a time.
 
-`step` runs in a transaction under the row lock. It only writes to the database and sends at most one command;
-answers arrive through `results.py`.
+`take_next_step` runs in a transaction under the row lock. It only writes to the database and sends at most
+one command; answers arrive through `results.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from portal.workspaces.lifecycle import (
     Trigger,
 )
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import advance, locked
+from portal.workspaces.transitions import advance, lock_workspace
 from portal.workspaces.troubles import error_code_of
 from provisioning.types import Op
 
@@ -67,10 +67,10 @@ def backoff(attempts: int) -> timedelta:
 def reconcile(workspace_id: UUID) -> None:
     """Take the next step of one workspace, if it is due. Idempotent."""
     with transaction.atomic():
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
         if workspace.next_reconcile_at is None or workspace.next_reconcile_at > timezone.now():
             return
-        step(workspace)
+        take_next_step(workspace)
 
 
 def sweep() -> int:
@@ -94,7 +94,7 @@ def sweep() -> int:
     return len(due)
 
 
-def step(workspace: Workspace) -> None:
+def take_next_step(workspace: Workspace) -> None:
     """Take the next step of a locked workspace, unless a command is in flight."""
     now = timezone.now()
     if workspace.lease and workspace.lease_expires_at and workspace.lease_expires_at > now:
@@ -119,15 +119,15 @@ def step(workspace: Workspace) -> None:
 
 
 def _terminate(workspace: Workspace) -> None:
-    allocations = dispatch.held_by(workspace)
-    if allocations or dispatch.somebody_to_ask(workspace):
+    allocations = dispatch.allocations_of(workspace)
+    if allocations or dispatch.has_worker(workspace):
         dispatch.send(workspace, Op.DELETE, allocations=allocations)
     else:
         # It holds nothing, and its pool has no machine left that could have anything of it.
-        gone(workspace)
+        mark_deleted(workspace)
 
 
-def gone(workspace: Workspace) -> None:
+def mark_deleted(workspace: Workspace) -> None:
     """Mark the workspace as gone, and release its capacity."""
     advance(
         workspace,

@@ -108,7 +108,7 @@ class BadReport(ValueError):
     """An invalid report; the text is the reason."""
 
 
-def body_of(raw: bytes) -> dict[str, Any]:
+def parse_report(raw: bytes) -> dict[str, Any]:
     """Return the object in a report. Raises `BadReport`."""
     try:
         body = parse_json(raw or b"{}", strict=False)
@@ -131,7 +131,7 @@ def endpoint_of(body: dict[str, Any]) -> str:
     return endpoint
 
 
-def ending_of(body: dict[str, Any]) -> tuple[int, str]:
+def parse_exit(body: dict[str, Any]) -> tuple[int, str]:
     """Return the exit code and the last log lines of an ended app. Raises `BadReport`."""
     code, tail = body.get("exit_code"), body.get("log_tail")
     if code is None:

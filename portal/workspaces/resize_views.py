@@ -26,7 +26,7 @@ from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.start_forecasts import StartForecast, start_forecasts
-from portal.workspaces.views import to_workspace
+from portal.workspaces.views import redirect_to_workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         try:
             flavor = _flavor(request, wanted)
             resizing.resize(actor=request.user, workspace_id=workspace_id, flavor=flavor)
-            return to_workspace(workspace)
+            return redirect_to_workspace(workspace)
         except PortalError as refused:
             error = refused
             workspace = selectors.workspace_by_id(request.user, workspace_id)
@@ -94,7 +94,7 @@ def _rows(workspace: Workspace, wanted: str) -> list[FlavorRow]:
     return [
         FlavorRow(
             flavor,
-            format_size(resizing.request_with(workspace, flavor)[0])
+            format_size(resizing.resized_request(workspace, flavor)[0])
             if workspace.gpu_released
             else format_size(flavor.as_request()),
             forecast,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from portal.catalog.lifetimes import expected_of, lifetime_again, terms_of
+from portal.catalog.lifetimes import expected_run_time, restart_lifetime, terms_of
 from portal.catalog.models import Flavor
 from portal.catalog.policies import require_use
 from portal.common.errors import StateConflict
@@ -20,7 +20,7 @@ from portal.people.accounts.models import User
 from portal.workspaces import gpu_requests, gpus, policies
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 
 def keeps_files(workspace: Workspace, flavor: Flavor) -> bool:
@@ -31,13 +31,13 @@ def keeps_files(workspace: Workspace, flavor: Flavor) -> bool:
     return flavor.pool_id == pool.pk or (flavor.pool_id is None and not pool.simulated)
 
 
-def request_with(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def resized_request(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return its request with a flavor as JSON, and the part that would be released."""
     # Requirements on the node, such as its software, are kept.
     resources = {**workspace.resources, **flavor.as_request()}
     if not workspace.gpu_released or not flavor.accelerator_count:
         return resources, None
-    return {**resources, **gpu_requests.without_gpus(resources)}, {
+    return {**resources, **gpu_requests.resources_without_gpus(resources)}, {
         name: resources[name] for name in gpu_requests.CHANGED
     }
 
@@ -52,7 +52,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
     Raises `NotAllowed`, `NotFound`, `StateConflict` (it is in transition, or its files are in another pool),
     and the exceptions of a start; then nothing is changed.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     before = workspace.flavor
     if before == flavor:
@@ -62,7 +62,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         assert workspace.pool is not None  # without a pool, every flavor is possible
         named = {"name": workspace.name, "flavor": flavor.name, "pool": workspace.pool.name}
         raise StateConflict(Reason(WorkspaceCode.FILES_IN_ANOTHER_POOL, named))
-    resources, released = request_with(workspace, flavor)
+    resources, released = resized_request(workspace, flavor)
     checkpointed = workspace.checkpointed
     gpus.change(
         workspace,
@@ -86,11 +86,11 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
 
 def _expected_seconds(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
     """Return the requested expected time, or the default of the new flavor."""
-    usual = workspace.expected_s == expected_of(workspace.template, before)
-    return expected_of(workspace.template, flavor, None if usual else workspace.expected_s)
+    usual = workspace.expected_s == expected_run_time(workspace.template, before)
+    return expected_run_time(workspace.template, flavor, None if usual else workspace.expected_s)
 
 
 def _lifetime(workspace: Workspace, before: Flavor, flavor: Flavor) -> int | None:
     """Return the requested lifetime within the limits of the new flavor, or its default."""
     usual = workspace.lifetime_s == terms_of(workspace.template, before).default_s
-    return lifetime_again(workspace.template, flavor, None if usual else workspace.lifetime_s)
+    return restart_lifetime(workspace.template, flavor, None if usual else workspace.lifetime_s)

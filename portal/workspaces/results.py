@@ -27,7 +27,7 @@ from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import EndpointChanged, UnknownWorkspacesReported, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import StartSecrets, Workspace, WorkspaceStatus
-from portal.workspaces.transitions import advance, locked, set_rows
+from portal.workspaces.transitions import advance, lock_workspace, set_rows
 from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
@@ -43,7 +43,7 @@ def apply_result(result: Result) -> bool:
     if not result.lease:
         return False
     try:
-        workspace = locked(UUID(result.ref.workspace_id))
+        workspace = lock_workspace(UUID(result.ref.workspace_id))
     except NotFound:
         return False
     if workspace.lease != result.lease or workspace.generation != result.ref.generation:
@@ -59,7 +59,7 @@ def apply_result(result: Result) -> bool:
     return True
 
 
-def reported(code: str, text: str) -> Reason:
+def driver_reason(code: str, text: str) -> Reason:
     """Return a driver's own message as a reason."""
     return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)[:MAX_TEXT]})
 
@@ -71,17 +71,19 @@ def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
             # so that a late copy of the command cannot start what was released.
             workspace.start_refused = True
             workspace.save(update_fields=["start_refused"])
-            set_rows([workspace], status={"reason": reported(failure.code, failure.message).as_json()})
+            set_rows([workspace], status={"reason": driver_reason(failure.code, failure.message).as_json()})
             dispatch.send(workspace, Op.DELETE)
             return
         if not failure.retryable and failure.code != "stale":
-            reconcile.fail(workspace, TerminationReason.START_FAILED, reported(failure.code, failure.message))
+            reconcile.fail(
+                workspace, TerminationReason.START_FAILED, driver_reason(failure.code, failure.message)
+            )
             return
     workspace.attempts += 1
     workspace.next_reconcile_at = timezone.now() + reconcile.backoff(workspace.attempts)
     workspace.save(update_fields=["attempts", "next_reconcile_at"])
     if not workspace.start_refused:
-        set_rows([workspace], status={"reason": reported(failure.code, failure.message).as_json()})
+        set_rows([workspace], status={"reason": driver_reason(failure.code, failure.message).as_json()})
 
 
 def _apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
@@ -98,7 +100,7 @@ def _apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
                 _continue(workspace, op, Op.STOP)
         case State.TERMINATING:
             if op is Op.DELETE and seen.state in GONE:
-                reconcile.gone(workspace)
+                reconcile.mark_deleted(workspace)
             else:
                 _continue(workspace, op, Op.DELETE)
         case _:
@@ -134,7 +136,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         return
     _learn(workspace, seen)
     if seen.state is ObservedState.RUNNING and seen.ready:
-        become_ready(workspace, endpoint=seen.endpoint)
+        mark_ready(workspace, endpoint=seen.endpoint)
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
         _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
     else:
@@ -171,7 +173,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
     else:
         changes: dict[str, Any] = {"attempts": 0}
         unknown = seen.state is ObservedState.UNKNOWN
-        trouble = reported(seen.code or "unknown", seen.message).as_json() if unknown else {}
+        trouble = driver_reason(seen.code or "unknown", seen.message).as_json() if unknown else {}
         if trouble != workspace.status.reason:
             set_rows([workspace], status={"reason": trouble})
         if seen.endpoint and seen.endpoint != workspace.endpoint:
@@ -187,7 +189,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
 def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:
     code = seen.code or termination.value
     ended = {"template": workspace.template.name, "exit_code": seen.exit_code, "code": code}
-    own = _secrets_reason(workspace, code) or (reported(code, seen.message) if seen.message else None)
+    own = _secrets_reason(workspace, code) or (driver_reason(code, seen.message) if seen.message else None)
     reason = own or Reason(WorkspaceCode.APP_EXITED, ended)
     reconcile.fail(workspace, termination, reason, log_tail=seen.log_tail)
 
@@ -204,7 +206,7 @@ def _secrets_reason(workspace: Workspace, code: str) -> Reason | None:
     )
 
 
-def become_ready(workspace: Workspace, *, endpoint: str) -> None:
+def mark_ready(workspace: Workspace, *, endpoint: str) -> None:
     """Mark the workspace as ready. The caller holds the row lock."""
     now = timezone.now()
     took = (now - workspace.requested_at).total_seconds()
@@ -259,7 +261,7 @@ def _apply_stop(workspace: Workspace) -> None:
     )
     reconcile.release(workspace)
     if goes_on:
-        reconcile.step(workspace)
+        reconcile.take_next_step(workspace)
 
 
 def _again_in(workspace: Workspace, seconds: float) -> None:
@@ -292,7 +294,7 @@ def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
     if workspace.state != State.PROVISIONING or workspace.pool is None:
         return
     if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint, dispatch.ref_of(workspace)):
-        become_ready(workspace, endpoint=endpoint)
+        mark_ready(workspace, endpoint=endpoint)
     else:
         _observe_now(workspace)
 
@@ -343,7 +345,7 @@ def gpus_idle(activity: dict[str, Any]) -> bool:
 
 def _current(workspace_id: UUID, generation: int) -> Workspace:
     try:
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
     except NotFound:
         raise Revoked from None
     if workspace.generation != generation or workspace.state not in HOLDING:

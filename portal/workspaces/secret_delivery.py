@@ -27,7 +27,7 @@ from portal.workspaces.models import StartSecrets, Workspace
 from portal.workspaces.results import Revoked
 from portal.workspaces.secrets import effective
 from portal.workspaces.secrets.models import Secret, SecretKind, Source
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
 GIT = "git"
@@ -35,7 +35,7 @@ VAULT_VERSION = "vault_version"
 """Key of the Vault version at delivery. It is not compared, because the next version is unknown."""
 
 
-def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, list[dict[str, str]]]:
+def deliver_secrets(*, workspace_id: UUID, generation: int, node: str) -> dict[str, list[dict[str, str]]]:
     """Return the secrets of this start (`secrets`) and the credentials of its repositories (`git`).
 
     Each secret has name, kind and value. `node` is the requesting machine, if it has joined. The call can be
@@ -48,7 +48,7 @@ def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, li
         raise Revoked
     _require_entitled(workspace, generation, node)
     opening = [secret for _wanted, secret in checkouts.secrets_for(workspace) if secret is not None]
-    fetched = effective.fetch([*given_to(workspace), *opening])
+    fetched = effective.fetch([*secrets_for_start(workspace), *opening])
     try:
         return _hand_over(workspace_id, generation, node, fetched)
     except (StateConflict, Unavailable) as error:
@@ -60,7 +60,7 @@ def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
     """Raise `Revoked` if the caller may not get the secrets of this start."""
     if workspace.generation != generation or workspace.state != State.PROVISIONING:
         raise Revoked
-    machine = machines.behind(workspace.pk, workspace.pool_id)
+    machine = machines.machine_of_workspace(workspace.pk, workspace.pool_id)
     if not workspace.owner.is_active or node != (machine.name if machine is not None else ""):
         log.warning("refused to deliver secrets of %s to “%s”", workspace.pk, node)
         raise Revoked
@@ -70,7 +70,7 @@ def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
 def _note_problem(workspace_id: UUID, generation: int, error: PortalError) -> None:
     """Store why the delivery failed, unless a later start has begun meanwhile."""
     try:
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
     except NotFound:
         return
     if workspace.generation != generation or workspace.state != State.PROVISIONING:
@@ -93,7 +93,7 @@ def _hand_over(
     workspace_id: UUID, generation: int, node: str, fetched: effective.Fetched
 ) -> dict[str, list[dict[str, str]]]:
     try:
-        workspace = locked(workspace_id)
+        workspace = lock_workspace(workspace_id)
     except NotFound:
         raise Revoked from None
     _require_entitled(workspace, generation, node)
@@ -101,7 +101,9 @@ def _hand_over(
     if earlier is not None and earlier.generation == generation and earlier.closed:
         raise Revoked
     now = timezone.now()
-    values = effective.values_of(given_to(workspace), owner=workspace.owner, now=now, fetched=fetched)
+    values = effective.values_of(
+        secrets_for_start(workspace), owner=workspace.owner, now=now, fetched=fetched
+    )
     opening = checkouts.secrets_for(workspace)
     git = checkouts.credentials(opening, owner=workspace.owner, now=now, fetched=fetched)
     all_facts = [*(_facts(secret) for secret, _value in values), *_facts_of_git(opening)]
@@ -140,9 +142,9 @@ def close(workspace_id: UUID, generation: int) -> None:
     )
 
 
-def given_to(workspace: Workspace) -> list[Secret]:
+def secrets_for_start(workspace: Workspace) -> list[Secret]:
     """Return the secrets that a start would get now, without values."""
-    offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
+    offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
     return offer.given(workspace.secrets)
 
 
@@ -188,7 +190,7 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
     """Return the note about its secrets, or `None` if there is none."""
     if workspace.state == State.TERMINATED:
         return None
-    offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
+    offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
     coming = [_facts(secret) for secret in offer.given(workspace.secrets)]
     coming += _facts_of_git(checkouts.secrets_for(workspace))
     missing = offer.missing(workspace.secrets)

@@ -46,7 +46,7 @@ def workspaces_for(actor: User) -> WorkspaceQuerySet:
     )
 
 
-def own_live(actor: User) -> WorkspaceQuerySet:
+def own_workspaces(actor: User) -> WorkspaceQuerySet:
     """Return the actor's own workspaces that are not deleted."""
     return workspaces_for(actor).live().filter(owner=actor)
 
@@ -76,7 +76,7 @@ def failed_starts(workspace: Workspace) -> int:
     return events_of(workspace, after=ready.pk if ready else 0).filter(kind=AuditKind.WORKSPACE_FAIL).count()
 
 
-def made_with(actor: User, key: str) -> Workspace | None:
+def workspace_created_with(actor: User, key: str) -> Workspace | None:
     """Return the workspace that the actor created with this idempotency key, unless it is deleted."""
     workspace_id = idempotency.recorded(user=actor, endpoint=CREATION, key=key).get("workspace")
     return Workspace.objects.filter(pk=workspace_id, state__in=LIVE).first() if workspace_id else None

@@ -24,7 +24,7 @@ from portal.workspaces.checkout_reports import CheckoutRow
 from portal.workspaces.codes import MemoryCode, ShareCode
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.memory_kills import LostProgram
-from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_around
+from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_affixes
 from portal.workspaces.order_serializers import GitSerializer
 from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.selectors import Stage
@@ -318,7 +318,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     def _url_parts(self) -> tuple[str, str, str, str]:
         """The parts around the name in an origin, and around the id in the URL of a page."""
         before, after = _page_path()
-        return *origin_around(), settings.BERTH_PUBLIC_URL + before, after
+        return *origin_affixes(), settings.BERTH_PUBLIC_URL + before, after
 
     def get_url(self, row: WorkspaceRow) -> str:
         before, after, *_ = self._url_parts
@@ -367,10 +367,10 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         return resources
 
     def get_gpu_overuse(self, row: WorkspaceRow) -> list[ShareRow]:
-        return share_overuse.of(row, timezone.now())
+        return share_overuse.overuse_rows(row, timezone.now())
 
     def get_out_of_memory(self, row: WorkspaceRow) -> LostProgram | None:
-        return memory_kills.of(row)
+        return memory_kills.last_report(row)
 
     @extend_schema_field(StageSerializer(many=True))
     def get_stages(self, row: WorkspaceRow) -> list[dict[str, Any]]:

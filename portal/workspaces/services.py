@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from portal.catalog.environments.selectors import digest_for
 from portal.catalog.environments.services import build_for_request
-from portal.catalog.lifetimes import lifetime_again
+from portal.catalog.lifetimes import restart_lifetime
 from portal.catalog.models import Template
 from portal.catalog.policies import require_use
 from portal.common import rate_limits
@@ -63,7 +63,7 @@ from portal.workspaces.order import WorkspaceOrder
 from portal.workspaces.secrets.effective import require_known
 from portal.workspaces.selectors import CREATION
 from portal.workspaces.stops import StopRule
-from portal.workspaces.transitions import advance, locked
+from portal.workspaces.transitions import advance, lock_workspace
 
 NAME_MAX = 60
 NAME_UNIQUE = "workspace_name_unique"
@@ -96,7 +96,7 @@ def create(
     order.require_in_range()
     # The requested name, because a generated one would differ when the request is repeated.
     use = KeyUse(actor, CREATION, idempotency_key, order.digest()) if idempotency_key else None
-    chosen = software.chosen(order.template, order.team, order.environment)
+    chosen = software.choose_software(order.template, order.team, order.environment)
     lifetime_s = order.granted_lifetime_s()
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = order.requested_name or free_name(actor=actor, team=order.team, template=order.template)
@@ -104,7 +104,7 @@ def create(
             with transaction.atomic():
                 policies.require_active_owner(actor)
                 if use is not None:
-                    if (repeated := repeated_of(use)) is not None:
+                    if (repeated := workspace_of_key(use)) is not None:
                         return Creation(repeated, replayed=True)
                     use.claim()
                 policies.require_open_team(order.team)
@@ -121,7 +121,7 @@ def create(
                 emit(WorkspaceRequested(workspace))
                 emit(WorkspaceQueued(workspace))
         except IntegrityError as error:
-            if use is not None and use.was_claimed(error) and (repeated := repeated_of(use)) is not None:
+            if use is not None and use.was_claimed(error) and (repeated := workspace_of_key(use)) is not None:
                 return Creation(repeated, replayed=True)
             if not violates(error, Workspace, NAME_UNIQUE):
                 raise
@@ -149,7 +149,7 @@ def _insert(
     """Insert the workspace of an order with its queue entry and status. Raises as `create` does."""
     team, template, flavor = order.team, order.template, order.flavor
     secrets = require_known(actor, team, template, order.secrets) if order.secrets else []
-    git = checkouts.asked_for(owner=actor, team=team, template=template, git=order.git)
+    git = checkouts.requested_repository(owner=actor, team=team, template=template, git=order.git)
     count_start(actor)
     version = chosen.version
     if chosen.waits and chosen.environment is not None:
@@ -161,7 +161,7 @@ def _insert(
         team=team,
         template=template,
         flavor=flavor,
-        resources=software.with_software(
+        resources=software.add_software_need(
             flavor.as_request(), digest_for(version) if version is not None else ""
         ),
         environment_version=version,
@@ -185,7 +185,7 @@ def _insert(
         workspace, unapproved=unapproved, gpus_optional=order.start_without_gpu
     )
     if admission.without_gpus:
-        gpu_requests.start_without(workspace)
+        gpu_requests.release_before_start(workspace)
     workspace.save(force_insert=True)
     QueueEntry.objects.create(workspace=workspace)
     WorkspaceStatus.objects.create(workspace=workspace)
@@ -228,7 +228,7 @@ def _software_data(workspace: Workspace) -> dict[str, Any]:
     return {} if version is None else {"environment": version.environment.slug, "version": version.number}
 
 
-def repeated_of(use: KeyUse) -> Workspace | None:
+def workspace_of_key(use: KeyUse) -> Workspace | None:
     """Return the workspace that an earlier request with the key created or changed, or `None`.
 
     Raises `StateConflict` if the key was used with another request.
@@ -259,7 +259,7 @@ def stop(
 
     `reason` is the reason as text for the audit log. `cause` is why the portal stops it, by `rule`.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if not isinstance(actor, SystemActor):
         emit(StopAsked(workspace))
@@ -288,17 +288,17 @@ def stop(
         attempts=0,
         termination_reason=TerminationReason.NONE if cause is None else TerminationReason.RECLAIMED,
         queue=NOT_QUEUED,
-        status={**NO_TROUBLE, "stopped": stops.stored(cause, rule, now)},
+        status={**NO_TROUBLE, "stopped": stops.stored_cause(cause, rule, now)},
         end_preemption=True,
     )
-    reconcile.step(workspace)
+    reconcile.take_next_step(workspace)
     return workspace
 
 
 @transaction.atomic
 def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     """Start a stopped workspace, or retry a failed one. Idempotent."""
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state in {State.PENDING, State.PROVISIONING, State.RUNNING}:
         return workspace
@@ -318,7 +318,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         message="tried it again" if retrying else "started it",
         desired_state=DesiredState.RUNNING,
         termination_reason=TerminationReason.NONE,
-        lifetime_s=lifetime_again(workspace.template, workspace.flavor, workspace.lifetime_s),
+        lifetime_s=restart_lifetime(workspace.template, workspace.flavor, workspace.lifetime_s),
         requested_at=now,
         next_reconcile_at=None,
         attempts=0,
@@ -345,7 +345,7 @@ def delete(
 
     `reason` is the reason as text, for the audit log.
     """
-    workspace = locked(workspace_id)
+    workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state == State.TERMINATED:
         return workspace
@@ -381,7 +381,7 @@ def delete(
         status=NO_TROUBLE,
         **changes,
     )
-    reconcile.step(workspace)
+    reconcile.take_next_step(workspace)
     return workspace
 
 

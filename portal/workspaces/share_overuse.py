@@ -44,7 +44,7 @@ class ShareRow:
         return self.code is not ShareCode.UNKNOWN
 
 
-def of(workspace: Workspace, now: datetime) -> list[ShareRow]:
+def overuse_rows(workspace: Workspace, now: datetime) -> list[ShareRow]:
     """Return the overuse to show for a workspace now, by device."""
     shares: Mapping[str, Any] = workspace.status.gpu_shares
     if not shares or shares.get("generation") != workspace.generation or workspace.state not in RUNS:

@@ -12,12 +12,12 @@ from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import VersionReady
 from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.catalog.models import Template
-from portal.catalog.rules import why_not_in
+from portal.catalog.rules import environment_problem
 from portal.catalog.selectors import installed_programs
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.held_environments import need_of
+from portal.fleet.inventory.held_environments import environment_need
 from portal.people.accounts.models import Team, User
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import RequestChanged
@@ -57,7 +57,7 @@ def default_of(template: Template, team: Team | None) -> Software:
     return _software_of(environment)
 
 
-def chosen(template: Template, team: Team | None, environment: Environment | None) -> Software:
+def choose_software(template: Template, team: Team | None, environment: Environment | None) -> Software:
     """Return the software for a requested environment or `None`.
 
     Raises `PortalError` if it is not available.
@@ -74,16 +74,16 @@ def refusal_of(
     template: Template,
     team: Team | None,
     environment: Environment,
-    coming: selectors.Coming | None = None,
+    coming: selectors.PendingVersion | None = None,
 ) -> Reason | None:
     """Return why a workspace of the template and team cannot use it now, or `None`.
 
-    `coming` is as in `why_not_in`.
+    `coming` is as in `environment_problem`.
     """
     if not policies.may_use(environment, team):
         where = {"environment": environment.name, "team": team.name if team is not None else ""}
         return Reason(WorkspaceCode.ENVIRONMENT_NOT_FOR_TEAM, where)
-    return why_not_in(template, environment, coming)
+    return environment_problem(template, environment, coming)
 
 
 def deprecation_of(environment: Environment) -> Reason | None:
@@ -96,7 +96,7 @@ def deprecation_of(environment: Environment) -> Reason | None:
     return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": environment.name})
 
 
-def again(last: Workspace) -> Environment | None:
+def environment_to_repeat(last: Workspace) -> Environment | None:
     """Return the environment that a similar request would name, if still available, else `None`."""
     version = last.environment_version
     if version is None:
@@ -105,7 +105,7 @@ def again(last: Workspace) -> Environment | None:
     return environment if refusal_of(last.template, last.team, environment) is None else None
 
 
-def named(actor: User, slug: str) -> Environment | None:
+def find_environment(actor: User, slug: str) -> Environment | None:
     """Return the environment with this slug, or `None` for an empty one. Raises `InvalidInput`."""
     if not slug:
         return None
@@ -115,11 +115,11 @@ def named(actor: User, slug: str) -> Environment | None:
         raise InvalidInput(error.reason, errors={"environment": [error.reason]}) from error
 
 
-def with_software(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
+def add_software_need(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
     """Return resources as JSON that need the environment of this digest on the node, if given."""
     if not digest:
         return dict(resources)
-    return {**resources, "needs": [*resources.get("needs", ()), need_of(digest)]}
+    return {**resources, "needs": [*resources.get("needs", ()), environment_need(digest)]}
 
 
 def version_ready(event: VersionReady) -> None:
@@ -133,11 +133,11 @@ def version_ready(event: VersionReady) -> None:
     )
     for row in rows:
         needs = row.resources.get("needs", [])
-        coming = [need for need in needs if need.startswith(need_of(selectors.PENDING))]
+        coming = [need for need in needs if need.startswith(environment_need(selectors.PENDING))]
         if not coming:
             continue
         others = [need for need in needs if need not in coming]
-        row.resources = {**row.resources, "needs": [*others, need_of(version.digest)]}
+        row.resources = {**row.resources, "needs": [*others, environment_need(version.digest)]}
         row.environment_version = version
         row.save(update_fields=["resources", "environment_version"])
         emit(RequestChanged(row))

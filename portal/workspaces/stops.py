@@ -30,7 +30,7 @@ class StopCause:
     at: datetime
 
 
-def stored(reason: Reason | None, rule: StopRule | None, at: datetime) -> dict[str, Any]:
+def stored_cause(reason: Reason | None, rule: StopRule | None, at: datetime) -> dict[str, Any]:
     """Return the cause in stored form; empty if a person stopped it."""
     if reason is None:
         return {}

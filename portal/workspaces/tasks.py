@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
-from portal.fleet.inventory.node_messages import is_of_node, received
+from portal.fleet.inventory.node_messages import is_from_node, received
 from portal.workspaces import answers, housekeeping, memory_kills, reconcile, results, team_deletions
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import deletions, evacuations
@@ -81,14 +81,14 @@ def apply_home_archive(answer: dict[str, Any]) -> None:
 @app.task(name="control.apply_home_usage", from_nodes=True)
 def apply_home_usage(pool_slug: str, node_name: str, usages: list[Any]) -> None:
     message = received(usages, tuple[HomeUsage, ...], of="a node worker")
-    if message is not None and is_of_node(node_name):
+    if message is not None and is_from_node(node_name):
         home_limits.apply(pool_slug=pool_slug, node_name=node_name, measured=message)
 
 
 @app.task(name="control.apply_memory_kills", from_nodes=True)
 def apply_memory_kills(found: dict[str, Any]) -> None:
     kills = received(found, MemoryKills, of="a node worker")
-    if kills is not None and is_of_node(kills.node):
+    if kills is not None and is_from_node(kills.node):
         memory_kills.apply(kills)
 
 

@@ -23,7 +23,7 @@ from portal.workspaces.lifecycle import State, Trigger, target_of
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus
 
 
-def locked(workspace_id: UUID) -> Workspace:
+def lock_workspace(workspace_id: UUID) -> Workspace:
     """Return the workspace under a row lock, in a transaction. Raises `NotFound`."""
     # Only this row is locked: placement locks pools, in a fixed order.
     rows = Workspace.objects.select_for_update(of=("self",)).select_related(

@@ -11,7 +11,7 @@ from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
 
 
-def trouble_of(workspace: Workspace) -> str:
+def problem_sentence(workspace: Workspace) -> str:
     """Return the problem of a workspace as a sentence, or an empty string."""
     return stored_sentence(workspace.status.reason)
 

@@ -11,7 +11,7 @@ urlpatterns = [
     *stream_urls.urlpatterns,
     path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
     path("workspaces/<uuid:workspace_id>/logs/", views.log, name="logs"),
-    path("workspaces/<uuid:workspace_id>/open/", views.open_, name="open"),
+    path("workspaces/<uuid:workspace_id>/open/", views.open_workspace, name="open"),
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),
     path("workspaces/<uuid:workspace_id>/stop/", views.stop, name="stop"),
     path("workspaces/<uuid:workspace_id>/extend/", views.extend, name="extend"),
@@ -23,7 +23,7 @@ urlpatterns = [
     path("workspaces/<uuid:workspace_id>/packages/reset/", package_views.reset, name="reset-packages"),
     path(
         "workspaces/<uuid:workspace_id>/packages/reset/cancel/",
-        package_views.keep,
+        package_views.cancel_reset,
         name="cancel-reset-packages",
     ),
     path("workspaces/<uuid:workspace_id>/packages/save/", package_views.save, name="save-packages"),

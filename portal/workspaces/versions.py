@@ -16,7 +16,7 @@ from portal.workspaces import rows
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.rows import WorkspaceRow
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -70,7 +70,7 @@ def require_match(request: Request, workspace_id: UUID) -> None:
     header = request.headers.get("If-Match", "").strip()
     if not header or header == "*":
         return
-    locked(workspace_id)
+    lock_workspace(workspace_id)
     [present] = rows.read([workspace_id])
     versions = {tag.removeprefix("W/").strip('"').partition(".")[0] for tag in parse_etags(header)}
     if version_of(present) not in versions:

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.events import live, stream
 from portal.common.formatting import format_day_time
-from portal.common.htmx import local_path, partial_of, wants
+from portal.common.htmx import local_path, partial_of, requests_element
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours
@@ -34,7 +34,7 @@ EVENTS_SHOWN = 50
 LOG_LINES = 200
 
 
-def to_workspace(workspace: Workspace, *, opening: bool = False) -> HttpResponse:
+def redirect_to_workspace(workspace: Workspace, *, opening: bool = False) -> HttpResponse:
     url = reverse("workspaces:detail", args=[workspace.pk])
     return redirect(f"{url}?open=1" if opening and not workspace.simulated else url)
 
@@ -46,7 +46,7 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     opening = request.GET.get("open") == "1"
     view = presenters.detail(request.user, workspace, opening=opening)
-    if wants(request, "activity"):
+    if requests_element(request, "activity"):
         return render(request, "workspaces/detail.html#activity", {"workspace": workspace, "view": view})
     entries = list(selectors.events_of(workspace).order_by("-pk")[: EVENTS_SHOWN + 1])
     context = {
@@ -77,7 +77,7 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "log": text,
         "log_problem": problem,
     }
-    page = "workspaces/detail.html#log" if wants(request, "log") else "workspaces/log.html"
+    page = "workspaces/detail.html#log" if requests_element(request, "log") else "workspaces/log.html"
     return render(request, page, context)
 
 
@@ -89,12 +89,12 @@ def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
-        return to_workspace(workspace)
+        return redirect_to_workspace(workspace)
     try:
         workspace = services.start(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
         return _redirect_with_error(request, workspace, error)
-    return to_workspace(workspace, opening=workspace.owner_id == request.user.pk)
+    return redirect_to_workspace(workspace, opening=workspace.owner_id == request.user.pk)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -102,7 +102,7 @@ def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Extend a workspace by `hours`. A GET, as after a new sign-in, only shows its page."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
-        return to_workspace(workspace)
+        return redirect_to_workspace(workspace)
     try:
         seconds = parse_hours(request.POST.get("hours", ""))
         if seconds is None:
@@ -114,7 +114,7 @@ def extend(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     assert ends_at is not None  # an extended workspace has an end
     text = _("%(name)s runs until %(time)s.")
     messages.success(request, text % {"name": workspace.name, "time": format_day_time(ends_at)})
-    return to_workspace(workspace)
+    return redirect_to_workspace(workspace)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -131,7 +131,7 @@ def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         return _redirect_with_error(request, workspace, error)
     if request.POST.get("next") == "home":
         return redirect("home:home")
-    return to_workspace(workspace)
+    return redirect_to_workspace(workspace)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -154,12 +154,12 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 def _redirect_with_error(request: SignedInRequest, workspace: Workspace, error: PortalError) -> HttpResponse:
     messages.error(request, error.sentence)
-    return to_workspace(workspace)
+    return redirect_to_workspace(workspace)
 
 
 @require_GET
 @never_cache
-def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+def open_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Lead into the workspace with a one-time ticket, or to its page if it is not running.
 
     The portal's CSP restricts forms to its own origin, and Chromium applies that to their redirects. After a
@@ -167,7 +167,7 @@ def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state != State.RUNNING:
-        return to_workspace(workspace, opening=workspace.state in presenters.STARTING)
+        return redirect_to_workspace(workspace, opening=workspace.state in presenters.STARTING)
     ticket = publishing.issue_ticket(actor=request.user, workspace=workspace)
     path = local_path(request.GET.get("next", ""), default=workspace.template.open_path)
     url = f"{workspace.origin}/.berth/enter?{urlencode({'ticket': ticket, 'next': path})}"

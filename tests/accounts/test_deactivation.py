@@ -49,7 +49,7 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     monkeypatch.setattr(live, "publish_account", lambda user_id: calls.append(("streams end", user_id)))
     monkeypatch.setattr(tickets, "revoke_user", lambda _, user_id: calls.append(("tickets end", user_id)))
     monkeypatch.setattr(
-        workspace_views, "put", lambda _, view: calls.append(("may enter", set(view.user_ids)))
+        workspace_views, "store_view", lambda _, view: calls.append(("may enter", set(view.user_ids)))
     )
     monkeypatch.setattr(
         "portal.people.accounts.changes._announce", lambda: calls.append(("tokens end", None))
@@ -78,7 +78,7 @@ def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
         other = Client()
         other.cookies.update(stale)
         assert other.get("/").status_code == 302
-        assert token_lookup.user_of_token(secret) is None
+        assert token_lookup.find_valid_token(secret) is None
         assert Client().get(f"/{link}").status_code == 409
         deactivation.reactivate(actor=ada, user=bob)
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302

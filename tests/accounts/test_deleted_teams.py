@@ -75,7 +75,7 @@ def used(team, alice, bob, olga, make, pool, settle) -> Used:
         endpoint=webhook, type="berth.test", payload={}, state="pending", created_at=timezone.now()
     )
     channels.create(actor=alice, team=team, **CHAT, kinds=["workspace.failed"])
-    secrets.put(actor=alice, holder=team, name="API_KEY", value="planted", everywhere=True)
+    secrets.put_secret(actor=alice, holder=team, name="API_KEY", value="planted", everywhere=True)
     environment = environments.create(
         actor=alice, team=team, name="Tools", source_kind="packages", source="numpy", build=False
     )

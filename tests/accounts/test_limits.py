@@ -13,7 +13,7 @@ from django.core import mail
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.people.accounts import deactivation, last_seen, limits, mails
-from portal.people.accounts.breached_passwords import in_file, is_breached
+from portal.people.accounts.breached_passwords import is_breached, is_in_file
 from portal.people.accounts.models import FailureWindow, UserSession
 from portal.people.accounts.tasks import forget_sign_ins
 from tests.factories import PASSWORD
@@ -102,9 +102,9 @@ def test_addresses_of_one_network_count_together():
 
 def test_a_window_counts_is_over_and_begins_anew(clock):
     assert [limits.count("k", window=WINDOW) for _ in range(3)] == [1, 2, 3]
-    assert limits.reached("k", window=WINDOW) == 3
+    assert limits.current_count("k", window=WINDOW) == 3
     clock.shift(WINDOW.total_seconds() + 1)
-    assert limits.reached("k", window=WINDOW) == 0
+    assert limits.current_count("k", window=WINDOW) == 0
     assert limits.count("k", window=WINDOW) == 1
     assert limits.remove_old(window=timedelta(days=1)) == 0
     clock.shift(86_401)
@@ -232,10 +232,10 @@ def test_each_line_of_a_sorted_file_is_found_and_nothing_else(tmp_path, size, co
     path.write_text(
         "".join(f"{digest}:{at}\r\n" if counts else f"{digest}\n" for at, digest in enumerate(known))
     )
-    assert all(in_file(digest, path) for digest in known)
-    assert not any(in_file(sha1(f"not {number}"), path) for number in range(50))
-    assert not in_file("0" * 40, path)
-    assert not in_file("F" * 40, path)
+    assert all(is_in_file(digest, path) for digest in known)
+    assert not any(is_in_file(sha1(f"not {number}"), path) for number in range(50))
+    assert not is_in_file("0" * 40, path)
+    assert not is_in_file("F" * 40, path)
 
 
 def test_a_leaked_password_is_refused_where_one_is_set(as_user, alice, settings, tmp_path):

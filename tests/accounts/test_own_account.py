@@ -36,7 +36,7 @@ def test_another_password_ends_other_browsers_and_not_this_one(alice):
     assert here.post("/account/", CHANGE).status_code == 302
     assert (works(here), works(there)) == (True, False)
     assert here.session.session_key != before
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
     assert UserSession.objects.get(user=alice).key == here.session.session_key
     entry = Event.objects.get(kind="user.password_changed")
     assert (entry.actor, entry.data) == (alice, {"sessions": 1, "tokens": 0})
@@ -47,7 +47,7 @@ def test_tokens_end_too_where_it_is_said(alice):
     _, secret = make_token(alice)
     assert "Also revoke my 1 API token" in text_of(here.get("/account/"))
     here.post("/account/", {**CHANGE, "end_tokens": "on"})
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
 
 
 @pytest.mark.parametrize(

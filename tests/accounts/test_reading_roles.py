@@ -99,7 +99,7 @@ def test_an_auditor_only_views_teams(ada, una, team, olga, role):
     with pytest.raises(StateConflict):
         users.create(actor=ada, username="uma", roles=["auditor"], teams={"vision": role})
     services.set_member(actor=ada, team=team, username="una", role=Role.VIEWER)
-    assert not policies.works_in(una, team)
+    assert not policies.may_work_in(una, team)
 
 
 def test_who_works_in_a_team_stops_before_becoming_an_auditor(ada, team, bob):

@@ -38,7 +38,7 @@ def test_a_tokens_secret_is_nowhere_but_in_the_answer(alice):
 
 def test_a_genuine_token_names_its_user(alice):
     token, secret = make_token(alice)
-    assert token_lookup.user_of_token(secret) == (alice, token)
+    assert token_lookup.find_valid_token(secret) == (alice, token)
 
 
 def test_no_two_tokens_are_alike(alice):
@@ -48,35 +48,35 @@ def test_no_two_tokens_are_alike(alice):
 @pytest.mark.parametrize("change", ["", "x", "berth_", "berth_x", "BERTH_", "berth_\N{SNOWMAN}"])
 def test_anything_else_names_nobody(alice, change):
     make_token(alice)
-    assert token_lookup.user_of_token(change) is None
+    assert token_lookup.find_valid_token(change) is None
 
 
 def test_a_cut_or_longer_secret_names_nobody(alice):
     _, secret = make_token(alice)
-    assert token_lookup.user_of_token(secret[:-1]) is None
-    assert token_lookup.user_of_token(secret + "x") is None
-    assert token_lookup.user_of_token(secret.swapcase()) is None
+    assert token_lookup.find_valid_token(secret[:-1]) is None
+    assert token_lookup.find_valid_token(secret + "x") is None
+    assert token_lookup.find_valid_token(secret.swapcase()) is None
 
 
 def test_an_expired_token_names_nobody(alice, clock):
     _, secret = make_token(alice, expires_at=timezone.now() + HOUR)
     clock.shift(3599)
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
     clock.shift(1)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
 
 
 def test_a_token_of_somebody_switched_off_names_nobody(alice):
     _, secret = make_token(alice)
     alice.is_active = False
     alice.save()
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
 
 
 def test_a_revoked_token_names_nobody_from_now_on(alice):
     token, secret = make_token(alice)
     tokens.revoke_token(actor=alice, token_id=token.pk)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
     tokens.revoke_token(actor=alice, token_id=token.pk)
     assert Event.objects.filter(kind="token.revoked").count() == 1
 
@@ -84,7 +84,7 @@ def test_a_revoked_token_names_nobody_from_now_on(alice):
 def test_operators_revoke_every_token(alice, olga):
     token, secret = make_token(alice)
     tokens.revoke_token(actor=olga, token_id=token.pk)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
     assert Event.objects.get(kind="token.revoked").message == "revoked the token “test” of alice"
 
 
@@ -95,7 +95,7 @@ def test_nobody_else_revokes_anothers_token(alice, bob, petra):
             tokens.revoke_token(actor=actor, token_id=token.pk)
     with pytest.raises(NotFound):
         tokens.revoke_token(actor=alice, token_id=uuid.uuid4())
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
 
 
 @pytest.mark.parametrize("who", ["bob", "olga"])
@@ -172,12 +172,12 @@ def uses(monkeypatch):
 def test_use_is_noted_once_a_minute_and_written_by_another_process(alice, clock, uses):
     token, secret = make_token(alice)
     first = timezone.now()
-    token_lookup.user_of_token(secret)
+    token_lookup.find_valid_token(secret)
     clock.shift(30)
-    token_lookup.user_of_token(secret)
+    token_lookup.find_valid_token(secret)
     assert uses.writes == 1
     clock.shift(31)
-    token_lookup.user_of_token(secret)
+    token_lookup.find_valid_token(secret)
     assert uses.writes == 2
     token.refresh_from_db()
     assert token.last_used_at is None
@@ -189,7 +189,7 @@ def test_use_is_noted_once_a_minute_and_written_by_another_process(alice, clock,
 
 def test_a_late_note_does_not_put_the_last_use_back(alice, clock, uses):
     token, secret = make_token(alice)
-    token_lookup.user_of_token(secret)
+    token_lookup.find_valid_token(secret)
     later = timezone.now() + HOUR
     ApiToken.objects.filter(pk=token.pk).update(last_used_at=later)
     token_uses.store()
@@ -199,9 +199,9 @@ def test_a_late_note_does_not_put_the_last_use_back(alice, clock, uses):
 
 def test_a_look_up_writes_nothing_and_is_one_statement(alice, uses, django_assert_num_queries):
     _token, secret = make_token(alice)
-    token_lookup.user_of_token(secret)
+    token_lookup.find_valid_token(secret)
     with django_assert_num_queries(1) as seen:
-        token_lookup.user_of_token(secret)
+        token_lookup.find_valid_token(secret)
     assert seen.captured_queries[0]["sql"].startswith("SELECT")
 
 
@@ -222,9 +222,9 @@ def test_a_look_up_writes_nothing_and_is_one_statement(alice, uses, django_asser
 def test_what_ends_a_token_ends_it_for_a_process_that_knows_it(alice, uses, harm):
     """The rows are changed past the look-up, as another process changes them."""
     token, secret = make_token(alice)
-    assert token_lookup.user_of_token(secret) == (alice, token)
+    assert token_lookup.find_valid_token(secret) == (alice, token)
     harm(token)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
 
 
 def test_the_gateway_is_told_of_what_ends_a_token_and_of_no_sign_in(alice, uses):
@@ -247,17 +247,17 @@ def test_the_gateway_is_told_of_what_ends_a_token_and_of_no_sign_in(alice, uses)
 def test_a_right_taken_away_is_gone_at_the_next_request(alice, uses):
     _token, secret = make_token(alice)
     type(alice).objects.update(is_operator=True)
-    assert token_lookup.user_of_token(secret)[0].operates
+    assert token_lookup.find_valid_token(secret)[0].operates
     type(alice).objects.update(is_operator=False)
-    assert not token_lookup.user_of_token(secret)[0].operates
+    assert not token_lookup.find_valid_token(secret)[0].operates
 
 
 def test_what_a_request_does_to_its_user_stays_in_that_request(alice, uses):
     _token, secret = make_token(alice)
-    user, token = token_lookup.user_of_token(secret)
+    user, token = token_lookup.find_valid_token(secret)
     user.is_operator = True
     token.scopes = []
-    user, token = token_lookup.user_of_token(secret)
+    user, token = token_lookup.find_valid_token(secret)
     assert not user.is_operator
     assert token.scopes != []
 
@@ -284,13 +284,13 @@ def run(*arguments: str) -> str:
 def test_the_command_prints_the_token_and_nothing_else(alice):
     printed = run("alice")
     assert printed.count("\n") == 1
-    user, token = token_lookup.user_of_token(printed.strip())
+    user, token = token_lookup.find_valid_token(printed.strip())
     assert (user, token.scopes, token.expires_at) == (alice, ["all"], None)
 
 
 def test_the_command_takes_scopes_name_and_days(alice, clock):
     printed = run("alice", "--scopes", "catalog:read,pools:read", "--name", "ci", "--days", "7")
-    _, token = token_lookup.user_of_token(printed.strip())
+    _, token = token_lookup.find_valid_token(printed.strip())
     assert (token.name, token.scopes) == ("ci", ["catalog:read", "pools:read"])
     assert token.expires_at == timezone.now() + dt.timedelta(days=7)
 

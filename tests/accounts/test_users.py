@@ -233,7 +233,7 @@ def test_a_reset_ends_the_password_and_the_sessions_and_leaves_tokens(ada, alice
     link = users.reset_password(actor=ada, user=alice)
     assert signed_in_as(browser) == ""
     assert Client().post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 200
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
     assert choose(link.url)[1] == 302
     assert choose(link.url)[1] == 409
 
@@ -245,9 +245,9 @@ def test_sessions_end_at_once_and_tokens_where_it_is_said(ada, alice):
     assert users.end_sessions(actor=ada, user=alice) == 1
     assert signed_in_as(browser) == ""
     assert not sessions.sessions_of(alice).exists()
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
     assert users.end_sessions(actor=alice, user=alice, tokens=True) == 0
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
 
 
 # --- deleted --------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 
 @pytest.fixture(params=sorted(KINDS))
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
     return KINDS[request.param]
 
 

@@ -173,7 +173,7 @@ def test_nothing_is_told_behind_a_gap_that_may_be_filled(
 def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, int]) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("writers follow each other on SQLite: no entry appears before another")
-    assert selectors.complete_to() == happened["account"]
+    assert selectors.last_complete_id() == happened["account"]
     written, go_on = threading.Event(), threading.Event()
 
     def slow_writer() -> None:
@@ -189,10 +189,10 @@ def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, 
     thread.start()
     assert written.wait(20)
     later = happen(AuditKind.QUOTA_SET)
-    assert selectors.complete_to() == happened["account"]
+    assert selectors.last_complete_id() == happened["account"]
     go_on.set()
     thread.join(20)
-    assert selectors.complete_to() == later
+    assert selectors.last_complete_id() == later
 
 
 def test_a_gap_for_good_holds_nobody_up(api: Any, olga: Any, happened: dict[str, int]) -> None:
@@ -201,18 +201,18 @@ def test_a_gap_for_good_holds_nobody_up(api: Any, olga: Any, happened: dict[str,
 
 
 def test_a_log_that_is_not_the_one_from_before(olga: Any, happened: dict[str, int]) -> None:
-    assert selectors.complete_to() == happened["account"]
+    assert selectors.last_complete_id() == happened["account"]
     Event.objects.filter(pk__gt=happened["untyped"]).delete()
-    assert selectors.complete_to() == happened["untyped"]
+    assert selectors.last_complete_id() == happened["untyped"]
     Event.objects.all().delete()
-    assert selectors.complete_to() == 0
+    assert selectors.last_complete_id() == 0
 
 
 def test_many_entries_are_passed_over_in_strides(
     olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "STRIDE", 2)
-    assert selectors.complete_to() == happened["account"]
+    assert selectors.last_complete_id() == happened["account"]
 
 
 async def follow(user: Any, query: str = "", **headers: str) -> Any:

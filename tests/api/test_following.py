@@ -44,7 +44,7 @@ def test_the_limit_to_requests_is_said(api: Any, alice: Any, settings: Any, monk
     assert api(alice).get("me")["RateLimit-Policy"] == '"user";q=7;w=60'
     assert api(None).get("me")["RateLimit-Policy"] == '"address";q=5;w=60'
 
-    monkeypatch.setattr(rate_limits, "of_request", lambda *_: 12)
+    monkeypatch.setattr(rate_limits, "count_request", lambda *_: 12)
     refused = api(alice).get("me")
     problem(refused, 429, "throttled")
     assert refused["Retry-After"] == "12"

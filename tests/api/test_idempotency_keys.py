@@ -72,7 +72,7 @@ def test_what_fails_half_way_leaves_neither_work_nor_answer(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr("portal.common.idempotency.seal", killed)
+        patch.setattr("portal.common.idempotency.encrypt", killed)
         with pytest.raises(SystemExit):
             api(olga).post(CREDITS, CREDIT, **KEY)
     assert LedgerAccount.objects.get().credit == 0
@@ -100,7 +100,7 @@ def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bo
     assert secret not in kept.sealed
     assert "ci" not in kept.sealed.split()
     (column,) = [each for each in encrypted_fields.COLUMNS if each.model is IdempotencyRecord]
-    assert encrypted_fields.reseal(column) == (1, 0)
+    assert encrypted_fields.reencrypt(column) == (1, 0)
 
 
 def test_what_nobody_can_open_any_more_is_refused(api: Any, olga: Any, opened: None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.results import reported
+from portal.workspaces.results import driver_reason
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 
@@ -21,7 +21,7 @@ def one(bob: Any, team: Any) -> Workspace:
         owner=bob,
         team=team,
         queue_entry__outcome="queued",
-        queue_entry__reason=reported("", "Waits.").as_json(),
+        queue_entry__reason=driver_reason("", "Waits.").as_json(),
     )
 
 

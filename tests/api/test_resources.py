@@ -388,7 +388,7 @@ class TestChannels(DetailCase, CreateCase):
 
     @pytest.fixture(autouse=True)
     def _no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
+        monkeypatch.setattr(sending, "inspect_url", lambda _url: sending.Outcome(ok=True, service="Slack"))
 
     def stock(self) -> None:
         alice = User.objects.get(username="alice")
@@ -603,7 +603,7 @@ class TestBookingPermissions(ListCase):
     fixtures = ("olga", "petra")
 
     def stock(self) -> None:
-        permissions.permit(actor=User.objects.get(username="petra"), username="olga")
+        permissions.permit_booking(actor=User.objects.get(username="petra"), username="olga")
 
 
 class TestQuotaRequests(DetailCase, CreateCase):

@@ -11,7 +11,7 @@ from django.urls import get_resolver
 
 from portal.common import token_requests
 from portal.common.api import ApiView
-from portal.common.bearer import token_in
+from portal.common.bearer import bearer_token
 from portal.people.accounts.authentication import TokenAuthentication
 from portal.people.accounts.models import ApiToken
 from portal.workspaces.lifecycle import State
@@ -172,4 +172,4 @@ def test_the_views_that_are_taken_ask_for_tokens_first() -> None:
     ],
 )
 def test_the_token_in_a_header(header: str, secret: str | None) -> None:
-    assert token_in(header) == secret
+    assert bearer_token(header) == secret

@@ -73,7 +73,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 def test_the_second_is_told(
     name: str, as_user: Any, api: Any, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
     form, kind = FORMS[name], KINDS[FORMS[name].kind]
     program: Api = api(people[kind.who])
     browser: Client = as_user(people[kind.who])

@@ -331,7 +331,7 @@ def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
         (2, "changed", "ada"),
         (1, "created", "olga"),
     ]
-    ((_, changes), (_, first)) = history.with_predecessors(rows)
+    ((_, changes), (_, first)) = history.revisions_with_changes(rows)
     assert {each.field: (each.before, each.after) for each in changes}["name"] == ("Shell", "Better")
     assert first == []
     back = entries.restore(actor=olga, entry=changed, number=1)

@@ -225,5 +225,5 @@ def test_the_form_of_a_workspace_asks_no_more_for_five_hundred_that_are_not_read
 def test_what_is_to_come_of_many_is_what_is_to_come_of_each(django_assert_num_queries):
     made = environments(5, ready=False)
     with django_assert_num_queries(3):
-        found = selectors.coming(made)
-    assert found == {each.pk: selectors.coming_of(each) for each in made}
+        found = selectors.pending_versions(made)
+    assert found == {each.pk: selectors.pending_version(each) for each in made}

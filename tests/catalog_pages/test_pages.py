@@ -13,7 +13,7 @@ from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from portal.scheduling import fits
-from portal.web.catalog.forms import FlavorForm, TemplateForm, initial_of
+from portal.web.catalog.forms import FlavorForm, TemplateForm, initial_values
 from portal.web.catalog.previews import preview
 from provisioning.share_messages import PROVIDES_SHARES
 from tests.factories import (
@@ -44,7 +44,7 @@ def sent(form: Any, **changed: Any) -> dict[str, Any]:
 def as_typed(model: Any, entry: Any = None, **more: Any) -> dict[str, Any]:
     document = documents.document_of(entry) if entry is not None else documents.document_of_new(model)
     form: Any = TemplateForm if isinstance(entry or model, Template) else FlavorForm
-    return sent(form(initial=initial_of(document), changing=entry is not None), **more)
+    return sent(form(initial=initial_values(document), changing=entry is not None), **more)
 
 
 @pytest.mark.parametrize("slug", ["jupyterlab", "marimo", "vscode", "rstudio", "cpu-small"])

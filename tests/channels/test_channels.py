@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.common.encrypted_fields import unseal
+from portal.common.encrypted_fields import decrypt
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -48,7 +48,7 @@ def process(monkeypatch):
         return {job.id: found.outcome for job in jobs}
 
     monkeypatch.setattr(sending, "send", send)
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
     return found
 
 
@@ -205,7 +205,7 @@ def test_the_url_is_kept_encrypted_and_never_shown_or_logged(alice, team, proces
     own = services.create(actor=alice, team=None, **OWN)
     of_team = services.create(actor=alice, team=team, **OF_TEAM)
     row = Channel.objects.get(pk=own.pk)
-    assert unseal(row.url, purpose=services.URL) == SLACK
+    assert decrypt(row.url, purpose=services.URL) == SLACK
     program, browser = api(alice), as_user(alice)
     shown = [browser.get(path).content.decode() for path in ("/account/channels/", "/teams/vision/channels/")]
     for each in (own, of_team):
@@ -273,7 +273,7 @@ def test_what_is_refused(alice, process, change, field, code):
     ],
 )
 def test_what_is_wrong_with_a_url_is_said(alice, process, monkeypatch, error, code):
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=False, error=error))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=False, error=error))
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **OWN)
     assert refused.value.extra["errors"]["url"][0].code is code

@@ -89,7 +89,7 @@ CONFINED = """
 import os, socket, subprocess, sys, threading
 from portal.notify.channels import sender
 from portal.common.outgoing.addresses import Policy
-sender.confine(Policy.of(["127.0.0.1/32"]))
+sender.confine_process(Policy.of(["127.0.0.1/32"]))
 def attempt(name, act):
     try:
         act()
@@ -152,16 +152,16 @@ def test_by_itself_the_site_allows_none_of_these(settings, url):
     from portal import settings as defaults
 
     settings.BERTH_CHANNEL_SCHEMAS = defaults.BERTH_CHANNEL_SCHEMAS
-    assert sender.made_of(url, frozenset(settings.BERTH_CHANNEL_SCHEMAS))[0] is None
+    assert sender.parse_service(url, frozenset(settings.BERTH_CHANNEL_SCHEMAS))[0] is None
 
 
 def test_looking_at_urls_names_the_service_and_connects_to_nothing():
     with receiver() as there:
-        found = sending.look_at(
+        found = sending.inspect_url(
             "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
         )
         assert (found.ok, found.service) == (True, "Slack")
-        assert sending.look_at(f"json://127.0.0.1:{there.port}/").ok
+        assert sending.inspect_url(f"json://127.0.0.1:{there.port}/").ok
         assert there.requests == []
 
 

@@ -71,7 +71,7 @@ def test_one_workspace(as_bob, bob, team):
     assert (shown["name"], shown["id"], shown["owner"]) == ("trial", str(made.pk), "bob")
     assert as_bob("show", "trial", "--json").json["id"] == str(made.pk)
     assert as_bob("show", "nonesuch").code == 5
-    cause = stops.stored(
+    cause = stops.stored_cause(
         Reason(LifetimeCode.ENDS_BY_SCHEDULE), stops.StopRule("weeks", "team:vision"), timezone.now()
     )
     WorkspaceStatus.objects.filter(workspace=made).update(stopped=cause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from portal.common.encrypted_fields import unseal
+from portal.common.encrypted_fields import decrypt
 from portal.workspaces.secrets.models import Secret, purpose_of
 
 VALUE = "planted-value-0f8a7c"
@@ -19,7 +19,7 @@ def test_from_saving_to_deleting(as_bob, monkeypatch):
     ran = as_bob("secret", "set", "API_KEY", "--description", "For W&B", "--everywhere")
     assert (ran.code, ran.out) == (0, "Secret API_KEY saved.\n"), ran.err
     row = Secret.objects.get()
-    assert unseal(row.sealed, purpose=purpose_of(row)) == VALUE and row.everywhere
+    assert decrypt(row.sealed, purpose=purpose_of(row)) == VALUE and row.everywhere
     feed(monkeypatch, b"-----KEY-----\n")
     assert as_bob("secret", "set", "DEPLOY_KEY", "--file", "--json").json["size_bytes"] == 14
     listed = as_bob("secret", "ls")

@@ -16,7 +16,7 @@ from portal.people.accounts.models import Membership, Role
 from portal.workspaces import own_packages
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.results import reported
+from portal.workspaces.results import driver_reason
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 from tests.workspaces.gateway.gateway_support import eventually
 
@@ -75,7 +75,7 @@ def test_up_says_why_it_failed(as_bob: Any) -> None:
             # Nobody may see it failed without the reason.
             with transaction.atomic():
                 Workspace.objects.update(state=State.FAILED, state_since=timezone.now())
-                WorkspaceStatus.objects.update(reason=reported("broken", "It broke.").as_json())
+                WorkspaceStatus.objects.update(reason=driver_reason("broken", "It broke.").as_json())
                 record(actor=SYSTEM, kind="workspace.gone", message="found it gone", workspace=workspace)
         finally:
             connection.close()

@@ -21,7 +21,7 @@ class Row:
 
 
 def sent(**extra: str) -> frozenset[str]:
-    return etags.expected_by(RequestFactory().patch("/", **extra))  # type: ignore[arg-type]
+    return etags.expected_versions(RequestFactory().patch("/", **extra))  # type: ignore[arg-type]
 
 
 def test_a_version_changes_with_the_row_and_with_what_is_named() -> None:
@@ -62,5 +62,5 @@ def test_another_version_is_refused_and_says_who_changed_it(header: str) -> None
 def test_a_form_carries_its_version_in_a_field() -> None:
     row = Row()
     request = RequestFactory().post("/", {"version": etags.version_of(row)})
-    assert etags.expected_by(request) == {etags.version_of(row)}
-    assert etags.expected_by(RequestFactory().post("/", {})) == etags.ANY
+    assert etags.expected_versions(request) == {etags.version_of(row)}
+    assert etags.expected_versions(RequestFactory().post("/", {})) == etags.ANY

@@ -123,17 +123,17 @@ def test_the_sites_own_settings_may_name_any_address():
 
 def test_what_is_sealed_opens_for_its_purpose_and_its_key_alone(settings):
     settings.SECRET_KEY_FALLBACKS = []
-    sealed = encrypted_fields.seal("whsec_x", purpose="a")
+    sealed = encrypted_fields.encrypt("whsec_x", purpose="a")
     assert "whsec" not in sealed
-    assert encrypted_fields.unseal(sealed, purpose="a") == "whsec_x"
+    assert encrypted_fields.decrypt(sealed, purpose="a") == "whsec_x"
     for purpose, key, fallbacks in (("b", settings.SECRET_KEY, []), ("a", "another", [])):
         settings.SECRET_KEY, before = key, settings.SECRET_KEY
         settings.SECRET_KEY_FALLBACKS = fallbacks
         with pytest.raises(encrypted_fields.Unreadable):
-            encrypted_fields.unseal(sealed, purpose=purpose)
+            encrypted_fields.decrypt(sealed, purpose=purpose)
         settings.SECRET_KEY = before
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [settings.SECRET_KEY]
-    assert encrypted_fields.unseal(sealed, purpose="a") == "whsec_x"
+    assert encrypted_fields.decrypt(sealed, purpose="a") == "whsec_x"
 
 
 # --- signatures ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from portal.common import system_checks
 )
 def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, warned):
     settings.BERTH_PUBLIC_URL, settings.HTTPS = url, https
-    assert [message.id for message in system_checks.http_stays_on_this_machine()] == ["common.W001"] * warned
+    assert [message.id for message in system_checks.check_plain_http()] == ["common.W001"] * warned
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, wa
 )
 def test_homes_without_a_limit_are_warned_of_with_several_users(settings, several, limit_mib, warned):
     settings.BERTH_MULTIUSER, settings.BERTH_HOME_LIMIT_MIB = several, limit_mib
-    found = system_checks.homes_that_are_shared_have_a_limit()
+    found = system_checks.check_home_limits()
     assert [message.id for message in found] == ["common.W003"] * warned
 
 

@@ -110,7 +110,7 @@ workspace = Workspace.objects.get(pk=sys.argv[1])
 print(json.dumps(messages.dump(Command(
     op=Op.START, pool=config_of(workspace.pool), ref=dispatch.ref_of(workspace), lease="0" * 32,
     expires_at=time.time() + 600, spec=dispatch.spec_of(workspace),
-    placement=dispatch.placement_of(dispatch.held_by(workspace)),
+    placement=dispatch.placement_of(dispatch.allocations_of(workspace)),
 ))))
 """
 

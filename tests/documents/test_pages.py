@@ -159,7 +159,7 @@ def test_the_page_of_an_error_leads_to_its_code(rf: Any) -> None:
 @pytest.mark.django_db
 def test_the_guide_names_every_metric_of_berth() -> None:
     text = (DOCS / "monitoring.md").read_text()
-    families = {metrics.exposed_name(family) for family in metrics.families()}
+    families = {metrics.exposition_name(family) for family in metrics.families()}
     assert set(re.findall(r"`(berth_[a-z_]+)`", text)) == families
 
 

@@ -164,7 +164,7 @@ class SecondMachine:
     def known(self) -> Membership:
         return membership.load(self.folder)
 
-    def owned(self, name: str = "") -> tuple[workspace_processes.Owned, ...]:
+    def owned(self, name: str = "") -> tuple[workspace_processes.OwnedProcess, ...]:
         """The live processes of its workspaces, or of one by its name."""
         return workspace_processes.scan(self.folder.driver_instance, name, spares=claimed(self.folder.local))
 

@@ -70,7 +70,7 @@ def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
 def test_who_is_not_root_stays_who_he_is(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert choose(mine, {}) is None
-    account.take_back(mine, Doors.of_instance(mine, {}, CADDY))
+    account.return_ownership(mine, Doors.of_instance(mine, {}, CADDY))
 
 
 # -- the trial --------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
     outside.mkdir()
     (outside / "kept").touch()
     (mine.redis_dir / "link").symlink_to(outside)
-    account.take_back(mine, Doors.of_instance(mine, {}, CADDY))
+    account.return_ownership(mine, Doors.of_instance(mine, {}, CADDY))
     assert owner(mine.redis_dir) == (0, 0, 0o700) and not list(mine.redis_dir.iterdir())
     assert owner(mine.passes_dir) == (0, 0, 0o700)
     assert owner(database(mine)) == (0, 0, 0o700)
@@ -289,12 +289,12 @@ def test_the_end_of_passes_follows_no_link(mine: Instance, tmp_path: Path) -> No
     (outside / "key").mkdir(parents=True)
     folder.symlink_to(outside)
     with pytest.raises(OSError, match=r"directory|symbolic"):
-        account.end_passes(folder, "key")
+        account.delete_passes(folder, "key")
     assert (outside / "key").exists()
     folder.unlink()
     folder.mkdir()
     (folder / "key").symlink_to(outside)
-    account.end_passes(folder, "key")
+    account.delete_passes(folder, "key")
     assert (outside / "key").exists()
 
 

@@ -202,10 +202,10 @@ def test_only_the_gateway_process_says_where_something_is_led(fixed: Instance) -
     assert server["routes"][1]["match"] == [{"header": {"Transfer-Encoding": ["*"]}}]
     onward = server["routes"][2]
     assert onward["match"] == [
-        {"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of("path-secret")]}}
+        {"header": {front_door.ONWARD_HEADER: [front_door.gateway_process_token("path-secret")]}}
     ]
     assert onward["terminal"] is True
-    assert front_door.onward_token_of("path-secret") != front_door.token_of("path-secret")
+    assert front_door.gateway_process_token("path-secret") != front_door.token_of("path-secret")
     assert {"handler": "headers", "request": {"delete": ["X-Berth-*"]}} in onward["handle"]
 
 

@@ -63,9 +63,9 @@ def test_what_was_used_comes_back_when_there_is_room(file, reserve, monkeypatch)
 
 def test_it_is_told_only_of_a_full_disk(file, reserve, monkeypatch):
     reserve.keep()
-    assert database_reserve.left_when_full(file, lambda asked: ask(file, asked)) is None
+    assert database_reserve.remaining_bytes_when_full(file, lambda asked: ask(file, asked)) is None
     monkeypatch.setattr(database_reserve, "free", lambda _: 0)
-    left = database_reserve.left_when_full(file, lambda asked: ask(file, asked))
+    left = database_reserve.remaining_bytes_when_full(file, lambda asked: ask(file, asked))
     assert left is not None and left >= RESERVE_BYTES
 
 

@@ -50,7 +50,7 @@ def test_the_inner_ports_are_checked_too(instance: Instance, which: str) -> None
 @pytest.mark.parametrize("which", ["port", "web_port", "redis_port", "gateway_port"])
 def test_held_ports_are_given_to_nobody_until_the_services_take_them(instance: Instance, which: str) -> None:
     port = getattr(instance, which)
-    with ports.held(instance):
+    with ports.hold_ports(instance):
         with socket.socket() as outgoing, pytest.raises(OSError, match="in use"):
             # What the kernel does for a connection that leaves: without SO_REUSEADDR.
             outgoing.bind(("127.0.0.1", port))

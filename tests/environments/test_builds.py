@@ -364,17 +364,17 @@ def test_a_log_holds_nothing_that_a_terminal_would_act_upon(raw, kept):
 
 
 def test_a_log_is_put_together_by_its_offsets():
-    log, dropped, received = logs.appended("", 0, 0, offset=0, text="abc")
-    assert logs.appended(log, dropped, received, offset=0, text="abc") == ("abc", 0, 3)
-    assert logs.appended(log, dropped, received, offset=2, text="cd") == ("abcd", 0, 4)
-    assert logs.appended(log, dropped, received, offset=9, text="z") == ("abc\n[…]\nz", 0, 10)
+    log, dropped, received = logs.append_text("", 0, 0, offset=0, text="abc")
+    assert logs.append_text(log, dropped, received, offset=0, text="abc") == ("abc", 0, 3)
+    assert logs.append_text(log, dropped, received, offset=2, text="cd") == ("abcd", 0, 4)
+    assert logs.append_text(log, dropped, received, offset=9, text="z") == ("abc\n[…]\nz", 0, 10)
 
 
 def test_a_log_is_bounded_and_keeps_its_end():
     log, dropped, received = "", 0, 0
     for number in range(40):
         text = f"{number:05d} {'x' * 50}\n" * 1000
-        log, dropped, received = logs.appended(log, dropped, received, offset=received, text=text)
+        log, dropped, received = logs.append_text(log, dropped, received, offset=received, text=text)
         assert len(log) <= logs.MAX_LOG
     assert dropped + len(log) == received
     assert log.startswith("000")

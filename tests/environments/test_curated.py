@@ -7,9 +7,9 @@ from django.core.management import call_command
 
 from portal.catalog.environments import curated, services, upkeep
 from portal.catalog.environments.models import Environment, EnvironmentVersion, VersionState
-from portal.catalog.environments.sources import checked, names_in
+from portal.catalog.environments.sources import package_names, validate_source
 from portal.catalog.models import Template
-from portal.catalog.selectors import installed_programs, missing
+from portal.catalog.selectors import installed_programs, missing_program
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
 from portal.common.events.models import Notification
@@ -99,30 +99,30 @@ def test_vs_code_is_offered_once_its_environment_has_it(whole, db, settings):
     call_command("bootstrap")
     template = Template.objects.select_related("environment__current").get(slug="vscode")
     assert template.environment is not None and template.environment.slug == curated.VSCODE
-    reason = missing(template, installed_programs())
+    reason = missing_program(template, installed_programs())
     assert reason is not None and "VS Code" in next_action_of(reason)
     settings.BERTH_BUILD_WHEN_ASKED = True
-    assert missing(template, installed_programs()) is None
+    assert missing_program(template, installed_programs()) is None
     version = template.environment.versions.get()
     assert "npm:code-server" in version.source.split()
     version.state, version.digest, version.programs = VersionState.READY, "a" * 32, ["code-server"]
     version.save()
     Environment.objects.filter(pk=template.environment.pk).update(current=version)
     template = Template.objects.select_related("environment__current").get(slug="vscode")
-    assert missing(template, installed_programs()) is None
+    assert missing_program(template, installed_programs()) is None
     assert default_of(template, None).version == version
 
 
 @pytest.mark.parametrize("line", ["npm:code-server", "npm:code-server==4.1.0"])
 def test_vs_code_can_stand_in_a_list(line, db):
-    assert checked("packages", f"numpy\n{line}\n")[1] == f"numpy\n{line}\n"
-    assert names_in("packages", f"numpy\n{line}\n") == ["numpy", "code-server"]
+    assert validate_source("packages", f"numpy\n{line}\n")[1] == f"numpy\n{line}\n"
+    assert package_names("packages", f"numpy\n{line}\n") == ["numpy", "code-server"]
 
 
 @pytest.mark.parametrize("line", ["npm:left-pad", "npm:code-server; x", "npm:code-server==1 --registry=x"])
 def test_nothing_else_of_npm_can(line, db):
     with pytest.raises(InvalidInput):
-        checked("packages", f"numpy\n{line}\n")
+        validate_source("packages", f"numpy\n{line}\n")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ def test_another_teams_is_not_there_for_an_outsider(team, alice, charlie, local_
 @pytest.mark.parametrize("kind", ["packages", "requirements", "lock"])
 def test_what_leads_away_from_the_index_is_refused(source, kind, local_pool):
     with pytest.raises(InvalidInput) as refused:
-        sources.checked(kind, f"pandas{' --hash=sha256:' + 'a' * 64 if kind == 'lock' else ''}\n{source}")
+        sources.validate_source(
+            kind, f"pandas{' --hash=sha256:' + 'a' * 64 if kind == 'lock' else ''}\n{source}"
+        )
     (said,) = errors_of(refused)["source"]
     assert said.startswith("Line 2 ")
 
@@ -109,15 +111,15 @@ def test_what_leads_away_from_the_index_is_refused(source, kind, local_pool):
 )
 def test_a_pyproject_that_cannot_be_taken(text):
     with pytest.raises(InvalidInput) as refused:
-        sources.checked("pyproject", text)
+        sources.validate_source("pyproject", text)
     assert errors_of(refused)["source"]
 
 
 def test_a_lock_without_hashes_is_a_requirements_file():
-    assert sources.checked("lock", LOCK)[0] == SourceKind.LOCK
-    assert sources.checked("lock", LOCK + "pandas==2.2.0\n")[0] == SourceKind.REQUIREMENTS
+    assert sources.validate_source("lock", LOCK)[0] == SourceKind.LOCK
+    assert sources.validate_source("lock", LOCK + "pandas==2.2.0\n")[0] == SourceKind.REQUIREMENTS
     continued = "numpy==2.1.0 \\\n    --hash=sha256:" + "a" * 64
-    assert sources.checked("lock", continued)[0] == SourceKind.LOCK
+    assert sources.validate_source("lock", continued)[0] == SourceKind.LOCK
 
 
 def test_what_is_missing_or_too_long_is_refused(team, alice, local_pool):

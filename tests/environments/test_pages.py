@@ -89,9 +89,11 @@ def test_what_is_different_stands_in_words(local_pool, sent, olga, as_user):
     built(only(sent), lock=LOCK.replace("2.1.0", "2.2.0"), packages=packages, size_mib=314)
     old, new = EnvironmentVersion.objects.order_by("number")
     said = "numpy 2.1.0 → 2.2.0, pandas added, 14 MiB larger"
-    assert changes.between(old, new).sentence == said
-    assert changes.between(new, old).sentence == "numpy 2.2.0 → 2.1.0, pandas removed, 14 MiB smaller"
-    assert not changes.between(new, new)
+    assert changes.compare_versions(old, new).sentence == said
+    assert (
+        changes.compare_versions(new, old).sentence == "numpy 2.2.0 → 2.1.0, pandas removed, 14 MiB smaller"
+    )
+    assert not changes.compare_versions(new, new)
     assert said in as_user(olga).get("/environments/tools/").content.decode()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from portal.catalog.environments import sources
 from portal.catalog.environments.models import Environment, SourceKind
-from portal.catalog.environments.source_text import decoded, plain
+from portal.catalog.environments.source_text import decoded, normalize_text
 from portal.common.errors import InvalidInput
 from tests.environments.helpers import environment, version_of
 
@@ -39,7 +39,7 @@ dependencies:
 def said(text: str, kind: str = "requirements", python: str = "") -> list[str]:
     """The sentences about a rejected source: what happened, and what to do."""
     with pytest.raises(InvalidInput) as refused:
-        sources.checked(kind, text, python)
+        sources.validate_source(kind, text, python)
     return refused.value.field_errors["source"]
 
 
@@ -67,10 +67,10 @@ def test_a_file_is_read_as_editors_and_shells_save_it(data, client, team, alice,
 @pytest.mark.parametrize("kind", ["packages", "requirements", "lock"])
 def test_hashes_are_read(kind):
     text = f"numpy==1.26.4{HASH}\npandas==2.2.0 \\\n   {HASH.replace('=', ' ', 1)}\n"
-    taken, stored = sources.checked(kind, text)
+    taken, stored = sources.validate_source(kind, text)
     assert taken == SourceKind.LOCK
     assert stored.count(" --hash=sha256:") == 2
-    assert sources.checked(kind, f"numpy{HASH}\npandas")[0] == SourceKind.REQUIREMENTS
+    assert sources.validate_source(kind, f"numpy{HASH}\npandas")[0] == SourceKind.REQUIREMENTS
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_another_python_than_that_of_the_file_is_not_chosen_silently():
         "The environment.yml needs Python ==3.11.*, and Python 3.12 is chosen. "
         "Choose another Python version, or delete “python” from the list."
     ]
-    assert sources.checked("packages", CONDA, "3.11")[0] == SourceKind.REQUIREMENTS
+    assert sources.validate_source("packages", CONDA, "3.11")[0] == SourceKind.REQUIREMENTS
 
 
 def test_nested_parentheses_are_an_invalid_line():
@@ -238,20 +238,20 @@ LISTS = st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=30).map("".jo
 @example("packages", CONDA)
 def test_any_list_is_taken_without_leaving_the_index_or_rejected_by_reasons(kind, text):
     try:
-        taken, stored = sources.checked(kind, text)
+        taken, stored = sources.validate_source(kind, text)
     except InvalidInput as refused:
         assert all(refused.field_errors["source"])
         return
-    assert sources.checked(taken, stored) == (taken, stored)
+    assert sources.validate_source(taken, stored) == (taken, stored)
     assert all(not line.startswith("-") and " @ " not in line for line in sources.lines_in(taken, stored))
-    assert sources.names_in(taken, stored)
+    assert sources.package_names(taken, stored)
 
 
 @pytest.mark.thorough("the cases of this file have the same lines")
 @settings(max_examples=2000, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]))
 def test_any_bytes_are_decoded(data, encoding):
-    assert isinstance(plain(decoded(data)), str)
+    assert isinstance(normalize_text(decoded(data)), str)
     text = "numpy==1.26.4\n" * (1 + len(data))
     assert decoded(text.encode(encoding)) == text
 
@@ -265,7 +265,7 @@ def test_the_time_for_a_list_grows_with_its_length(piece):
         began = time.process_time()
         for text in (piece * length, "numpy" + piece * length, "dependencies:\n" + piece * length):
             with contextlib.suppress(InvalidInput):
-                sources.checked("requirements", text)
+                sources.validate_source("requirements", text)
         return time.process_time() - began
 
     cost_s(100)

@@ -124,7 +124,7 @@ def test_another_teams_is_neither_seen_nor_used(team, alice, bob, charlie, local
     other = TeamFactory(slug="audio")
     MembershipFactory(team=other, user=charlie, role=Role.OWNER)
     with pytest.raises(InvalidInput):
-        software.named(charlie, made.slug)
+        software.find_environment(charlie, made.slug)
     MembershipFactory(team=other, user=bob)
     with pytest.raises(NotAllowed) as refused:
         create(bob, other, made)

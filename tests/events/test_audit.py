@@ -31,7 +31,7 @@ def write(count: int, **more) -> list[Event]:
 
 
 def seal(**more) -> int:
-    return sealing.seal(now=timezone.now() + LATER, **more)
+    return sealing.seal_entries(now=timezone.now() + LATER, **more)
 
 
 def flaws() -> list[Flaw]:
@@ -52,7 +52,7 @@ def sealed(monkeypatch) -> list[Event]:
 
 def test_what_is_young_is_not_sealed_yet():
     write(2)
-    assert sealing.seal() == 0
+    assert sealing.seal_entries() == 0
     assert seal() == 2
     found = sealing.verify()
     assert (found.seals, found.entries, found.open_entries, found.findings) == (1, 2, 0, ())

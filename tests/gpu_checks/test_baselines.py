@@ -97,7 +97,7 @@ def test_only_passes_that_say_their_software_count(
     for device in gpus[:4]:
         command = check(device, NEW, **report)
         assert run_of(command).verdict == report.get("verdict", "pass")
-    assert baselines.of(gpus[4]) == baselines.Baselines()
+    assert baselines.baselines_for(gpus[4]) == baselines.Baselines()
 
 
 # --- NVLinks ----------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_what_has_more_against_it_is_no_baseline(
         command = only(sent)
         assert unjudged(command, 3600, finding)
         assert not run_of(command).unjudged
-    assert baselines.of(gpus[4]) == baselines.Baselines()
+    assert baselines.baselines_for(gpus[4]) == baselines.Baselines()
 
 
 def test_a_test_that_did_not_run_is_no_figure_without_a_floor(gpus: list[Device], sent: Any) -> None:

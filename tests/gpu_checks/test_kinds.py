@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from portal.fleet.inventory.models import CheckLevel, Device
-from portal.gpu_checks.kinds.proofs import PROOFS, proof_of, proof_that_lifts
+from portal.gpu_checks.kinds.proofs import PROOFS, proof_for_cordon, proof_of
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.wording import NOUNS
@@ -50,7 +50,7 @@ def test_only_checks_and_scrubs_prove_a_device(kind: CheckKind) -> None:
     [("check", CheckKind.CHECK), ("scrub", CheckKind.SCRUB), ("operator", None), ("", None)],
 )
 def test_a_cordon_is_lifted_by_the_proof_of_its_cause(cause: str, kind: CheckKind | None) -> None:
-    proof = proof_that_lifts(cause)
+    proof = proof_for_cordon(cause)
     assert (proof.kind if proof else None) == kind
 
 

@@ -240,7 +240,7 @@ def test_the_sweep_lets_go_of_what_a_killed_process_left(gpus, sent):
     """The run's own transaction has held, and what was to follow it was cut off."""
     run = ask(gpus[0])
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
-    assert set(peers.unheld().values_list("index", flat=True)) == {0, 1, 2}
+    assert set(peers.unused_reservations().values_list("index", flat=True)) == {0, 1, 2}
     lost_runs.sweep_lost()
     assert not Device.objects.filter(checking=True).exists()
 
@@ -257,7 +257,7 @@ def test_letting_go_leaves_a_peer_that_has_a_new_run(gpus, django_capture_on_com
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     Device.objects.filter(pk=gpus[1].pk).update(checking=False)
     again = ask(gpus[1], CheckLevel.QUICK)
-    peers.release_unheld([gpus[1].pk, gpus[2].pk])
+    peers.release_unused([gpus[1].pk, gpus[2].pk])
     assert again.open and fresh(gpus[1]).checking
     assert not fresh(gpus[2]).checking
 

@@ -211,7 +211,7 @@ def test_not_under_a_check_and_not_under_a_workspace(
 
 
 def test_an_old_form_is_void(gpu: Device) -> None:
-    seen = frozenset({resets.etags.version_of(resets.seen_of(gpu))})
+    seen = frozenset({resets.etags.version_of(resets.displayed_state(gpu))})
     out(gpu, recovery="reboot")
     with pytest.raises(PreconditionFailed):
         resets.request_reset(actor=SYSTEM, device_id=gpu.pk, expected=seen)

@@ -165,7 +165,7 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
     assert run.measures["copy_gb_s"]["unit"] == "GB/s"
     assert run.report["uuid"] == gpu.uuid
     assert kinds(gpu) == ["device.check_asked", "device.check_passed"]
-    assert selectors.before(run) == [run]
+    assert selectors.runs_up_to(run) == [run]
     assert not Notification.objects.exists()
 
 

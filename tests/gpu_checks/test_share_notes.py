@@ -58,7 +58,8 @@ def told(*notes: ShareNote, node: str = "node-1", pool: str = "this-machine") ->
 def shown(workspace: Workspace):
     workspace = Workspace.objects.select_related("status").get(pk=workspace.pk)
     return [
-        (row.code.value, row.used_mib, row.part_mib) for row in share_overuse.of(workspace, timezone.now())
+        (row.code.value, row.used_mib, row.part_mib)
+        for row in share_overuse.overuse_rows(workspace, timezone.now())
     ]
 
 

@@ -65,7 +65,7 @@ def placed_as(device: Device) -> PlacementCode | None:
     pool = device.node.pool
     nodes = capacity.load([pool])[pool.pk]
     (found,) = nodes.nodes[0].devices
-    counts = counting.by_pool(Node.objects.filter(pool=pool))[pool.pk]
+    counts = counting.counts_by_pool(Node.objects.filter(pool=pool))[pool.pk]
     (name,) = [each for each in counts if each.startswith("gpu:")]
     assert capacity.totals([nodes]).get(name, 0) == counts[name].schedulable
     assert bool(counts[name].free) == (found.unusable is None and found.free_milli > 0)

@@ -10,7 +10,7 @@ import pytest
 
 from portal.common.events.models import Event
 from portal.people.accounts.models import User
-from portal.people.identity.lookups import shown
+from portal.people.identity.lookups import redact_claims
 from portal.people.identity.models import IdentityLink
 from tests.factories import PASSWORD as LOCAL
 from tests.factories import UserFactory
@@ -105,7 +105,7 @@ def test_what_is_secret_or_long_is_left_out():
         "uid": ["nora"],
         "dn": "uid=nora",
     }
-    found = shown(claims)
+    found = redact_claims(claims)
     assert set(found) == {"jpegPhoto", "uid", "dn"}
     assert len(found["jpegPhoto"][0]) == 1001
 

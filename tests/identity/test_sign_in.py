@@ -50,7 +50,9 @@ def claims(*groups: str, sub: str = "42", name: str = "nora", **more: Any) -> di
 
 
 def sign_in(*groups: str, **more: Any) -> User:
-    user, _decision = services.sign_in(provider=registry.named("corp"), claims=claims(*groups, **more))
+    user, _decision = services.sign_in(
+        provider=registry.provider_by_id("corp"), claims=claims(*groups, **more)
+    )
     return User.objects.get(pk=user.pk)
 
 
@@ -201,7 +203,7 @@ def test_a_second_identity_does_not_get_a_linked_account(settled):
 
 
 def test_an_administrator_links_by_subject_or_by_name(ada, bob, alice):
-    corp = registry.named("corp")
+    corp = registry.provider_by_id("corp")
     services.link(actor=ada, provider=corp, user=bob, subject="42")
     assert sign_in().pk == bob.pk
     services.link(actor=ada, provider=corp, user=alice, expected="Alicia")
@@ -378,11 +380,11 @@ def test_a_provider_that_is_off_signs_nobody_in(settled):
 def test_a_preview_says_what_the_sign_in_does(groups, ada):
     for held in ((), ("vision",), ("vision-leads", "ops")):
         sign_in(*held)
-        decision = decide(registry.named("corp"), claims(*groups))
+        decision = decide(registry.provider_by_id("corp"), claims(*groups))
         foretold = {each.team: each.role for each in decision.places if each.role}
         roles = sorted(each.role for each in decision.roles if each.effect != "lost")
         before = (User.objects.count(), Event.objects.count(), Membership.objects.count())
-        decide(registry.named("corp"), claims(*groups))
+        decide(registry.provider_by_id("corp"), claims(*groups))
         assert (User.objects.count(), Event.objects.count(), Membership.objects.count()) == before
         nora = sign_in(*groups)
         assert (places(nora), sorted(nora.roles)) == (foretold, roles)

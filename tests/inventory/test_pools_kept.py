@@ -12,7 +12,7 @@ from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
 from portal.fleet.inventory import node_commands, polling, pools, selectors, services
 from portal.fleet.inventory.models import Pool
-from portal.fleet.machines.readiness import missing
+from portal.fleet.machines.readiness import missing_requirements
 from portal.scheduling import admission
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -108,17 +108,17 @@ def test_flavors_of_a_pool_alone_go_with_it(olga, tmp_path, catalog):
 
 def test_a_pool_says_what_it_lacks(olga, catalog):
     empty = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
-    assert {"no_worker_answers", "no_node_yet"} <= {each.code.value for each in missing(empty)}
+    assert {"no_worker_answers", "no_node_yet"} <= {each.code.value for each in missing_requirements(empty)}
     there = local_pool_with(node_info())
     there = Pool.objects.get(pk=there.pk)
-    assert missing(there) == []
+    assert missing_requirements(there) == []
     there.nodes.update(online=False)
-    assert [each.code.value for each in missing(there)] == ["nodes_all_offline"]
+    assert [each.code.value for each in missing_requirements(there)] == ["nodes_all_offline"]
     there.nodes.update(online=True, accelerator_state="driver_mismatch")
-    assert [each.code.value for each in missing(there)] == ["accelerator_driver_missing"]
+    assert [each.code.value for each in missing_requirements(there)] == ["accelerator_driver_missing"]
     pools.change(actor=olga, pool=there, given={"retiring": True})
     there.refresh_from_db()
-    assert missing(there)[0].code.value == "pool_retiring"
+    assert missing_requirements(there)[0].code.value == "pool_retiring"
 
 
 def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
@@ -164,11 +164,14 @@ def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
         actor=olga, slug="named", name="Named", driver="local", config={"node": "node-1"}
     )
     assert node_commands.nodes_to_ask(second) == node_commands.nodes_to_ask(named) == []
-    assert [each.code.value for each in missing(second)][:2] == ["no_worker_answers", "no_node_yet"]
-    told = missing(named)[0]
+    assert [each.code.value for each in missing_requirements(second)][:2] == [
+        "no_worker_answers",
+        "no_node_yet",
+    ]
+    told = missing_requirements(named)[0]
     assert (told.code.value, told.params) == ("node_elsewhere", {"node": "node-1", "pool": first.name})
     assert node_commands.nodes_to_ask(first) == ["node-1"]
-    assert missing(first) == []
+    assert missing_requirements(first) == []
     # An answer that comes all the same is of no node of that pool.
     polling.apply(second.slug, messages.dump(inventory_of(node_info("node-1", gpus=1))), None)
     assert not second.nodes.exists()
@@ -180,5 +183,5 @@ def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
     # Where two have it from before this was looked at, both say so.
     for pool in (second, named):
         services.apply_inventory(pool=pool, inventory=inventory_of(node_info("node-1")))
-    assert [missing(pool)[0].code.value for pool in (second, named)] == ["node_elsewhere"] * 2
+    assert [missing_requirements(pool)[0].code.value for pool in (second, named)] == ["node_elsewhere"] * 2
     assert node_commands.nodes_to_ask(second) == node_commands.nodes_to_ask(named) == ["node-1"]

@@ -58,7 +58,7 @@ def test_operators_are_told_where_a_team_has_no_owner_that_is_active(team, fay, 
     alice.save()
     asked, _ = services.ask(actor=fay, slug="vision")
     assert notices(olga) == ["team.join_asked"]
-    assert list(selectors.awaiting(olga)) == [asked]
+    assert list(selectors.requests_to_decide(olga)) == [asked]
 
 
 def test_asking_twice_is_one_request(asked, fay, alice):
@@ -141,7 +141,7 @@ def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
     assert team.memberships.get(user=fay).role == role
     assert notices(fay) == ["team.join_approved"]
     assert kinds(asked) == ["team.join_asked", "team.join_approved"]
-    assert not selectors.awaiting(alice).exists()
+    assert not selectors.requests_to_decide(alice).exists()
 
 
 def test_an_owner_denies_with_a_note(asked, fay, alice, team):
@@ -195,7 +195,7 @@ def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
         own, _ = services.ask(actor=actor, slug="vision")
         with pytest.raises(NotAllowed):
             services.approve(actor=actor, request_id=own.pk)
-        assert own not in selectors.awaiting(actor)
+        assert own not in selectors.requests_to_decide(actor)
     assert set(team.memberships.values_list("user__username", flat=True)) == {"alice", "bob"}
 
 
@@ -204,11 +204,13 @@ def test_an_operator_of_an_ownerless_team_is_not_told_of_the_own_request(olga):
     lone = TeamFactory(slug="lone")
     own, _ = services.ask(actor=olga, slug=lone.slug)
     assert not notices(olga) and notices(other) == ["team.join_asked"]
-    assert list(selectors.awaiting(other)) == [own] and not selectors.awaiting(olga).exists()
+    assert (
+        list(selectors.requests_to_decide(other)) == [own] and not selectors.requests_to_decide(olga).exists()
+    )
 
 
 def test_operators_may_decide_but_it_does_not_wait_for_them(asked, olga, alice):
-    assert not selectors.awaiting(olga).exists()
+    assert not selectors.requests_to_decide(olga).exists()
     services.approve(actor=olga, request_id=asked.pk)
     assert Membership.objects.filter(user=asked.requester).exists()
 
@@ -330,5 +332,5 @@ def test_a_default_team_that_there_is_not_keeps_nobody_out(db, settings, caplog)
 def test_policies_name_the_same_people(asked, alice, bob, charlie, olga):
     """Whom a request waits for and who is told of it are two queries with one meaning."""
     for user in (alice, bob, charlie, olga, asked.requester):
-        waits = selectors.awaiting(user).filter(pk=asked.pk).exists()
+        waits = selectors.requests_to_decide(user).filter(pk=asked.pk).exists()
         assert waits == (user in policies.deciders_of(asked)), user

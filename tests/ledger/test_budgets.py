@@ -81,8 +81,8 @@ def test_the_months_days_add_up_to_what_was_spent(team, olga):
         spend(team, euros, MONTH.replace(day=day))
     spend(team, 100, date(2026, 2, 28))
     spend(team, 100, date(2026, 4, 1))
-    assert reported.spent_in(MONTH) == {team.slug: 1250 * 1000}
-    assert reported.spent_in(date(2026, 12, 1)) == {}
+    assert reported.spending_by_team(MONTH) == {team.slug: 1250 * 1000}
+    assert reported.spending_by_team(date(2026, 12, 1)) == {}
 
 
 def test_a_new_budget_stands_as_it_should_at_once_and_owners_are_told_once(team, owner, bob, olga):
@@ -121,7 +121,7 @@ def test_a_new_month_begins_anew_and_late_days_of_the_last_one_change_nothing_of
     assert "March 2026" in told(owner)[-1]
     row.refresh_from_db()
     assert (row.month, row.spent, row.warned) == (date(2026, 4, 1), 0, 0)
-    assert budgets.take_spent(MONTH, {team.slug: 1}) == 0
+    assert budgets.store_spending(MONTH, {team.slug: 1}) == 0
     row.refresh_from_db()
     assert (row.month, row.spent) == (date(2026, 4, 1), 0)
 

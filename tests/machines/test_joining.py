@@ -10,7 +10,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from django.test import Client
 from django.utils import timezone
 
-from portal.celery import believed
+from portal.celery import trusted_keys
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.common.events.models import Event
 from portal.fleet.inventory import services as inventory
@@ -58,7 +58,7 @@ def test_a_machine_joins(joined, local_pool, settings, sent):
     assert answer["redis"]["password"] not in str(machine.__dict__)
     node = Node.objects.get(pool=local_pool, name="gpu-07")
     assert (node.online, node.seen_at) == (False, None)
-    assert "node.gpu-07" in believed()
+    assert "node.gpu-07" in trusted_keys()
     entry = Event.objects.get(kind="machine.joined")
     assert (entry.actor_label, entry.pool) == ("node gpu-07", local_pool)
     with sent_by("node.gpu-07"):
@@ -142,7 +142,7 @@ def test_other_keys(joined):
     assert joined.answer["certificate"] != before["certificate"]
     assert joined.answer["redis"]["password"] != before["redis"]["password"]
     new_key = signing.public_keys(signing.public_text(joined.signing_key))
-    raw = {key.public_bytes_raw() for key in believed()["node.gpu-07"]}
+    raw = {key.public_bytes_raw() for key in trusted_keys()["node.gpu-07"]}
     assert raw == {key.public_bytes_raw() for key in (*old_key, *new_key)}
     assert joined.rotate(serial=old_serial).status_code == 200, "the certificate of before holds a while"
     assert Event.objects.filter(kind="machine.rotated").count() == 2
@@ -152,7 +152,7 @@ def test_what_was_replaced_holds_for_ten_minutes(joined, clock):
     old_serial = joined.certificate.serial_number
     joined.rotate()
     clock.shift(timedelta(minutes=10, seconds=1))
-    assert len(believed()["node.gpu-07"]) == 1
+    assert len(trusted_keys()["node.gpu-07"]) == 1
     upkeep.run()
     machine = Machine.objects.get()
     assert (machine.former_signing_key, machine.former_password_digest) == ("", "")
@@ -165,7 +165,7 @@ def test_what_was_replaced_holds_for_ten_minutes(joined, clock):
 def test_leaving_and_coming_back(joined, local_pool, olga, sent):
     assert joined.as_node("leave", {}).status_code == 204
     assert Machine.objects.get().state == MachineState.LEFT
-    assert believed()["node.gpu-07"] == ()
+    assert trusted_keys()["node.gpu-07"] == ()
     node = Node.objects.get(name="gpu-07")
     assert (node.retired, node.online) == (True, False)
     assert joined.as_node("leave", {}).json()["code"] == "not_a_joined_node"
@@ -240,7 +240,7 @@ def test_revoking_and_removing(joined, olga, local_pool):
         services.remove(actor=olga, machine_id=machine.pk)
     for _ in range(2):
         services.revoke(actor=olga, machine_id=machine.pk, reason="stolen")
-    assert believed()["node.gpu-07"] == ()
+    assert trusted_keys()["node.gpu-07"] == ()
     assert joined.rotate().json()["code"] == "not_a_joined_node"
     entry = Event.objects.get(kind="machine.revoked")
     assert (entry.actor, entry.reason) == (olga, "stolen")
@@ -294,4 +294,4 @@ def test_revoked_while_it_takes_other_keys(doors, local_pool, olga):
     at_once([newcomer.rotate, lambda: services.revoke(actor=olga, machine_id=machine.pk)])
     machine.refresh_from_db()
     assert machine.state == MachineState.REVOKED
-    assert believed()["node.gpu-07"] == ()
+    assert trusted_keys()["node.gpu-07"] == ()

@@ -24,7 +24,7 @@ LIST = "/pools/this-machine/machines/"
 
 def found_conditions(**changes):
     Machine.objects.update(**changes)
-    return conditions_of(selectors.with_nodes().get(), timezone.now())
+    return conditions_of(selectors.machines_with_nodes().get(), timezone.now())
 
 
 def test_the_conditions_of_a_machine(local_pool, clock):
@@ -35,9 +35,14 @@ def test_the_conditions_of_a_machine(local_pool, clock):
     Node.objects.filter(pk=node.pk).update(online=True, seen_at=now)
     assert found_conditions(heard_at=now) == [Condition.ONLINE]
     assert found_conditions(clock_off_s=-95.0) == [Condition.CLOCK_OFF]
-    assert notes_of(selectors.with_nodes().get(), now) == ["The clock is 95 s behind. Synchronise it."]
+    assert notes_of(selectors.machines_with_nodes().get(), now) == [
+        "The clock is 95 s behind. Synchronise it."
+    ]
     assert found_conditions(clock_off_s=0.0, version="9.9.9") == [Condition.VERSION_DIFFERS]
-    assert f"Berth 9.9.9, but the portal has {VERSION}" in notes_of(selectors.with_nodes().get(), now)[0]
+    assert (
+        f"Berth 9.9.9, but the portal has {VERSION}"
+        in notes_of(selectors.machines_with_nodes().get(), now)[0]
+    )
     assert found_conditions(version=VERSION, cloned_at=now) == [Condition.CLONED]
     assert found_conditions(cloned_at=now - timedelta(days=2)) == [Condition.ONLINE]
     Node.objects.filter(pk=node.pk).update(cordoned=True)
@@ -49,7 +54,7 @@ def test_the_conditions_of_a_machine(local_pool, clock):
     Node.objects.filter(pk=node.pk).update(online=False)
     assert found_conditions() == [Condition.OFFLINE]
     assert found_conditions(certificate_expires_at=now + timedelta(days=3)) == [Condition.OFFLINE]
-    assert "expires in 3 days" in notes_of(selectors.with_nodes().get(), now)[1]
+    assert "expires in 3 days" in notes_of(selectors.machines_with_nodes().get(), now)[1]
     assert found_conditions(state=MachineState.LEFT) == [Condition.LEFT]
     assert found_conditions(state=MachineState.REVOKED) == [Condition.REVOKED]
 

@@ -291,7 +291,7 @@ def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, cl
             orders.append(order)
             key = ownership.Found(local_pool.pk, "node-1", order.kind.value, order.name)
             assert not ownership.owned([key]), f"{order.name} was ordered away"
-        shown = selectors.there(olga)
+        shown = selectors.present_orphans(olga)
         assert not ownership.owned([selectors.key_of(row) for row in shown])
         assert all(row.state in THERE for row in shown)
 

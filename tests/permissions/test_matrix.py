@@ -236,7 +236,7 @@ def secrets(people: dict[str, Any]) -> dict[str, Any]:
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
     for who, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
-        services.put(actor=people[who], holder=holder, name="TOKEN_A", value=PLANTED)
+        services.put_secret(actor=people[who], holder=holder, name="TOKEN_A", value=PLANTED)
     return {"<uuid:secret_id>": people["bob"].secrets.get().pk}
 
 
@@ -665,9 +665,9 @@ def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 @pytest.fixture
 def stage(world, db, settings, monkeypatch, providers) -> Iterator[Stage]:
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [TRUST["issuer"]]
-    monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda _url: sending.Outcome(ok=True, service="Slack"))
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
-    monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
+    monkeypatch.setattr(file_tickets, "store_ticket", lambda *_, **__: None)
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
     with world.met() as there:

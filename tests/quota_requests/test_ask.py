@@ -176,7 +176,7 @@ def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, pe
 def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule):
     MembershipFactory(team=team, user=petra)
     other = UserFactory(is_approver=True)
-    assert selectors.at_once(petra, team, "gpu:h100") is None
+    assert selectors.immediate_approval(petra, team, "gpu:h100") is None
     first = ask(petra, team, until=in_hours(1))
     assert first.state == RequestState.OPEN
     requests.cancel(actor=petra, request_id=first.pk)

@@ -215,9 +215,9 @@ def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, cl
         with pytest.raises(StateConflict):
             rules.delegate(actor=petra, delegate="olga", ends_at=in_hours(8))
         with pytest.raises(NotAllowed):
-            rules.take_back(actor=bob, delegation_id=made.pk)
+            rules.end_delegation(actor=bob, delegation_id=made.pk)
         clock.shift(1)
-        rules.take_back(actor=who, delegation_id=made.pk)
+        rules.end_delegation(actor=who, delegation_id=made.pk)
         assert approvers.delegator_of(olga) is None
     assert Delegation.objects.count() == 2
 

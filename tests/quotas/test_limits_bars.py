@@ -11,7 +11,7 @@ from portal.common.actors import SYSTEM
 from portal.fleet.inventory import services as inventory
 from portal.people.accounts.models import Role
 from portal.quota.limits.models import Grant
-from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.limits.selectors import limits, site
 from portal.quota.limits.services import cohorts
 from portal.quota.limits.services import limits as services
@@ -49,11 +49,11 @@ def shared(team, olga):
 
 
 def only(team, actor=None, resource=H100):
-    return next(bar for bar in limits.bars_for(team, actor) if bar.resource == resource)
+    return next(bar for bar in limits.team_usage(team, actor) if bar.resource == resource)
 
 
 def test_without_any_quota_there_is_only_use(team, hold):
-    assert limits.bars_for(team) == []
+    assert limits.team_usage(team) == []
     hold(2000)
     bar = only(team)
     assert (bar.used, bar.quota, bar.limit, bar.available) == (2000, None, None, None)
@@ -134,7 +134,7 @@ def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max
         services.set_quota(actor=SYSTEM, team=each, resource=H100, quota=1000)
         teams.append(each)
     with django_assert_max_num_queries(14):
-        found = limits.bars_for_many(teams, alice)
+        found = limits.usage_by_team(teams, alice)
     assert len(found) == 21 and found["t7"][0].quota == 1000
 
 
@@ -169,7 +169,7 @@ def test_order_is_accelerators_machine_simulated():
         "mig:1g.10gb",
         H100,
     ]
-    assert in_order(names) == [
+    assert sort_resources(names) == [
         *(H100, "mig:1g.10gb", "gpu", "cpu_milli", "workspaces"),
         *("gpu:simulated-h100", "simulated_cpu_milli"),
     ]

@@ -160,11 +160,11 @@ def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
 
 
 def test_home_has_what_my_teams_may_use(bob, alice, team):
-    assert limits.for_home(bob) == []
+    assert limits.home_page_quotas(bob) == []
     for resource in ("cpu_milli", "memory_mib", "disk_mib", "workspaces"):
         services.set_quota(actor=SYSTEM, team=team, resource=resource, quota=1024_000)
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=0)
-    (mine,) = limits.for_home(bob)
+    (mine,) = limits.home_page_quotas(bob)
     assert [bar.resource for bar in mine.bars] == [H100, "cpu_milli", "memory_mib"] and mine.more == 2
 
 

@@ -196,7 +196,7 @@ def test_use_takes_the_notice_back(workspace, place, bob, sent, use, clock, monk
         workspaces.start(actor=bob, workspace_id=workspace.pk)
         run_until_ready(sent, workspace)
     elif use == "keep":
-        homes.keep(actor=bob, place_id=place.pk)
+        homes.keep_home(actor=bob, place_id=place.pk)
     else:
         monkeypatch.setattr(files.node_rpc, "call", lambda *args, **more: {"ok": {"entries": [], "total": 0}})
         files.listing(actor=bob, workspace=workspace)
@@ -226,7 +226,7 @@ def test_kept_while_it_is_archived(workspace, place, bob, sent, moment):
     if moment != "making":
         answer(given, **DONE)
         given = order(sent)
-    homes.keep(actor=bob, place_id=place.pk)
+    homes.keep_home(actor=bob, place_id=place.pk)
     archive = HomeArchive.objects.get()
     if moment == "making":
         assert archive.state == "deleting"
@@ -313,13 +313,13 @@ def test_a_restore_that_fails_is_said_and_tried_again(workspace, place, bob, sen
 def test_only_its_user_and_operators(place, bob, alice, olga, una, charlie, sent):
     for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
         with pytest.raises(error):
-            homes.keep(actor=other, place_id=place.pk)
+            homes.keep_home(actor=other, place_id=place.pk)
     put_away(place, sent)
     for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
         with pytest.raises(error):
             homes.restore(actor=other, place_id=place.pk)
     assert homes.restore(actor=olga, place_id=place.pk)
-    assert not homes.seen_by(alice).exists() and homes.seen_by(una).count() == 1
+    assert not homes.visible_homes(alice).exists() and homes.visible_homes(una).count() == 1
 
 
 def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, olga, sent):
@@ -359,7 +359,7 @@ def test_keeping_an_archive_begins_its_time_anew(place, bob, ada, sent):
     put_away(place, sent)
     homes.run()
     unused(place, 400, told_days=20)
-    homes.keep(actor=bob, place_id=place.pk)
+    homes.keep_home(actor=bob, place_id=place.pk)
     with pytest.raises(StateConflict):
         homes.delete(actor=ada, place_id=place.pk, confirm="vision/bob", reason="")
     assert homes.run() == homes.Looked()
@@ -380,14 +380,14 @@ def test_policies_and_their_preview(place, alice, pool, settings):
     policy_services.create(actor=SYSTEM, target="site", values={"archive_days": 80, "delete_days": 200})
     policy_services.create(actor=alice, target="team:vision", values={"archive_days": 55})
     assert homes.run() == homes.Looked(warned=1)
-    policy_services.put(actor=alice, target="team:vision", values={"archive_days": 500})
+    policy_services.put_policy(actor=alice, target="team:vision", values={"archive_days": 500})
     assert homes.run() == homes.Looked(withdrawn=1)
     for target, given in (
         ("team:vision", {"delete_days": 10}),
         ("flavor:cpu-small", {"archive_days": 10}),
     ):
         with pytest.raises(InvalidInput) as caught:
-            policy_services.put(actor=SYSTEM, target=target, values=given)
+            policy_services.put_policy(actor=SYSTEM, target=target, values=given)
         assert set(caught.value.field_errors) == set(given)
 
 
@@ -435,7 +435,7 @@ def is_restored(place, bob, sent):
 
 def is_kept(place, bob, sent):
     is_whole(place, bob, sent)()
-    return lambda: homes.keep(actor=bob, place_id=place.pk)
+    return lambda: homes.keep_home(actor=bob, place_id=place.pk)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_who_begins_to_work_as_it_is_stopped_is_not_stopped(running, lives, cloc
         workspace_id=running.pk, generation=running.generation, activity={**QUIET, "jobs": 1}
     )
     ReclaimNotice.objects.update(due_at=timezone.now())
-    assert passes.take_if_due(running.pk) is None
+    assert passes.apply_step_if_due(running.pk) is None
     assert state(running) == State.RUNNING
 
 
@@ -158,7 +158,7 @@ def test_without_a_limit_nothing_is_stopped(running, lives, settings):
 
 def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
     lives(40)
-    keeping.keep(actor=alice, workspace_id=running.pk, seconds=7200)
+    keeping.keep_workspace(actor=alice, workspace_id=running.pk, seconds=7200)
     assert not ReclaimNotice.objects.exists()
     assert lives(119) == passes.Passed()
     assert lives(3).warned == 1
@@ -167,39 +167,39 @@ def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
 
 def test_keeping_wins_against_a_stop_that_has_been_decided(running, alice, lives, monkeypatch):
     lives(59)
-    real = passes.take_if_due
+    real = passes.apply_step_if_due
 
     def late(workspace_id):
-        keeping.keep(actor=alice, workspace_id=workspace_id)
+        keeping.keep_workspace(actor=alice, workspace_id=workspace_id)
         return real(workspace_id)
 
-    monkeypatch.setattr(passes, "take_if_due", late)
+    monkeypatch.setattr(passes, "apply_step_if_due", late)
     assert lives(5).stopped == 0
     assert state(running) == State.RUNNING
 
 
 def test_keeping_does_not_move_its_end(running, alice, clock):
     before = running.ends_at
-    keeping.keep(actor=alice, workspace_id=running.pk)
+    keeping.keep_workspace(actor=alice, workspace_id=running.pk)
     assert Workspace.objects.get(pk=running.pk).ends_at == before
 
 
 def test_a_loop_that_keeps_it_fills_no_log(running, alice):
     for _ in range(20):
-        keeping.keep(actor=alice, workspace_id=running.pk)
+        keeping.keep_workspace(actor=alice, workspace_id=running.pk)
     assert Event.objects.filter(kind="workspace.kept").count() == 1
 
 
 def test_others_keep_nothing_and_nothing_is_kept_for_ever(running, alice, bob, charlie):
     for stranger in (bob, charlie):
         with pytest.raises(NotAllowed):
-            keeping.keep(actor=stranger, workspace_id=running.pk)
+            keeping.keep_workspace(actor=stranger, workspace_id=running.pk)
     for seconds in (0, 60, 86_401):
         with pytest.raises(InvalidInput):
-            keeping.keep(actor=alice, workspace_id=running.pk, seconds=seconds)
+            keeping.keep_workspace(actor=alice, workspace_id=running.pk, seconds=seconds)
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
     with pytest.raises(StateConflict):
-        keeping.keep(actor=alice, workspace_id=running.pk)
+        keeping.keep_workspace(actor=alice, workspace_id=running.pk)
 
 
 def test_what_is_kept_of_it_is_bounded(running, lives):

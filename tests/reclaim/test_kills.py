@@ -145,7 +145,7 @@ def release(workspace, clock, alice):
 
 
 def stop(workspace, clock, alice):
-    policy_services.put(actor=SYSTEM, target="site", values={"release_gpu_minutes": None})
+    policy_services.put_policy(actor=SYSTEM, target="site", values={"release_gpu_minutes": None})
     idle(workspace, 100)
     passes.run()
     clock.shift(HOUR)
@@ -164,7 +164,7 @@ def outage(workspace, clock, alice):
 
 def keep(workspace, clock, alice):
     warn(workspace, clock, alice)()
-    return lambda: keeping.keep(actor=alice, workspace_id=workspace.pk)
+    return lambda: keeping.keep_workspace(actor=alice, workspace_id=workspace.pk)
 
 
 def release_by_hand(workspace, clock, alice):

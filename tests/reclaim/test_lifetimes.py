@@ -88,7 +88,7 @@ def test_of_template_and_flavor_the_shorter_holds(
     assert workspace.template.slug == "jupyterlab"
     assert workspace.lifetime_s == (None if default is None else default * HOUR)
     workspace = again(workspace)
-    assert extending.longest_s(workspace) == (None if longest is None else longest * HOUR)
+    assert extending.max_lifetime_s(workspace) == (None if longest is None else longest * HOUR)
     if longest is not None:
         with pytest.raises(InvalidInput) as refused:
             make(alice, lifetime_s=longest * HOUR + 1)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.reclaim.engine import pace
-from portal.reclaim.engine.pace import MAX_KEPT, Location, Pace, is_worth_keeping, observe, slow_work
-from portal.reclaim.pacing import _encode, paces_of
+from portal.reclaim.engine.pace import MAX_KEPT, Location, Pace, has_to_be_written, observe, slow_work
+from portal.reclaim.pacing import _encode, parse_paces
 from tests.suite.choice import examples
 
 HERE = Location("n0", frozenset({"g0"}), "kind")
@@ -99,14 +99,14 @@ def test_a_best_of_another_week_or_of_a_clock_that_was_set_is_forgotten(days):
 def test_what_goes_on_as_it_did_is_not_written_again():
     kept, at_s = walk(minutes(3, HERE, tokens=100))
     for rate in (100.0, 99.0, 60.0, 100.5):
-        assert not is_worth_keeping(kept, observe(kept, {"tokens": rate}, HERE, at_s + 60))
+        assert not has_to_be_written(kept, observe(kept, {"tokens": rate}, HERE, at_s + 60))
     for after in ({"tokens": 102.0}, {"tokens": 100.0, "steps": 1.0}):
-        assert is_worth_keeping(kept, observe(kept, after, HERE, at_s + 60))
+        assert has_to_be_written(kept, observe(kept, after, HERE, at_s + 60))
     slow, at_s = walk(minutes(1, THERE, tokens=60), kept, at_s + 60)
-    assert is_worth_keeping(slow, observe(slow, {"tokens": 60.0}, THERE, at_s + 60))
+    assert has_to_be_written(slow, observe(slow, {"tokens": 60.0}, THERE, at_s + 60))
     fast = observe(slow, {"tokens": 100.0}, THERE, at_s + 60)
-    assert is_worth_keeping(slow, fast)
-    assert not is_worth_keeping(fast, observe(fast, {"tokens": 99.5}, THERE, at_s + 120))
+    assert has_to_be_written(slow, fast)
+    assert not has_to_be_written(fast, observe(fast, {"tokens": 99.5}, THERE, at_s + 120))
 
 
 names = st.sampled_from(["a", "b", "c", *(f"n{number}" for number in range(20))])
@@ -127,7 +127,7 @@ def test_whatever_is_told_little_is_kept_and_it_is_read_as_it_was_written(steps)
     for place, rates, gap in steps:
         kept = observe(kept, rates, place, at_s)
         assert rates.keys() <= kept.keys() and len(kept) <= MAX_KEPT
-        assert paces_of(_encode(kept).decode()) == kept
+        assert parse_paces(_encode(kept).decode()) == kept
         assert len(_encode(kept)) < 8000
         for name in rates:
             found = kept[name]

@@ -102,13 +102,13 @@ def test_extending_takes_the_notice_back(running, alice, clock):
 
 def test_extending_wins_against_a_stop_that_has_been_decided(running, alice, clock, monkeypatch):
     at(clock, running.ends_at - timedelta(minutes=30))
-    real = passes.take_if_due
+    real = passes.apply_step_if_due
 
     def late(workspace_id):
         extending.extend(actor=alice, workspace_id=workspace_id, seconds=2 * HOUR)
         return real(workspace_id)
 
-    monkeypatch.setattr(passes, "take_if_due", late)
+    monkeypatch.setattr(passes, "apply_step_if_due", late)
     assert at(clock, running.ends_at + timedelta(minutes=1)).stopped == 0
     assert again(running).state == State.RUNNING
 

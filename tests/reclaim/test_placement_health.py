@@ -18,11 +18,11 @@ from portal.reclaim.engine.placement_health import (
     View,
     Work,
     best_clocks,
+    concerns_node,
     device_score,
-    is_blameless,
-    is_of_node,
+    has_shortage,
+    is_good_for_any,
     is_overcommitted,
-    is_short,
     node_score,
     placement_health,
 )
@@ -122,7 +122,7 @@ SLOWER = Work(2_000, 8_000, 55, "tokens", 55.0, 100.0)
 def test_a_node_without_cpu_gives_each_its_part():
     found = placement_health(View((), "n", headroom=NO_CPU, work=COMPUTES))
     assert (found.score, codes(found), node_score(NO_CPU)) == (50, [RebalanceCode.SHORT_OF_CPU], 50)
-    assert is_of_node(found.reasons[0])
+    assert concerns_node(found.reasons[0])
     assert message_of(found.reasons[0]) == (
         "The node is short of CPU: 0.5 % idle over 5 minutes, 64 runnable processes on 32 cores."
     )
@@ -139,7 +139,7 @@ def test_a_node_without_cpu_gives_each_its_part():
 def test_a_node_is_short_of_cpu_where_none_is_idle_and_somebody_waits_for_what_others_take(change):
     seen = replace(NO_CPU, **change)
     assert placement_health(View((), "n", headroom=seen, work=COMPUTES)) == PlacementHealth()
-    assert not is_short(seen)
+    assert not has_shortage(seen)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(vie
     assert alone.score >= HEALTHY_PCT, "the sign is a reason by itself"
     found = placement_health(replace(view, work=replace(SLOWER, cpu_milli=None)))
     assert (found.score, codes(found)) == (55, [RebalanceCode.WORK_SLOWER])
-    assert (found.reasons[0].params["sign"], is_of_node(found.reasons[0])) == (sign, of_node)
+    assert (found.reasons[0].params["sign"], concerns_node(found.reasons[0])) == (sign, of_node)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, he
     quiet = placement_health(replace(view, work=replace(work, percent=None)))
     assert found.score >= min(quiet.score, 100 if work.percent is None else work.percent)
     # Of a node of which nothing may be said nobody has to be read, but for who is slower than elsewhere.
-    if not is_short(headroom):
+    if not has_shortage(headroom):
         assert quiet == placement_health(View(tuple(seen), "n"))
 
 
@@ -285,7 +285,7 @@ def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, g
 def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, given_out):
     """So nobody who runs there has to be looked at."""
     suspect = is_overcommitted(has, given_out) or any(
-        not is_blameless(each, shared=each.share_milli < 1000) for each in seen
+        not is_good_for_any(each, shared=each.share_milli < 1000) for each in seen
     )
     assert suspect or placement_health(View(tuple(seen), "n", has, given_out)) == PlacementHealth()
 

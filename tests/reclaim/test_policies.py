@@ -66,7 +66,7 @@ def test_the_page_and_rest_say_what_holds_and_where_it_comes_from(running, alice
     make_policy(f"flavor:{running.flavor.slug}", idle_minutes=90)
     make_policy("team:vision", idle_minutes=60, longest_hours=100)
     make_policy("site", idle_minutes=240, notice_minutes=20)
-    held = effective.effective_of(running)
+    held = effective.effective_policy(running)
     assert (held.policy.idle_s, held.policy.notice_s, held.policy.longest_s) == (HOUR, 1200, 100 * HOUR)
     found = with_token(alice).get(f"/api/v1/workspaces/{running.pk}/activity").json()
     assert found["idle_limit_s"] == HOUR
@@ -81,7 +81,7 @@ def test_the_page_and_rest_say_what_holds_and_where_it_comes_from(running, alice
 
 
 def test_settings_hold_where_no_policy_says_anything(running):
-    (rule, notice) = presenters.rules_of(effective.effective_of(running))
+    (rule, notice) = presenters.rules_of(effective.effective_policy(running))
     assert (rule["value"], rule["set_by"], notice["value"]) == (7200, "settings", 1800)
 
 
@@ -123,7 +123,7 @@ def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, al
 
 def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(running, alice, clock):
     make_policy("site", longest_hours=80)
-    assert extending.extendable_s(running) == pytest.approx(8 * HOUR, abs=60)
+    assert extending.remaining_extension_s(running) == pytest.approx(8 * HOUR, abs=60)
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
     began = running.ready_at
     clock.move_to(began + timedelta(hours=10))
@@ -135,7 +135,7 @@ def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(runn
     assert pass_now() == passes.Passed()
     clock.shift(0.75 * HOUR)
     assert pass_now().warned == 1
-    keeping.keep(actor=alice, workspace_id=running.pk)
+    keeping.keep_workspace(actor=alice, workspace_id=running.pk)
     assert ReclaimNotice.objects.get().cause == "longest"
     clock.shift(0.5 * HOUR)
     assert pass_now().stopped == 1

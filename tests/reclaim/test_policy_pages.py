@@ -15,7 +15,7 @@ from portal.people.accounts.models import Team
 from portal.reclaim import keeping, policy_services, previews
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.models import IdleSpell, LastPass, ReclaimPolicy, WorkspaceActivity
-from portal.reclaim.policy_forms import PolicyForm, initial_of
+from portal.reclaim.policy_forms import PolicyForm, initial_values
 from tests import sites
 from tests.factories import FlavorFactory, TemplateFactory
 from tests.reclaim.test_policies import idle
@@ -67,7 +67,7 @@ def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, team, l
 
 
 def test_each_value_of_a_form_is_kept(as_user, olga):
-    form = PolicyForm(initial=initial_of(EVERYTHING), targets=[("site", "Site")])
+    form = PolicyForm(initial=initial_values(EVERYTHING), targets=[("site", "Site")])
     data = {bound.name: bound.value() for bound in form if bound.value() is not None}
     made = as_user(olga).post(f"{AT}new/", {**data, "for": "site", "holidays": "2026-12-25, 2026-12-26"})
     assert made.status_code == 302, made.context["form"].errors
@@ -212,7 +212,7 @@ def test_a_preview_counts_the_words_by_which_it_was_kept(running, alice, clock):
     began = timezone.now()
     LastPass.objects.update_or_create(pk=1, defaults={"at": began, "recorded_since": began})
     clock.shift(1.5 * HOUR)
-    keeping.keep(actor=alice, workspace_id=running.pk, seconds=8 * HOUR)
+    keeping.keep_workspace(actor=alice, workspace_id=running.pk, seconds=8 * HOUR)
     WorkspaceActivity.objects.all().delete()
     IdleSpell.objects.create(
         workspace=running,

@@ -60,7 +60,7 @@ def live(clock):
 def was_elsewhere(row: Workspace, **rates: float) -> None:
     """As if it had run on another GPU of its kind before this start."""
     kept = WorkPace.objects.get(workspace=row)
-    paces = pacing.paces_of(kept.paces)
+    paces = pacing.parse_paces(kept.paces)
     (pace,) = paces.values()
     place = pacing.Location("node-before", frozenset({"GPU-before"}), pace.place.kind)
     before = pacing.observe({}, rates, place, kept.observed_at.timestamp())
@@ -173,16 +173,16 @@ def test_neighbours_at_work_are_a_sign(slow, make, alice, settle, live):
 def test_of_another_start_or_one_that_stopped_nothing_is_held_against_a_place(slow):
     a_little_hot(slow)
     Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation + 1)
-    assert pacing.slow(timezone.now()) == {}
+    assert pacing.slow_workspaces(timezone.now()) == {}
     Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation, state=State.STOPPED)
-    assert pacing.slow(timezone.now()) == {}
+    assert pacing.slow_workspaces(timezone.now()) == {}
 
 
 def test_what_is_kept_is_a_small_row_that_is_written_when_it_matters(row, live):
     live(row, 2, tokens=100.0)
     before = WorkPace.objects.get()
-    assert set(pacing.paces_of(before.paces)["tokens"].place.devices) == {d.uuid for d in devices_of(row)}
-    assert pacing.paces_of(before.paces)["tokens"].place.node == node_of(row).name
+    assert set(pacing.parse_paces(before.paces)["tokens"].place.devices) == {d.uuid for d in devices_of(row)}
+    assert pacing.parse_paces(before.paces)["tokens"].place.node == node_of(row).name
     with CaptureQueriesContext(connection) as usual:
         live(row, 1, tokens=99.0)
     assert not any("INSERT" in each["sql"] and "workpace" in each["sql"] for each in usual)
@@ -190,7 +190,7 @@ def test_what_is_kept_is_a_small_row_that_is_written_when_it_matters(row, live):
     for number in range(30):
         live(row, 1, **{f"n{number}": 1.0, "tokens": 100.0})
     kept = WorkPace.objects.get()
-    assert len(pacing.paces_of(kept.paces)) <= 8 and "tokens" in pacing.paces_of(kept.paces)
+    assert len(pacing.parse_paces(kept.paces)) <= 8 and "tokens" in pacing.parse_paces(kept.paces)
 
 
 def test_who_tells_nothing_costs_no_query(row, live):

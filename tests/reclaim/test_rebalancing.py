@@ -108,8 +108,8 @@ def test_where_nothing_can_speak_against_a_place_nobody_who_runs_is_read(
     row = make(alice, "sim-h100-x1", name="well")
     settle(90, resting=lambda: again(row).state == State.RUNNING)
     minutes(devices_of(row), 1980, 0)
-    read, seen = [], reading.seen
-    monkeypatch.setattr(reading, "seen", lambda now: read.append(now) or seen(now))
+    read, seen = [], reading.read_snapshot
+    monkeypatch.setattr(reading, "read_snapshot", lambda now: read.append(now) or seen(now))
     assert (proposing.run(), read) == (proposing.Report(0, 0, 0), [])
     DeviceMinute.objects.all().delete()
     minutes(devices_of(row), 1000, 60)
@@ -171,7 +171,7 @@ def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     moved = again(next(each for each in ones if each.pk == planned.workspace))
     source, target = planned.source.nodes[0].node, planned.target.nodes[0].node
     assert (node_of(moved).name, preempt_cause(moved), preempted_by(moved)) == (source, "move", str(waits.pk))
@@ -228,7 +228,7 @@ def test_what_does_not_work_out_any_more_is_refused_and_changes_nothing(fragment
     *_, waits = fragmented
     proposing.run()
     (row,) = proposals()
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     if gone == "stopped":
         workspaces.stop(actor=alice, workspace_id=planned.workspace)
     elif gone == "waits no more":
@@ -249,14 +249,14 @@ def test_what_does_not_work_out_any_more_is_refused_and_changes_nothing(fragment
     row.refresh_from_db()
     assert row.state == ProposalState.OPEN
     proposing.run()
-    assert not proposals() or services.planned_of(proposals()[0]) != [planned]
+    assert not proposals() or services.planned_moves(proposals()[0]) != [planned]
 
 
 def test_a_place_that_is_lost_meanwhile_lets_it_stay(fragmented, olga, clock):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     target = Node.objects.get(name=planned.target.nodes[0].node)
     # In the database alone: nothing that listens has heard of it.
     Node.objects.filter(pk=target.pk).update(cordoned=True)
@@ -269,7 +269,7 @@ def test_a_place_that_is_lost_meanwhile_lets_it_stay(fragmented, olga, clock):
     Node.objects.filter(pk=target.pk).update(cordoned=False)
     assert proposing.run().proposed in (0, 1)
     assert all(
-        planned.workspace not in {each.workspace for each in services.planned_of(found)}
+        planned.workspace not in {each.workspace for each in services.planned_moves(found)}
         for found in proposals()
     ), "it is asked again before it has rested"
 
@@ -280,7 +280,7 @@ def test_who_waits_no_more_lets_it_stay(fragmented, olga, alice, clock):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     workspaces.stop(actor=alice, workspace_id=waits.pk)
     cycle.run()
     assert preempt_at(again(Workspace.objects.get(pk=planned.workspace))) is None
@@ -292,7 +292,7 @@ def test_its_user_stops_it_meanwhile_and_it_stays_stopped(fragmented, olga, alic
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     workspaces.stop(actor=alice, workspace_id=planned.workspace)
     clock.shift(121)
     settle(60)
@@ -342,7 +342,7 @@ def test_a_drain_of_its_node_takes_the_move_over(fragmented, olga, clock, settle
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     moved = Workspace.objects.get(pk=planned.workspace)
     drains.drain_node(actor=olga, node_id=node_of(moved).pk, reason="")
     assert preempt_cause(again(moved)) == "drain"
@@ -482,15 +482,15 @@ def test_who_is_content_again_is_discontent_no_more(slowed, clock):
 
 def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
     """As in a pool whose nodes keep homes each for itself."""
-    monkeypatch.setattr(home_places, "are_apart", lambda _pool: True)
-    monkeypatch.setattr(placement_request, "are_apart", lambda _pool: True)
+    monkeypatch.setattr(home_places, "has_separate_homes", lambda _pool: True)
+    monkeypatch.setattr(placement_request, "has_separate_homes", lambda _pool: True)
     HomePlace.objects.create(
         owner=slowed.owner, team=slowed.team, pool=slowed.pool, node=node_of(slowed), since=timezone.now()
     )
     snapshot_cache.forget()
     proposing.run()
     (row,) = proposals()
-    (planned,) = services.planned_of(row)
+    (planned,) = services.planned_moves(row)
     assert planned.target.nodes[0].node == node_of(slowed).name
     assert planned.target != planned.source
 

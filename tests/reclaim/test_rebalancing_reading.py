@@ -32,7 +32,10 @@ def test_those_are_read_who_are_asked_for_and_each_once(running, monkeypatch):
     for few in (reading.FEW, 0):
         # Of many all are read at once.
         monkeypatch.setattr(reading, "FEW", few)
-        with reading.seen(timezone.now()) as (_snapshot, people), CaptureQueriesContext(connection) as seen:
+        with (
+            reading.read_snapshot(timezone.now()) as (_snapshot, people),
+            CaptureQueriesContext(connection) as seen,
+        ):
             assert [str(each.pk) for each in people.of([two])] == [two]
             assert people.generations().keys() >= {running[1].pk}
             assert [str(each.pk) for each in people.of([two, one])] == [two, one]
@@ -41,7 +44,7 @@ def test_those_are_read_who_are_asked_for_and_each_once(running, monkeypatch):
 
 
 def test_those_who_hold_something_of_a_suspect_are_found(running):
-    with reading.seen(timezone.now()) as (_snapshot, people):
+    with reading.read_snapshot(timezone.now()) as (_snapshot, people):
         (first,), (second,) = (people.of([str(row.pk)])[0].held for row in running)
         (grant,) = second[1].nodes[0].devices
         assert [each.pk for each in people.at({grant.uuid})] == [running[1].pk]
@@ -54,5 +57,5 @@ def test_what_was_placed_after_the_snapshot_was_read_is_not_known(running):
     """What the snapshot says of it is of a life before."""
     names = [str(row.pk) for row in running]
     later = min(row.placed_at for row in running) - dt.timedelta(seconds=1)
-    with reading.seen(later) as (_snapshot, people):
+    with reading.read_snapshot(later) as (_snapshot, people):
         assert people.of(names) == []

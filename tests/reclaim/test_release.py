@@ -237,7 +237,7 @@ def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
     made = policy(release_gpu_minutes=60)
     assert idle(accelerated, 45).warned == 1
     if word == "keep":
-        keeping.keep(actor=alice, workspace_id=accelerated.pk)
+        keeping.keep_workspace(actor=alice, workspace_id=accelerated.pk)
         assert not ReclaimNotice.objects.exists()
     else:
         policy_services.change(

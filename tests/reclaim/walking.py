@@ -1,6 +1,6 @@
 """Walks the portal's own look, clock and ladder over a recorded history, without a database.
 
-Reports are read by `observing.report_of` and `observing.observed`, rows and all, once a minute; every 30
+Reports are read by `observing.report_of` and `observing.next_activity`, rows and all, once a minute; every 30
 seconds `decide` says what is due, and notices are kept as a pass keeps them.
 """
 
@@ -15,7 +15,15 @@ from uuid import UUID
 import msgspec
 
 from portal.reclaim.engine.ladder import Notice, Policy, RunState, Step, decide
-from portal.reclaim.observing import INTERVAL_S, Activity, ActivityRecord, Seen, is_fresh, observed, report_of
+from portal.reclaim.observing import (
+    INTERVAL_S,
+    Activity,
+    ActivityRecord,
+    Seen,
+    is_fresh,
+    next_activity,
+    report_of,
+)
 from portal.reclaim.passes import AWAY_S
 from portal.workspaces.results import gpus_idle
 from tests.reclaim.histories import Figures, History
@@ -63,7 +71,7 @@ class Portal:
             row = self.row
             kept = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
         report = report_of(True, activity, self.heartbeat_at, self.seen, self.gpu_idle_since)
-        self.row = observed(WORKSPACE, 1, kept, report) or self.row
+        self.row = next_activity(WORKSPACE, 1, kept, report) or self.row
 
     def run_state(self, now: datetime) -> RunState:
         """As `passes.run_state_of` makes it, of one without an end."""

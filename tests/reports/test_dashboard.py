@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.reports.metrics import exposed_name, families
+from portal.reports.metrics import exposition_name, families
 from provisioning.gpu import dcgm_names
 
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana/berth.json"
@@ -16,7 +16,7 @@ DASHBOARD = Path(__file__).parents[2] / "docs/grafana/berth.json"
 
 @pytest.mark.django_db
 def test_every_query_names_a_metric_that_is_told():
-    known = {exposed_name(family) for family in families()} | set(dcgm_names.help_texts())
+    known = {exposition_name(family) for family in families()} | set(dcgm_names.help_texts())
     board = json.loads(DASHBOARD.read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked += [each["definition"] for each in board["templating"]["list"] if "definition" in each]

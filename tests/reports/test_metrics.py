@@ -285,11 +285,11 @@ def counted(bob, team, pool, django_capture_on_commit_callbacks) -> Workspace:
     workspace.ready_at = workspace.requested_at + timedelta(seconds=10.5)
     lost = WorkspaceFailed(workspace, TerminationReason.LOST, Reason(WorkspaceCode.NOT_STARTABLE))
     with django_capture_on_commit_callbacks(execute=True):
-        start_counts.requested(WorkspaceRequested(workspace))
-        start_counts.requested(WorkspaceRequested(workspace))
-        start_counts.state_changed(StateChanged((workspace, workspace)))
-        start_counts.ready(WorkspaceReady(workspace))
-        start_counts.failed(lost)
+        start_counts.count_request(WorkspaceRequested(workspace))
+        start_counts.count_request(WorkspaceRequested(workspace))
+        start_counts.count_starts(StateChanged((workspace, workspace)))
+        start_counts.count_ready(WorkspaceReady(workspace))
+        start_counts.count_failure(lost)
     return workspace
 
 
@@ -307,7 +307,7 @@ def test_requests_starts_failures_and_ready_times_are_counted_by_team(read, team
 def test_a_start_that_takes_days_is_in_the_last_bucket(read, counted, django_capture_on_commit_callbacks):
     counted.ready_at = counted.requested_at + timedelta(days=3)
     with django_capture_on_commit_callbacks(execute=True):
-        start_counts.ready(WorkspaceReady(counted))
+        start_counts.count_ready(WorkspaceReady(counted))
     buckets = {labels["le"]: count for labels, count in read()["berth_workspace_ready_seconds_bucket"]}
     assert buckets["86400"] == 1 and buckets["+Inf"] == 2
 

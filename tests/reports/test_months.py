@@ -87,7 +87,7 @@ def test_workspaces_whose_gpus_were_idle_the_longest(team, owner):
     idle(over, datetime(2026, 10, 31, 21, tzinfo=UTC), 100)
     idle(over, datetime(2026, 9, 1, tzinfo=UTC), 100)
     idle(WorkspaceFactory(name="other", flavor=two), began, 500)
-    assert months.most_idle(team, MONTH, date(2026, 10, 31)) == [
+    assert months.most_idle_workspaces(team, MONTH, date(2026, 10, 31)) == [
         ("olga/a", 20.0),
         ("olga/b", 12.0),
         ("olga/e", 3.0),
@@ -127,9 +127,9 @@ def test_another_worker_in_between_has_told_it(team, owner, monkeypatch):
 def test_a_team_that_cannot_be_told_keeps_no_other_from_it(team, owner, monkeypatch):
     GpuDay.objects.create(day=MONTH, team="audio", dimension=Dimension.ALL, held=HOUR)
     MembershipFactory(team=TeamFactory(slug="audio"), role="owner")
-    real = months.words
+    real = months.report_sentences
     monkeypatch.setattr(
-        months, "words", lambda team, *span: 1 / 0 if team.slug == "audio" else real(team, *span)
+        months, "report_sentences", lambda team, *span: 1 / 0 if team.slug == "audio" else real(team, *span)
     )
     assert months.run(FIRST) == 1
     assert Notification.objects.get().user == owner

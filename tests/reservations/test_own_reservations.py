@@ -44,7 +44,7 @@ def refused(actor, row) -> bool:
     with pytest.raises(NotAllowed):
         services.deny(actor=actor, reservation_id=row.pk, note="x")
     row.refresh_from_db()
-    return row.state == REQUESTED and row not in selectors.awaiting(actor)
+    return row.state == REQUESTED and row not in selectors.reservations_to_decide(actor)
 
 
 # --- a second role --------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_what_an_approver_or_an_operator_asks_for_waits_for_another(request, tea
     assert row.state == REQUESTED and refused(actor, row)
     assert Notification.objects.filter(user=ada, kind="reservation.requested").exists()
     assert not Notification.objects.filter(user=actor, kind="reservation.requested").exists()
-    assert list(selectors.awaiting(ada)) == [row]
+    assert list(selectors.reservations_to_decide(ada)) == [row]
     assert services.approve(actor=ada, reservation_id=row.pk).state == BOOKED
 
 
@@ -100,7 +100,7 @@ def test_a_delegate_of_two_decides_for_the_other(team, pool, petra, bob):
     lend(petra, bob)
     lend(paul, bob)
     row = ask(petra, team)
-    assert row in selectors.awaiting(bob) and bob in policies.deciders_of(row)
+    assert row in selectors.reservations_to_decide(bob) and bob in policies.deciders_of(row)
     services.approve(actor=bob, reservation_id=row.pk)
     assert Event.objects.get(kind="reservation.booked").data["in_place_of"]
 
@@ -114,7 +114,7 @@ def test_who_changes_what_another_asked_for_does_not_decide_it(team, pool, petra
     services.change(actor=petra, reservation_id=row.pk, title="Paper", amounts={H100: 8000}, **span)
     row.refresh_from_db()
     assert row.changed_by == petra and refused(petra, row)
-    assert row in selectors.awaiting(olga)
+    assert row in selectors.reservations_to_decide(olga)
 
 
 def test_what_is_booked_is_not_enlarged_by_who_may_decide(team, pool, petra, olga, alice):
@@ -133,7 +133,7 @@ def test_what_is_booked_is_not_enlarged_by_who_may_decide(team, pool, petra, olg
 def test_nobody_lets_themself_book(team, pool, petra, ada):
     for actor in (petra, ada):
         with pytest.raises(NotAllowed):
-            permissions.permit(actor=actor, username=actor.username)
+            permissions.permit_booking(actor=actor, username=actor.username)
     with pytest.raises(IntegrityError), transaction.atomic():
         BookingPermission.objects.create(user=petra, granted_by=petra)
 
@@ -143,12 +143,12 @@ def test_only_approvers_permit_and_delegates_are_none(request, team, petra, who)
     actor = request.getfixturevalue(who)
     lend(petra, actor)
     with pytest.raises(NotAllowed):
-        permissions.permit(actor=actor, username="petra")
+        permissions.permit_booking(actor=actor, username="petra")
 
 
 def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, petra, olga):
-    given = permissions.permit(actor=petra, username="olga")
-    assert permissions.permit(actor=petra, username="olga") == given
+    given = permissions.permit_booking(actor=petra, username="olga")
+    assert permissions.permit_booking(actor=petra, username="olga") == given
     entry = Event.objects.get(kind="reservation.permitted")
     assert (entry.actor, entry.data["username"]) == (petra, "olga")
     row = ask(olga, team)
@@ -159,19 +159,19 @@ def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, pe
 
 def test_one_for_every_team_does_not_hold_for_the_own_ones(team, pool, petra, olga):
     MembershipFactory(team=team, user=olga)
-    permissions.permit(actor=petra, username="olga")
+    permissions.permit_booking(actor=petra, username="olga")
     assert ask(olga, team, 1).state == REQUESTED
-    permissions.permit(actor=petra, username="olga", team=team)
+    permissions.permit_booking(actor=petra, username="olga", team=team)
     assert ask(olga, team, 1).state == BOOKED
 
 
 def test_one_of_another_team_does_not_count(team, pool, petra, alice):
-    permissions.permit(actor=petra, username="alice", team=Team.objects.create(slug="x", name="X"))
+    permissions.permit_booking(actor=petra, username="alice", team=Team.objects.create(slug="x", name="X"))
     assert ask(alice, team).state == REQUESTED
 
 
 def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, petra, olga, bob):
-    given = permissions.permit(actor=petra, username="olga")
+    given = permissions.permit_booking(actor=petra, username="olga")
     with pytest.raises(NotFound):
         permissions.end(actor=bob, permission_id=given.pk)
     permissions.end(actor=olga, permission_id=given.pk)
@@ -180,7 +180,7 @@ def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, 
 
 
 def test_deactivating_its_holder_ends_it(team, petra, olga):
-    permissions.permit(actor=petra, username="olga")
+    permissions.permit_booking(actor=petra, username="olga")
     deactivation.deactivate(actor=SYSTEM, user=olga)
     deactivation.reactivate(actor=SYSTEM, user=olga)
     assert not BookingPermission.objects.exists()

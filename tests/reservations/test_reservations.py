@@ -37,7 +37,7 @@ def ask(actor, team, gpus=4, title="Paper", **when):
 @pytest.fixture
 def booker(olga, petra, team):
     """olga, an operator whom petra lets book without approval."""
-    permissions.permit(actor=petra, username="olga")
+    permissions.permit_booking(actor=petra, username="olga")
     return olga
 
 
@@ -151,21 +151,21 @@ def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
 ):
     ask(booker, team, start_h=1, hours=1)
     clock.shift(46 * 60)
-    assert services.due() == 1
+    assert services.process_due() == 1
     assert {note.user for note in Notification.objects.filter(kind="reservation.soon")} == {alice, bob}
-    assert services.due() == 0
+    assert services.process_due() == 0
     sent.clear()
     clock.shift(15 * 60)
-    assert services.due() == 1
+    assert services.process_due() == 1
     assert sent.of("control.schedule")
     clock.shift(3600)
-    assert (services.due(), services.due()) == (1, 0)
+    assert (services.process_due(), services.process_due()) == (1, 0)
 
 
 def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
     row = ask(alice, team, start_h=1, hours=1)
     clock.shift(3 * 3600)
-    assert services.due() == 1
+    assert services.process_due() == 1
     row.refresh_from_db()
     assert (row.state, row.note) == (ReservationState.CANCELLED, "Not decided in time.")
 

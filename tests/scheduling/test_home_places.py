@@ -188,16 +188,16 @@ def test_when_a_machine_is_removed_its_homes_are_recreated_only_where_their_user
     assert waiting.state == State.PENDING
     assert QueueEntry.objects.get(workspace=waiting).reason["code"] == "home_lost"
     assert place_of(make(bob)) == other, "nobody else waits for it"
-    (lost,) = lost_homes.seen_by(alice)
+    (lost,) = lost_homes.visible_lost_homes(alice)
     with pytest.raises(NotFound):
         lost_homes.recreate(actor=bob, lost_home_id=lost.pk)
-    assert not lost_homes.seen_by(bob).exists()
+    assert not lost_homes.visible_lost_homes(bob).exists()
     lost_homes.recreate(actor=alice, lost_home_id=lost.pk)
     lost_homes.recreate(actor=alice, lost_home_id=lost.pk)
     cycle.run()
     assert place_of(waiting) == other
     assert HomePlace.objects.get(owner=alice).node.name == other
-    assert lost_homes.seen_by(alice).get().recreated_at is not None, "the old one stays listed"
+    assert lost_homes.visible_lost_homes(alice).get().recreated_at is not None, "the old one stays listed"
     assert Event.objects.filter(kind="user.home_recreated").count() == 1
 
 
@@ -205,5 +205,5 @@ def test_many_are_looked_up_at_once(pool, make, alice, bob, team, sent, django_a
     make(alice)
     make(bob)
     with django_assert_num_queries(1):
-        found = home_places.of_users([(alice.pk, team.pk), (bob.pk, team.pk)])
+        found = home_places.home_places_by_user([(alice.pk, team.pk), (bob.pk, team.pk)])
     assert len(found) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.people.scim.errors import ScimRefusal
-from portal.people.scim.patch import patched
+from portal.people.scim.patch import apply_patch
 from portal.people.scim.resources import GROUP_SHAPE, USER, USER_SHAPE
 
 GINA = {
@@ -51,7 +51,7 @@ MAIL = 'emails[type eq "work"].value'
 )  # fmt: skip
 def test_an_operation_changes_a_user(operation, attribute, value):
     before = {**GINA}
-    assert patched(before, [operation], USER_SHAPE) == {**GINA, attribute: value}
+    assert apply_patch(before, [operation], USER_SHAPE) == {**GINA, attribute: value}
     assert before == GINA
 
 
@@ -69,7 +69,7 @@ def test_an_operation_changes_a_user(operation, attribute, value):
     ],
 )  # fmt: skip
 def test_what_is_not_kept_here_changes_nothing(operation):
-    assert patched(GINA, [operation], USER_SHAPE) == GINA
+    assert apply_patch(GINA, [operation], USER_SHAPE) == GINA
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_what_is_not_kept_here_changes_nothing(operation):
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_rfcs_word(operation, scim_type):
     with pytest.raises(ScimRefusal) as refused:
-        patched(GINA, [operation], USER_SHAPE)
+        apply_patch(GINA, [operation], USER_SHAPE)
     assert refused.value.scim_type == scim_type
 
 
 @pytest.mark.parametrize("operations", [None, [], {}, "x", [{"op": "add", "path": "a", "value": 1}] * 1001])
 def test_operations_are_a_list_that_is_not_too_long(operations):
     with pytest.raises(ScimRefusal):
-        patched(GINA, operations, USER_SHAPE)
+        apply_patch(GINA, operations, USER_SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_operations_are_a_list_that_is_not_too_long(operations):
 )
 def test_members_come_and_go(operation, members):
     group = {"displayName": "G", "members": [{"value": "A"}, {"value": "B"}]}
-    assert [each["value"] for each in patched(group, [operation], GROUP_SHAPE)["members"]] == members
+    assert [each["value"] for each in apply_patch(group, [operation], GROUP_SHAPE)["members"]] == members

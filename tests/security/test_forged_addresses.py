@@ -10,7 +10,7 @@ from django.test import Client, RequestFactory
 
 from portal.common import front_door
 from portal.common.serving import SyncHandler
-from portal.common.system_checks import proxies_of_this_machine_prove_themselves
+from portal.common.system_checks import check_unauthenticated_proxy
 from tests.factories import PASSWORD
 
 GATEWAY_SECRET = "a gateway secret for tests alone"
@@ -105,11 +105,11 @@ def test_a_missing_or_short_secret_proves_nothing(own):
 def test_a_proxy_without_a_secret_is_warned_of(settings):
     settings.BERTH_TRUSTED_PROXIES = networks(["127.0.0.1"])
     settings.BERTH_PROXY_SECRET = ""
-    assert [found.id for found in proxies_of_this_machine_prove_themselves()] == ["common.W002"]
+    assert [found.id for found in check_unauthenticated_proxy()] == ["common.W002"]
     settings.BERTH_PROXY_SECRET = PROXY_SECRET
-    assert proxies_of_this_machine_prove_themselves() == []
+    assert check_unauthenticated_proxy() == []
     settings.BERTH_TRUSTED_PROXIES, settings.BERTH_PROXY_SECRET = networks(["198.18.5.1"]), ""
-    assert proxies_of_this_machine_prove_themselves() == []
+    assert check_unauthenticated_proxy() == []
 
 
 def environ(path: str, **headers: str) -> dict[str, Any]:

@@ -96,10 +96,10 @@ def test_a_full_database_is_told_from_other_faults():
         FailureWindow.objects.create(key="x" * 120, began_at=timezone.now(), count=1)
         for number in range(100_000):
             FailureWindow.objects.create(key=f"more {number:090}", began_at=timezone.now(), count=1)
-    assert storage.trouble(refused.value) is CommonCode.STORAGE_FULL
+    assert storage.write_problem(refused.value) is CommonCode.STORAGE_FULL
     with pytest.raises(DatabaseError) as wrong:
         execute("SELECT nothing FROM nowhere")
-    assert storage.trouble(wrong.value) is None
+    assert storage.write_problem(wrong.value) is None
 
 
 def test_who_wants_to_change_something_is_told_why(anew, alice, team):

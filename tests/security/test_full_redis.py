@@ -196,7 +196,7 @@ def test_what_no_node_holds_is_reported_as_such(control: Redis) -> None:
 async def test_people_enter_and_leave_while_it_is_full(control: Redis, port: int) -> None:
     """Nothing can be stored: views are read from the database, and what ends is deleted."""
     old = view(external_name=WS_A, user_ids=frozenset({"7"}))
-    assert workspace_views.put(control, old)
+    assert workspace_views.store_view(control, old)
     ticket = tickets.issue(control, external_name=WS_A, user_id="7")
     async with AsyncRedis(port=port, username="control", password="secret-control") as store:
         cookie = await tickets.exchange(store, ticket=ticket, external_name=WS_A)
@@ -204,7 +204,7 @@ async def test_people_enter_and_leave_while_it_is_full(control: Redis, port: int
         fill(control)
         assert tickets.decode_session(await store.get(tickets.session_key(cookie)))
         await store.expire(tickets.session_key(cookie), 100)
-        assert workspace_views.put(control, replace(old, user_ids=frozenset(), revision=1))
+        assert workspace_views.store_view(control, replace(old, user_ids=frozenset(), revision=1))
         assert not control.exists(workspace_views.key(WS_A)), "not the old one"
         fill(control)
         await workspace_views.heal(store, old)

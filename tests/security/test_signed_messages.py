@@ -257,7 +257,7 @@ def test_a_node_tells_of_itself_only(local_pool):
         inventory_tasks.apply_inventory.run(local_pool.slug, messages.dump(seen), None)
         assert not Node.objects.filter(name="node-2").exists()
         assert node_messages.queues_of_sender(["node.node-1", "node.node-2", "engine"]) == ["node.node-1"]
-        assert not node_messages.is_of_node("node-2")
+        assert not node_messages.is_from_node("node-2")
 
 
 @pytest.mark.django_db

@@ -192,7 +192,7 @@ def test_a_former_owner_makes_and_sees_none(ci, team, alice, bob):
 def test_it_stays_when_its_maker_leaves(ada, ci, alice, bob):
     secret = tokens.create_token(actor=alice, user=ci, name="x").secret
     users.delete(actor=ada, user=alice)
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
     assert service_accounts.describe(actor=bob, user=ci, description="Bob's now").description == "Bob's now"
 
 
@@ -201,12 +201,12 @@ def test_deactivated_it_ends_as_a_person_does(ci, alice, team):
     WorkspaceFactory(team=team, owner=ci, state=State.STOPPED)
     deactivation.deactivate(actor=alice, user=ci, reason="Leaked")
     ci.refresh_from_db()
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
     assert ci.state == AccountState.DEACTIVATED
     with pytest.raises(StateConflict):
         tokens.create_token(actor=alice, user=ci, name="y")
     deactivation.reactivate(actor=alice, user=ci)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
     assert Event.objects.get(kind="user.deactivated").reason == "Leaked"
 
 
@@ -226,7 +226,7 @@ def test_an_owner_ends_no_person(team, alice, bob, olga):
 
 def test_deleted_its_name_stays_taken(ci, team, alice):
     users.delete(actor=alice, user=ci)
-    assert list(selectors.of_team(team)) == []
+    assert list(selectors.service_accounts_of_team(team)) == []
     with pytest.raises(InvalidInput):
         service_accounts.create(actor=alice, team=team, name="ci")
 
@@ -247,7 +247,7 @@ def test_the_list_counts_what_works(ci, alice, team):
     made[1].expires_at = timezone.now() - dt.timedelta(hours=1)
     made[1].last_used_at = timezone.now()
     made[1].save()
-    row = selectors.of_team(team).get()
+    row = selectors.service_accounts_of_team(team).get()
     assert (row.token_count, row.last_used_at) == (1, made[1].last_used_at)
 
 

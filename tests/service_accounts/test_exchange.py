@@ -84,9 +84,9 @@ def test_the_right_token_gets_a_short_one_of_the_account(issuer, rule, ci):
 def test_it_ends_by_itself_and_is_tidied_away(issuer, rule, clock):
     secret = bring(issuer.sign()).json()["access_token"]
     clock.shift(599)
-    assert token_lookup.user_of_token(secret) is not None
+    assert token_lookup.find_valid_token(secret) is not None
     clock.shift(2)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
     assert services.purge() == 0
     clock.shift(3600)
     assert services.purge() == 1
@@ -290,7 +290,7 @@ def test_a_deleted_rule_lets_nothing_in(issuer, rule, alice):
 def test_deactivated_the_short_token_ends_too(issuer, rule, ci, alice):
     secret = bring(issuer.sign()).json()["access_token"]
     deactivation.deactivate(actor=alice, user=ci)
-    assert token_lookup.user_of_token(secret) is None
+    assert token_lookup.find_valid_token(secret) is None
 
 
 def test_a_short_token_makes_no_longer_one(issuer, ci, alice):

@@ -34,10 +34,10 @@ def dead(account, *made) -> None:
     """No token of the account works, nor comes back with it."""
     assert not ApiToken.objects.filter(owner=account, revoked_at=None).exists()
     secrets = [each.secret for each in made if isinstance(each, services.Exchanged | tokens.NewToken)]
-    assert [token_lookup.user_of_token(secret) for secret in secrets] == [None] * len(secrets)
+    assert [token_lookup.find_valid_token(secret) for secret in secrets] == [None] * len(secrets)
     if account.deleted_at is None:
         deactivation.reactivate(actor=SYSTEM, user=account)
-        assert [token_lookup.user_of_token(secret) for secret in secrets] == [None] * len(secrets)
+        assert [token_lookup.find_valid_token(secret) for secret in secrets] == [None] * len(secrets)
 
 
 def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
@@ -153,8 +153,8 @@ def test_a_token_revoked_while_it_is_being_rotated_does_not_live_on_in_another(c
     except NotFound:
         made = []
     assert meanwhile.outcome() is None
-    works = [each for each in made if token_lookup.user_of_token(each.secret)]
-    assert token_lookup.user_of_token(old.secret) is None
+    works = [each for each in made if token_lookup.find_valid_token(each.secret)]
+    assert token_lookup.find_valid_token(old.secret) is None
     # SQLite's transactions stand in line: there the token was rotated first, and then the old one revoked.
     rotated = ApiToken.objects.filter(replaces=old.token)
     assert len(works) == rotated.count()

@@ -25,7 +25,7 @@ def ci(team, alice):
 
 
 def works(secret: str) -> bool:
-    return token_lookup.user_of_token(secret) is not None
+    return token_lookup.find_valid_token(secret) is not None
 
 
 def test_both_work_until_the_old_one_ends_by_itself(ci, alice, clock):

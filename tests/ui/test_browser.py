@@ -17,7 +17,7 @@ from portal.people.accounts.tokens import create_token
 from portal.workspaces import presenters
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
-from portal.workspaces.results import reported
+from portal.workspaces.results import driver_reason
 from tests.factories import PASSWORD, MembershipFactory, TeamFactory
 from tests.suite.choice import quick_of
 from tests.ui.conftest import LONG_NAME, LONG_TEAM
@@ -50,11 +50,11 @@ def scene(
     rows["long"] = workspace_in("running", alice, name=LONG_NAME, team=long_team)
     Workspace.objects.filter(pk=rows["failed"].pk).update(termination_reason="start_timeout")
     WorkspaceStatus.objects.filter(pk=rows["failed"].pk).update(
-        reason=reported("start_timeout", "JupyterLab did not answer. Look at the log.").as_json(),
+        reason=driver_reason("start_timeout", "JupyterLab did not answer. Look at the log.").as_json(),
         log_tail="line " * 80,
     )
     QueueEntry.objects.filter(pk=rows["pending"].pk).update(
-        reason=reported("", "Waits until there is room.").as_json()
+        reason=driver_reason("", "Waits until there is room.").as_json()
     )
     simulated = make(alice, "sim-cpu", name="simulated")
     node = pool.nodes.first()

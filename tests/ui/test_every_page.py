@@ -89,7 +89,7 @@ class TestFiles(TestOwnPackages):
             {"id": "p", "kind": "other", "size": 0, "changed": -1e300},
         ]
         monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"ok": {"entries": rows, "total": 900}})
-        monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
+        monkeypatch.setattr(file_tickets, "store_ticket", lambda *_, **__: None)
         self.url = self.url.replace("/packages/", "/files/") + self.page
 
 
@@ -577,7 +577,7 @@ class TestTemplateSecrets(PageCase):
 class TestSecret(PageCase):
     @pytest.fixture(autouse=True)
     def _secret(self, _stocked: None, alice: object) -> None:
-        made = secrets.put(actor=alice, holder=alice, name="API_KEY", value="a value")  # type: ignore[arg-type]
+        made = secrets.put_secret(actor=alice, holder=alice, name="API_KEY", value="a value")  # type: ignore[arg-type]
         self.url = f"/secrets/{made.secret.pk}/"
 
 

@@ -19,7 +19,7 @@ from portal.people.accounts.models import ApiToken, Role, Team, User
 from portal.workspaces import views
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.results import reported
+from portal.workspaces.results import driver_reason
 from provisioning.types import LimitedResource
 from tests.factories import PASSWORD, WorkspaceFactory, local_pool_with, node_info
 from tests.ui.conftest import LONG_NAME
@@ -286,7 +286,7 @@ def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
         "failed",
         alice,
         termination_reason="start_timeout",
-        status__reason=reported("start_timeout", "No answer.").as_json(),
+        status__reason=driver_reason("start_timeout", "No answer.").as_json(),
         status__log_tail="last line",
     )
     body = client.get(f"/workspaces/{failed.pk}/").content.decode()

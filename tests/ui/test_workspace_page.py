@@ -15,7 +15,7 @@ from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team, User
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.results import reported
+from portal.workspaces.results import driver_reason
 from tests.ui.test_pages import text_of
 
 Browse = Callable[..., Client]
@@ -61,7 +61,7 @@ def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in(
-        "failed", alice, status__reason=reported("exited", "It ended at once. Try again.").as_json()
+        "failed", alice, status__reason=driver_reason("exited", "It ended at once. Try again.").as_json()
     )
     for _ in range(3):
         record(actor=SYSTEM, kind="workspace.fail", workspace=workspace, message="did not start")
@@ -75,7 +75,7 @@ def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
 
 
 def test_tries_before_it_last_ran_do_not_count(alice: User, as_user: Browse, workspace_in: Make) -> None:
-    workspace = workspace_in("failed", alice, status__reason=reported("exited", "It ended.").as_json())
+    workspace = workspace_in("failed", alice, status__reason=driver_reason("exited", "It ended.").as_json())
     for kind in ("fail", "fail", "ready", "fail"):
         record(actor=SYSTEM, kind=f"workspace.{kind}", workspace=workspace, message="…")
     assert "tried once" in text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
@@ -90,7 +90,7 @@ def test_a_start_that_is_tried_again_by_itself_says_how_often_and_when(
         alice,
         attempts=2,
         next_reconcile_at=due,
-        status__reason=reported("busy", "The node is busy.").as_json(),
+        status__reason=driver_reason("busy", "The node is busy.").as_json(),
     )
     page = text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
     assert "The node is busy. Tried 2 times. The portal retries automatically" in page

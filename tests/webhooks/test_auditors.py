@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.common.encrypted_fields import seal
+from portal.common.encrypted_fields import encrypt
 from portal.notify.channels.models import Channel, Message, MessageState
 from portal.notify.webhooks.models import Delivery
-from portal.notify.webhooks.presenters import without_secrets
+from portal.notify.webhooks.presenters import url_origin
 
 pytestmark = pytest.mark.django_db
 PURPOSE = "channels.channel.url"
@@ -34,7 +34,7 @@ def message(team, alice):
     channel = Channel.objects.create(
         team=team,
         name="Our Slack",
-        url=seal(URL, purpose=PURPOSE),
+        url=encrypt(URL, purpose=PURPOSE),
         service="Slack",
         kinds=["workspace.failed"],
     )
@@ -62,7 +62,7 @@ def message(team, alice):
     ],
 )
 def test_what_is_left_of_a_url(url, shown):
-    assert without_secrets(url) == shown
+    assert url_origin(url) == shown
 
 
 def test_over_rest_an_auditor_reads_all_but_secrets(api, una, delivered, message):
@@ -173,7 +173,7 @@ def test_a_persons_own_channels_are_theirs_alone(api, una, bob):
     own = Channel.objects.create(
         user=bob,
         name="Mine",
-        url=seal(URL, purpose=PURPOSE),
+        url=encrypt(URL, purpose=PURPOSE),
         service="Slack",
         kinds=["workspaces"],
     )
@@ -186,7 +186,7 @@ def test_an_auditor_sees_what_the_own_channel_was_answered(api, una):
     own = Channel.objects.create(
         user=una,
         name="Mine",
-        url=seal(URL, purpose=PURPOSE),
+        url=encrypt(URL, purpose=PURPOSE),
         service="Slack",
         kinds=["workspaces"],
     )

@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
-from portal.common.encrypted_fields import unseal
+from portal.common.encrypted_fields import decrypt
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.event_types import TYPE_OF_KIND, TYPES, Audience
 from portal.common.events.kinds import AuditKind
@@ -46,7 +46,7 @@ def test_the_secret_is_shown_once_and_kept_encrypted(team, alice):
     made = services.create(actor=alice, team=team, **BODY)
     row = Endpoint.objects.get()
     assert made.secret not in row.secret
-    assert unseal(row.secret, purpose=services.SECRET) == made.secret
+    assert decrypt(row.secret, purpose=services.SECRET) == made.secret
     assert made.secret not in repr(made)
 
 
@@ -215,7 +215,7 @@ def test_the_page_makes_one_and_shows_its_secret_once(as_user, alice, team):
     browser = as_user(alice)
     html = browser.post("/teams/vision/webhooks/", BODY).content.decode()
     (secret,) = re.findall(r'value="(whsec_[^"]+)"', html)
-    assert unseal(Endpoint.objects.get().secret, purpose=services.SECRET) == secret
+    assert decrypt(Endpoint.objects.get().secret, purpose=services.SECRET) == secret
     again = browser.get("/teams/vision/webhooks/").content.decode()
     assert "whsec_" not in again
     assert "Bot" in again

@@ -34,7 +34,7 @@ VALUE = "planted-value-0f8a7c"
 
 
 def put(actor: Any, holder: Any, name: str, value: str = VALUE, **more: Any) -> Secret:
-    return services.put(actor=actor, holder=holder, name=name, value=value, **more).secret
+    return services.put_secret(actor=actor, holder=holder, name=name, value=value, **more).secret
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_template_of_a_team_brings_its_own_and_none_of_another_teams(
     put(alice, template, "OWN", "of the template")
     assert "SHARED" not in told(ask(make(bob)))
     owner = MembershipFactory(team=other, role=Role.OWNER).user
-    assert effective.offer_to(owner, other, None).by_name == {}
+    assert effective.available_secrets(owner, other, None).by_name == {}
 
 
 def test_too_much_together_is_refused(make, bob, team, local_pool, monkeypatch):

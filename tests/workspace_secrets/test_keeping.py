@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
-from portal.common.encrypted_fields import Unreadable, unseal
+from portal.common.encrypted_fields import Unreadable, decrypt
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events.models import Event
 from portal.people.accounts import users
@@ -24,7 +24,7 @@ VALUE = "planted-value-0f8a7c\nwith a second line"
 
 
 def put(actor: Any, holder: Any, name: str = "API_KEY", **more: Any) -> Secret:
-    return services.put(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
+    return services.put_secret(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def template(catalog: None) -> Template:
 
 def test_a_value_is_sealed_for_its_row_and_under_the_present_key(alice, settings):
     one, two = put(alice, alice), put(alice, alice, "OTHER")
-    assert VALUE not in one.sealed and unseal(one.sealed, purpose=purpose_of(one)) == VALUE
+    assert VALUE not in one.sealed and decrypt(one.sealed, purpose=purpose_of(one)) == VALUE
     with pytest.raises(Unreadable):
-        unseal(one.sealed, purpose=purpose_of(two))
+        decrypt(one.sealed, purpose=purpose_of(two))
     settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
     settings.SECRET_KEY = "another secret key, of some length too"
-    assert unseal(one.sealed, purpose=purpose_of(one)) == VALUE
+    assert decrypt(one.sealed, purpose=purpose_of(one)) == VALUE
     settings.SECRET_KEY_FALLBACKS = []
     with pytest.raises(StateConflict) as refused:
         effective.values_of([one], owner=alice, now=one.created_at, fetched={})
@@ -152,7 +152,7 @@ def test_spaces_and_lines_of_a_value_stay(api, alice):
     text = "  -----BEGIN\n\nKEY-----\n"
     assert api(alice).put("me/secrets/KEY", {"value": text, "kind": "file"}).status_code == 201
     row = Secret.objects.get()
-    assert unseal(row.sealed, purpose=purpose_of(row)) == text
+    assert decrypt(row.sealed, purpose=purpose_of(row)) == text
 
 
 def test_a_condition_on_what_is_not_there_makes_nothing(api, alice):

@@ -33,7 +33,7 @@ def jobs(monkeypatch) -> list[sending.Job]:
         return {job.id: Outcome(ok=True, status=200, answer="ok") for job in given}
 
     monkeypatch.setattr(sending, "send", send)
-    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="mail"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="mail"))
     return found
 
 
@@ -44,8 +44,8 @@ def test_a_value_is_in_no_mail_notice_or_entry_of_the_record(
     channels.create(actor=bob, team=None, name="Mine", url=url, kinds=["workspaces", "account"])
     channels.create(actor=alice, team=team, name="Ours", url=url, kinds=["workspace.failed"])
     outbox.read_log()
-    services.put(actor=bob, holder=bob, name="TOKEN_A", value=VALUE, everywhere=True)
-    services.put(actor=bob, holder=bob, name="TOKEN_A", value=f"{VALUE}2")
+    services.put_secret(actor=bob, holder=bob, name="TOKEN_A", value=VALUE, everywhere=True)
+    services.put_secret(actor=bob, holder=bob, name="TOKEN_A", value=f"{VALUE}2")
     row = make(bob, secrets=["TOKEN_A"])
     token = agent_token(row.pk, row.generation)
     told = Client(headers={"Authorization": f"Bearer {token}"}).post(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from portal.catalog.models import Template
-from portal.common.encrypted_fields import unseal
+from portal.common.encrypted_fields import decrypt
 from portal.people.accounts.models import Role
 from portal.people.accounts.session_store import PROVEN_AT
 from portal.workspaces.models import Workspace
@@ -22,12 +22,12 @@ VALUE = "planted-value-0f8a7c"
 
 
 def put(actor: Any, holder: Any, name: str, **more: Any) -> Secret:
-    return services.put(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
+    return services.put_secret(actor=actor, holder=holder, name=name, **{"value": VALUE, **more}).secret
 
 
 def value_of(secret: Secret) -> str:
     secret.refresh_from_db()
-    return unseal(secret.sealed, purpose=purpose_of(secret))
+    return decrypt(secret.sealed, purpose=purpose_of(secret))
 
 
 def test_a_secret_is_made_changed_and_deleted(as_user, alice):

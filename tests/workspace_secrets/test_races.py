@@ -21,7 +21,7 @@ VALUE = "planted-value-5e1b9d"
 @pytest.fixture
 def started(make, bob, local_pool, clock):
     for name in ("TOKEN_A", "TOKEN_B"):
-        services.put(actor=bob, holder=bob, name=name, value=f"{VALUE}-{name}")
+        services.put_secret(actor=bob, holder=bob, name=name, value=f"{VALUE}-{name}")
     return make(bob, secrets=["TOKEN_A", "TOKEN_B"])
 
 

@@ -7,7 +7,7 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 
 from portal.common import encrypted_fields
-from portal.common.encrypted_fields import Unreadable, seal, unseal
+from portal.common.encrypted_fields import Unreadable, decrypt, encrypt
 from portal.notify.channels.models import Channel
 from portal.notify.channels.services import URL
 from portal.notify.webhooks import services as webhooks
@@ -19,8 +19,10 @@ pytestmark = pytest.mark.django_db
 
 
 def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settings, capsys):
-    services.put(actor=alice, holder=alice, name="API_KEY", value="planted-value")
-    Channel.objects.create(user=alice, name="Phone", service="ntfy", url=seal("x://", purpose=URL), kinds=[])
+    services.put_secret(actor=alice, holder=alice, name="API_KEY", value="planted-value")
+    Channel.objects.create(
+        user=alice, name="Phone", service="ntfy", url=encrypt("x://", purpose=URL), kinds=[]
+    )
     webhooks.create(
         actor=alice, team=team, name="Bot", url="https://example.org/", types=["workspace.failed"]
     )
@@ -30,17 +32,17 @@ def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settin
     call_command("reseal_texts")
     settings.SECRET_KEY_FALLBACKS = []
     secret = Secret.objects.get()
-    assert secret.sealed != before and unseal(secret.sealed, purpose=purpose_of(secret)) == "planted-value"
+    assert secret.sealed != before and decrypt(secret.sealed, purpose=purpose_of(secret)) == "planted-value"
     assert secret.version == 1
-    assert unseal(Channel.objects.get().url, purpose=URL) == "x://"
-    assert unseal(Endpoint.objects.get().secret, purpose=webhooks.SECRET).startswith("whsec_")
+    assert decrypt(Channel.objects.get().url, purpose=URL) == "x://"
+    assert decrypt(Endpoint.objects.get().secret, purpose=webhooks.SECRET).startswith("whsec_")
     assert "planted" not in capsys.readouterr().out
     with pytest.raises(Unreadable):
-        unseal(before, purpose=purpose_of(secret))
+        decrypt(before, purpose=purpose_of(secret))
 
 
 def test_what_nobody_can_read_is_said_and_left(alice):
-    services.put(actor=alice, holder=alice, name="API_KEY", value="planted-value")
+    services.put_secret(actor=alice, holder=alice, name="API_KEY", value="planted-value")
     Secret.objects.update(sealed="gAAAAA")
     with pytest.raises(CommandError):
         call_command("reseal_texts")

@@ -47,7 +47,7 @@ def server(vault_server: VaultServer, settings: Any, monkeypatch: Any) -> VaultS
 
 def put(actor: Any, holder: Any, name: str = "TOKEN_A", **more: Any) -> Secret:
     place = {"vault_path": "berth/users/bob/wandb", "vault_key": "api_key"}
-    return services.put(actor=actor, holder=holder, name=name, **{**place, **more}).secret
+    return services.put_secret(actor=actor, holder=holder, name=name, **{**place, **more}).secret
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_a_row_has_a_value_or_a_place(server, bob):
         put(bob, bob, value="x")
     assert error.value.extra["errors"]["value"][0].code is SecretCode.VALUE_AND_VAULT
     # From Vault to here and back, nothing of the former is left.
-    row = services.put(actor=bob, holder=bob, name="TOKEN_A", value="here").secret
+    row = services.put_secret(actor=bob, holder=bob, name="TOKEN_A", value="here").secret
     assert (row.vault_path, row.vault_key, row.size_bytes, row.version) == ("", "", 4, 2) and row.sealed
     assert put(bob, bob).sealed == ""
 
@@ -326,7 +326,7 @@ def test_by_pages(server, as_user, bob, settings):
 
 def test_a_site_file_has_places_of_teams_and_templates_and_no_values(server, ada, alice, team, template):
     put(alice, team, vault_path="berth/teams/vision/a")
-    services.put(actor=alice, holder=team, name="HERE", value=VALUE)
+    services.put_secret(actor=alice, holder=team, name="HERE", value=VALUE)
     put(alice, alice, vault_path="berth/users/alice/own")
     given = {"path": "berth/templates/jupyterlab/hub", "key": "k", "kind": "file"}
     document = exporting.current()

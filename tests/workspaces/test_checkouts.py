@@ -36,7 +36,7 @@ def source(url: str = URL, ref: str = "", secret: str = "") -> Source:
 
 
 def put(actor: Any, holder: Any, name: str, value: str = TOKEN, **more: Any) -> None:
-    secrets.put(actor=actor, holder=holder, name=name, value=value, **more)
+    secrets.put_secret(actor=actor, holder=holder, name=name, value=value, **more)
 
 
 def tell(workspace: Workspace, name: str = "checkout", **body: Any) -> Any:

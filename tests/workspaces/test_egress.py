@@ -83,13 +83,13 @@ def test_what_is_no_list_is_refused(allowed):
 )
 def test_the_tightest_is_what_people_read(template, config, words):
     made = TemplateFactory.build(egress=template[0], egress_allow=template[1])
-    assert egress.in_words(egress.limits_of(made, Team()), pool(**config)) == words
+    assert egress.egress_sentence(egress.limits_of(made, Team()), pool(**config)) == words
 
 
 def test_where_nobody_enforces_it_nothing_is_said():
     made = egress.limits_of(TemplateFactory.build(egress="none"), Team())
-    assert egress.in_words(made, Pool(driver="simulated")) == "" == egress.in_words(made, None)
-    assert egress.in_words(made, pool(egress="nonsense")) == ""
+    assert egress.egress_sentence(made, Pool(driver="simulated")) == "" == egress.egress_sentence(made, None)
+    assert egress.egress_sentence(made, pool(egress="nonsense")) == ""
 
 
 def test_its_page_says_what_is_closed(as_user):

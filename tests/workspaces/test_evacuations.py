@@ -77,7 +77,7 @@ def active() -> list[HomeMove]:
 
 
 def how(actor) -> HomeEvacuation:
-    return evacuations.seen_by(actor).get()
+    return evacuations.visible_evacuations(actor).get()
 
 
 def test_a_few_at_a_time_until_all_have_gone(node, homes, olga, sent):
@@ -133,7 +133,7 @@ def test_what_failed_or_was_cancelled_stays_and_is_tried_again_when_asked_again(
             arrive(move)
     found = how(olga)
     assert (found.state, found.moved, found.stayed) == ("incomplete", 3, 2)
-    assert [each.reason for each in evacuations.stayed_in(found)].count({}) == 1
+    assert [each.reason for each in evacuations.unsuccessful_moves(found)].count({}) == 1
     assert not Notification.objects.filter(user=olga, kind="home.move_failed").exists(), (
         "told once, at the end"
     )
@@ -227,7 +227,7 @@ def test_what_lies_there(node, homes, olga, sent, django_assert_max_num_queries)
         actor=homes[1].owner, owner=homes[1].owner, team=homes[1].team, pool=node.pool, node="gpu-c"
     )
     with django_assert_max_num_queries(4):
-        there = evacuations.homes_there(olga, node)
+        there = evacuations.homes_on_node(olga, node)
     assert (there.homes, there.used_mib, there.measured) == (5, 100, 4)
     assert (there.ready, there.in_use, there.moving, there.kept) == (3, 0, 1, 1)
     assert there.targets == ("gpu-b", "gpu-c") and there.refused is None

@@ -42,7 +42,7 @@ def told(monkeypatch) -> list[tuple]:
     monkeypatch.setattr(live, "publish", lambda *_: None)
     monkeypatch.setattr(live, "publish_feed", lambda: None)
     monkeypatch.setattr(
-        workspace_views, "put", lambda _, view: calls.append(("view", view.state, view.endpoint))
+        workspace_views, "store_view", lambda _, view: calls.append(("view", view.state, view.endpoint))
     )
     monkeypatch.setattr(tickets, "revoke_workspace", lambda _, name: calls.append(("revoked", name)))
     return calls

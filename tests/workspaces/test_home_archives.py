@@ -138,7 +138,7 @@ def test_its_user_alone(workspace, alice, olga, charlie, sent, as_user):
         with pytest.raises(NotAllowed):
             home_archives.make(actor=other, workspace=workspace)
         with pytest.raises(NotAllowed):
-            home_archives.of_home(other, workspace)
+            home_archives.archives_of_home(other, workspace)
     archive.refresh_from_db()
     assert archive.state == "ready" and not sent.take("node.archive_home")
 
@@ -157,7 +157,7 @@ def test_not_while_it_is_used(make, bob, pool, sent):
     with pytest.raises(StateConflict) as refused:
         make_one(running)
     assert code_of(refused) == ArchiveCode.IN_USE
-    assert home_archives.why_not_now(running).code is ArchiveCode.IN_USE
+    assert home_archives.archiving_obstacle(running).code is ArchiveCode.IN_USE
     assert not HomeArchive.objects.exists()
 
 
@@ -176,7 +176,7 @@ def test_what_is_asked_for_meanwhile_waits(workspace, bob, team, sent):
 
 def test_no_move_while_it_is_made_and_no_archive_while_it_moves(workspace, bob, team, pool, sent):
     place = HomePlace.objects.get(owner=bob)
-    other = next(each.name for each in home_moves.targets_in(pool, other_than=place.node_id))
+    other = next(each.name for each in home_moves.target_nodes(pool, other_than=place.node_id))
     archive = make_one(workspace)
     ask = {"actor": bob, "owner": bob, "team": team, "pool": pool, "node": other}
     with pytest.raises(StateConflict) as refused:
@@ -316,7 +316,7 @@ def test_answers_of_other_machines_are_none(workspace, pool, sent, monkeypatch):
     ):
         assert not answers.is_from_archive_node(wrong) and not home_archives.apply(wrong)
     asked = []
-    monkeypatch.setattr(node_messages, "is_of", lambda pool, node: asked.append(node) or True)
+    monkeypatch.setattr(node_messages, "is_from_asked_node", lambda pool, node: asked.append(node) or True)
     assert answers.is_from_archive_node(said) and asked == [HomeArchive.objects.get().node_name]
 
 
@@ -376,7 +376,7 @@ def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
 def test_where_homes_are_shared_there_are_none(workspace, pool):
     pool.config = {**pool.config, "homes_shared": True}
     pool.save()
-    assert not home_places.are_apart(pool)
+    assert not home_places.has_separate_homes(pool)
     with pytest.raises(StateConflict) as refused:
         make_one(workspace)
     assert code_of(refused) == ArchiveCode.NOT_HERE

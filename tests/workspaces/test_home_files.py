@@ -46,7 +46,9 @@ def node(monkeypatch):
 @pytest.fixture
 def tickets(monkeypatch):
     kept = []
-    monkeypatch.setattr(file_tickets, "put", lambda _redis, *given, **more: kept.append((*given, more)))
+    monkeypatch.setattr(
+        file_tickets, "store_ticket", lambda _redis, *given, **more: kept.append((*given, more))
+    )
     return kept
 
 
@@ -239,16 +241,16 @@ def test_a_ticket_lets_through_once_and_for_its_workspace_alone():
 
     ticket = file_tickets.new()
     keep(ticket)
-    assert file_tickets.in_path(f"/.berth/files/{ticket}") == ticket
+    assert file_tickets.ticket_in_path(f"/.berth/files/{ticket}") == ticket
     for path in (f"/.berth/files/{ticket}/x", "/.berth/files/", f"/x{ticket}", f"/.berth/files/{ticket}?a"):
-        assert file_tickets.in_path(path) is None
-    found = asyncio.run(file_tickets.take(redis, ticket, name))
+        assert file_tickets.ticket_in_path(path) is None
+    found = asyncio.run(file_tickets.redeem_ticket(redis, ticket, name))
     assert found is not None and found.socket == f"files-{'c' * 32}.1"
-    assert asyncio.run(file_tickets.take(redis, ticket, name)) is None
+    assert asyncio.run(file_tickets.redeem_ticket(redis, ticket, name)) is None
     keep(ticket)
-    assert asyncio.run(file_tickets.take(redis, ticket, other)) is None
+    assert asyncio.run(file_tickets.redeem_ticket(redis, ticket, other)) is None
     redis.kept = {f"berth:gw:files:{file_tickets.digest_of(ticket)}": b'{"workspace": "x"}'}
-    assert asyncio.run(file_tickets.take(redis, ticket, name)) is None
+    assert asyncio.run(file_tickets.redeem_ticket(redis, ticket, name)) is None
     with pytest.raises(ValueError, match="not the name of a socket"):
         file_tickets.Transfer(name, "../../etc")
 

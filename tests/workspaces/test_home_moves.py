@@ -50,7 +50,9 @@ def tickets(monkeypatch) -> dict[str, file_tickets.Transfer]:
     """What lets whom through at the front door."""
     kept: dict[str, file_tickets.Transfer] = {}
     monkeypatch.setattr(
-        file_tickets, "put_home", lambda _, ticket, transfer, lifetime_s: kept.update({ticket: transfer})
+        file_tickets,
+        "store_home_ticket",
+        lambda _, ticket, transfer, lifetime_s: kept.update({ticket: transfer}),
     )
     monkeypatch.setattr(file_tickets, "end_home", lambda _, ticket: kept.pop(ticket, None))
     return kept
@@ -136,7 +138,7 @@ def test_who_may(place, bob, alice, olga, sent):
 def test_an_auditor_sees_and_does_nothing(place, bob, people_with_roles, sent):
     move = ask(bob, place)
     auditor = people_with_roles
-    assert home_moves.seen_by(auditor).get() == move
+    assert home_moves.visible_moves(auditor).get() == move
     with pytest.raises(NotAllowed):
         home_moves.cancel_move(actor=auditor, move_id=move.pk)
     with pytest.raises(NotAllowed):

@@ -119,7 +119,7 @@ def test_what_was_stopped_there_long_ago_can_be_deleted(pool, machine, make, ali
     remove(machine, olga)
     Node.objects.filter(name="node-1").update(retired=True)
     workspace.refresh_from_db()
-    assert not dispatch.somebody_to_ask(workspace)
+    assert not dispatch.has_worker(workspace)
     workspaces.delete(actor=alice, workspace_id=workspace.pk)
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATED

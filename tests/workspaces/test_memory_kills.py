@@ -74,7 +74,7 @@ def test_the_app_shows_it_for_an_hour_and_the_page_until_the_next_start(running,
     assert 'id="out-of-memory"' in as_user(running.owner).get(f"/workspaces/{running.pk}/").content.decode()
     Workspace.objects.filter(pk=running.pk).update(generation=running.generation + 1)
     running.refresh_from_db()
-    assert memory_kills.of(running) is None
+    assert memory_kills.last_report(running) is None
 
 
 def test_programs_are_counted_and_an_unknown_name_is_left_out(running):
@@ -83,7 +83,7 @@ def test_programs_are_counted_and_an_unknown_name_is_left_out(running):
     assert "ended a program." in entry.why
     report(running, kill(running, 3, process="R\x00\n"))
     running.refresh_from_db()
-    lost = memory_kills.of(running)
+    lost = memory_kills.last_report(running)
     assert lost is not None and lost.count == 4
     assert "The system ended 3 programs, the last was “R??”." in lost.message
 
@@ -91,7 +91,7 @@ def test_programs_are_counted_and_an_unknown_name_is_left_out(running):
 def test_a_node_without_memory_is_named_as_the_cause_and_operators_know(running, olga):
     report(running, kill(running, machine=True))
     running.refresh_from_db()
-    lost = memory_kills.of(running)
+    lost = memory_kills.last_report(running)
     assert lost is not None and lost.code == "node_memory_exhausted"
     assert lost.message.startswith("The node ran out of memory.")
     assert Notification.objects.filter(kind="node.memory_full", user=olga).count() == 1
@@ -103,7 +103,7 @@ def test_entries_and_notices_of_an_hour_are_limited(running, clock):
         assert report(running, kill(running)) == 1
     assert Event.objects.filter(kind="workspace.out_of_memory").count() == memory_kills.MAX_PER_HOUR
     running.refresh_from_db()
-    assert memory_kills.of(running).count == 10
+    assert memory_kills.last_report(running).count == 10
     clock.shift(3600)
     report(running, kill(running))
     assert Event.objects.filter(kind="workspace.out_of_memory").count() == memory_kills.MAX_PER_HOUR + 1

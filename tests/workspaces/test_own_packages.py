@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.catalog.environments.models import Environment, EnvironmentVersion, SourceKind
-from portal.catalog.environments.sources import with_packages
+from portal.catalog.environments.sources import pinned_requirements
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.common.events.models import Event
 from portal.people.accounts.models import Membership, Role
@@ -107,7 +107,7 @@ def test_nobody_else_sees_or_changes_them(workspace, alice, olga, as_user, asked
     for other in (alice, olga):
         with pytest.raises(NotAllowed):
             own_packages.read(actor=other, workspace=workspace)
-        for act in (own_packages.reset, own_packages.keep):
+        for act in (own_packages.reset, own_packages.cancel_reset):
             with pytest.raises(NotAllowed):
                 act(actor=other, workspace_id=workspace.pk)
         assert as_user(other).get(url(workspace)).status_code == 403
@@ -125,7 +125,7 @@ def test_the_next_start_removes_them_once(workspace, bob, sent):
     start = taken(sent, Op.START)
     assert (start.spec.reset_packages, start.spec.environment_name) == (True, "vision-tools")
     with pytest.raises(StateConflict):
-        own_packages.keep(actor=bob, workspace_id=workspace.pk)
+        own_packages.cancel_reset(actor=bob, workspace_id=workspace.pk)
     ready_now(start, workspace)
     stop_it(sent, workspace)
     services.start(actor=bob, workspace_id=workspace.pk)
@@ -148,8 +148,8 @@ def test_a_reset_that_is_asked_for_while_a_start_removes_them_is_for_the_next_on
 
 def test_it_can_be_taken_back_until_the_start(workspace, bob, sent):
     own_packages.reset(actor=bob, workspace_id=workspace.pk)
-    own_packages.keep(actor=bob, workspace_id=workspace.pk)
-    own_packages.keep(actor=bob, workspace_id=workspace.pk)
+    own_packages.cancel_reset(actor=bob, workspace_id=workspace.pk)
+    own_packages.cancel_reset(actor=bob, workspace_id=workspace.pk)
     assert Event.objects.filter(kind="workspace.packages_kept").count() == 1
     stop_it(sent, workspace)
     services.start(actor=bob, workspace_id=workspace.pk)
@@ -230,4 +230,4 @@ def test_nothing_is_made_of_nothing(workspace, bob, monkeypatch):
 )  # fmt: skip
 def test_the_list_has_what_the_environment_asks_for_and_what_is_on_top(kind, text, made):
     more = [("numpy", "1.26"), ("Polars", "1")]
-    assert with_packages(kind, text, have={"numpy": "2.1", "pandas": "2.2"}, more=more) == made
+    assert pinned_requirements(kind, text, have={"numpy": "2.1", "pandas": "2.2"}, more=more) == made

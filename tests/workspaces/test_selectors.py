@@ -26,7 +26,7 @@ def test_who_sees_which_workspaces(make, alice, bob, charlie, olga, local_pool):
     own, bobs = make(alice), make(bob)
     seen = {user.username: set(selectors.workspaces_for(user)) for user in (alice, bob, charlie, olga)}
     assert seen == {"alice": {own, bobs}, "bob": {bobs}, "charlie": set(), "olga": {own, bobs}}
-    assert set(selectors.own_live(alice)) == {own}
+    assert set(selectors.own_workspaces(alice)) == {own}
     assert selectors.workspace_by_id(alice, bobs.pk) == bobs
     for actor, workspace_id in ((charlie, own.pk), (bob, own.pk), (olga, uuid.uuid4())):
         with pytest.raises(NotFound):
@@ -41,7 +41,7 @@ def test_an_owner_of_another_team_sees_nothing_of_this_one(make, alice, charlie,
 def test_deleted_ones_are_not_live(make, alice, local_pool, sent):
     workspace = make(alice)
     Workspace.objects.update(state=State.TERMINATED)
-    assert not selectors.own_live(alice).exists()
+    assert not selectors.own_workspaces(alice).exists()
     assert selectors.workspaces_for(alice).get() == workspace
 
 

@@ -42,11 +42,11 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
 )
 from portal.common.errors import InvalidInput
-from portal.common.etags import IF_MATCH, etag_of, expected_by
+from portal.common.etags import IF_MATCH, etag_of, expected_versions
 from portal.common.events import live, stream
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
@@ -139,7 +139,7 @@ class EnvironmentViewSet(ReadViewSet):
         if "successor" in body:
             body["successor"] = body["successor"] or ""
         services.change(
-            actor=request.user, environment=self.get_object(), expected=expected_by(request), **body
+            actor=request.user, environment=self.get_object(), expected=expected_versions(request), **body
         )
         return self.answer(self.get_object())
 
@@ -151,7 +151,9 @@ class EnvironmentViewSet(ReadViewSet):
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        services.delete(actor=request.user, environment=self.get_object(), expected=expected_by(request))
+        services.delete(
+            actor=request.user, environment=self.get_object(), expected=expected_versions(request)
+        )
         return Response(status=204)
 
     @operation(
@@ -177,7 +179,7 @@ def team_named(actor: User, slug: str | None) -> Team | None:
     """Return the team of that slug, or None. Raises `InvalidInput`."""
     if not slug:
         return None
-    with named_in("team"):
+    with not_found_as_invalid("team"):
         return accounts.team_by_slug(actor, slug)
 
 
@@ -237,7 +239,7 @@ class VersionViewSet(_OfEnvironment):
             actor=request.user,
             environment=self.environment(),
             number=number,
-            expected=expected_by(request),
+            expected=expected_versions(request),
         )
         environment = self.environment()
         return Response(EnvironmentSerializer(environment).data, headers={"ETag": etag_of(environment)})
@@ -295,7 +297,7 @@ class BuildViewSet(_OfEnvironment):
         environment = self.environment()
         if "source" in body:
             version = services.change_source(
-                actor=request.user, environment=environment, expected=expected_by(request), **body
+                actor=request.user, environment=environment, expected=expected_versions(request), **body
             )
         else:
             version = services.rebuild(actor=request.user, environment=environment)

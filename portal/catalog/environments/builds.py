@@ -63,7 +63,7 @@ def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
     """Build a version that is not ready; its environment must be locked. Idempotent."""
     if version.state == VersionState.READY:
         return
-    if line := cuda_lines.fit(version):
+    if line := cuda_lines.fit_to_oldest_driver(version):
         fitted = f"has {_label(version)} built with {line}, for the drivers of the pools"
         _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, fitted, changed=["source"])
     if version.state != VersionState.BUILDING and not waits_for_node(version):
@@ -208,7 +208,7 @@ def send_waiting(node_id: UUID) -> bool:
         .defer("log")
         .order_by("-priority", "created_at", "pk")
     )
-    if any(build.state == BuildState.BUILDING or under_way(build, now) for build in builds):
+    if any(build.state == BuildState.BUILDING or is_in_progress(build, now) for build in builds):
         return False
     for build in builds:
         version = versions.get(build.version_id)
@@ -220,7 +220,7 @@ def send_waiting(node_id: UUID) -> bool:
     return False
 
 
-def under_way(build: EnvironmentBuild, now: datetime) -> bool:
+def is_in_progress(build: EnvironmentBuild, now: datetime) -> bool:
     return bool(build.lease) and build.lease_expires_at is not None and build.lease_expires_at > now
 
 
@@ -265,7 +265,7 @@ def _send_build(build: EnvironmentBuild, version: EnvironmentVersion, node: Node
         digest=version.digest,
         source=""
         if version.lock
-        else sources.to_build(version.source_kind, version.source, notebook=notebook),
+        else sources.source_to_build(version.source_kind, version.source, notebook=notebook),
         lock=version.lock,
     )
     queue = node_commands.queue_of(node.pool, node.name)

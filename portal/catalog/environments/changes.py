@@ -51,14 +51,14 @@ class Changes:
         return parts
 
 
-def between(before: EnvironmentVersion, now: EnvironmentVersion) -> Changes:
+def compare_versions(before: EnvironmentVersion, now: EnvironmentVersion) -> Changes:
     """Return the changes from `before` to `now`."""
     old, new = _by_name(before.packages), _by_name(now.packages)
     weight_mib = now.size_mib - before.size_mib
-    return of_packages(old, new, weight_mib=weight_mib, pythons=(before.python, now.python))
+    return compare_packages(old, new, weight_mib=weight_mib, pythons=(before.python, now.python))
 
 
-def of_packages(
+def compare_packages(
     old: Mapping[str, str], new: Mapping[str, str], *, weight_mib: int = 0, pythons: tuple[str, str]
 ) -> Changes:
     """Return the changes between versions by package name; `pythons` are (old, new)."""

@@ -89,7 +89,7 @@ def is_environment_file(text: str) -> bool:
     return _IS_ONE.search(text) is not None
 
 
-def translated(text: str) -> CondaFile:
+def translate_conda_file(text: str) -> CondaFile:
     """Translate the packages of conda and pip. Channels are ignored: the site sets the package index."""
     try:
         root = yaml.compose(text, Loader=_LoaderWithoutAnchors)

@@ -18,7 +18,7 @@ BY_CUDA = {
 """The first line of an environment's list, by its major CUDA version."""
 
 
-def fit(version: EnvironmentVersion) -> str:
+def fit_to_oldest_driver(version: EnvironmentVersion) -> str:
     """Set the CUDA line of a version for the oldest driver. Returns the new first line, or "" if unchanged.
 
     Applies only to curated environments before their first build: edited and built ones stay. A driver runs
@@ -37,7 +37,7 @@ def fit(version: EnvironmentVersion) -> str:
     if wanted == first:
         return ""
     version.source = f"{wanted}\n{others}"
-    text = sources.to_build(version.source_kind, version.source, notebook=environment.notebook)
+    text = sources.source_to_build(version.source_kind, version.source, notebook=environment.notebook)
     version.source_digest = source_digest_of(version.source_kind, version.python, text)
     version.save(update_fields=["source", "source_digest"])
     return wanted

@@ -71,18 +71,18 @@ def curated_slugs() -> frozenset[str]:
     return frozenset(Environment.objects.filter(curated=True).values_list("slug", flat=True))
 
 
-def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+def validate_document(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with normalised texts and source. Raises `InvalidInput`, with line numbers."""
     document = dict(values)
     for name in services.LENGTHS:
         if name in document:
-            document[name] = services.as_kept(name, document[name])
+            document[name] = services.normalize_text_field(name, document[name])
     if "python" in document:
         sources.python_of(document["python"])
     if "source" in document:
         given = document.get("source_kind", SourceKind.PACKAGES), document["source"]
-        kind, text = sources.checked(*given, document.get("python", ""))
-        if python := sources.python_in(*given):
+        kind, text = sources.validate_source(*given, document.get("python", ""))
+        if python := sources.required_python(*given):
             document.setdefault("python", python)
         document["source"] = text
         if "source_kind" in document or kind != SourceKind.PACKAGES:

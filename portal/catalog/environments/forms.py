@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.catalog.environments.models import PYTHONS, SourceKind
 from portal.catalog.environments.source_text import decoded
 from portal.catalog.environments.sources import own_python
-from portal.common.completion import Offered, let_choose
+from portal.common.completion import Offered, offer_choices
 from portal.people.accounts.models import Team
 from provisioning.environment_messages import MAX_LOCK
 
@@ -125,4 +125,4 @@ class AboutForm(forms.Form):
     def __init__(self, *args: Any, successors: Offered, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         url = reverse_lazy("catalog_pages:complete-environments")
-        let_choose(self, "successor", successors, url=url, none=_("None"))
+        offer_choices(self, "successor", successors, url=url, none=_("None"))

@@ -22,7 +22,7 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def appended(log: str, dropped: int, received: int, *, offset: int, text: str) -> tuple[str, int, int]:
+def append_text(log: str, dropped: int, received: int, *, offset: int, text: str) -> tuple[str, int, int]:
     """Append text at `offset` in the node's count. Returns the new log, dropped and received.
 
     Skips characters already received; a gap is marked by a line.

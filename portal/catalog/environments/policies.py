@@ -44,6 +44,6 @@ def built_when_asked(environment: Environment) -> bool:
     )
 
 
-def manages_some(actor: User) -> bool:
+def may_create_any(actor: User) -> bool:
     """Return whether the actor may create any environment."""
     return actor.operates or actor.memberships.filter(role=Role.OWNER).exists()

@@ -36,7 +36,7 @@ VERSION_LOOKS: dict[str, tuple[str, str]] = {
     VersionState.FAILED: ("alert-circle", "bad"),
     BuildState.QUEUED: ("hourglass", "wait"),
 }
-"""Icon and tone by state, as `selectors.shown_state` returns it."""
+"""Icon and tone by state, as `selectors.display_state` returns it."""
 VERSION_WORDS: dict[str, str | Promise] = {
     **dict(VersionState.choices),
     BuildState.QUEUED: BuildState.QUEUED.label,
@@ -87,7 +87,7 @@ def _row(environment: Environment, newest: str) -> EnvironmentRow:
     return EnvironmentRow(environment, VERSION_WORDS[state], icon, tone)
 
 
-def standing(environment: Environment, progress: selectors.Progress | None) -> str:
+def environment_state_text(environment: Environment, progress: selectors.Progress | None) -> str:
     """Return the state of a template's environment: “ready”, “is being built: 40 %”."""
     if not environment.enabled:
         return gettext("disabled")
@@ -124,12 +124,12 @@ def version_rows(
     rows = []
     ready = [other for other in versions if other.state == VersionState.READY]
     for version in versions:
-        state = selectors.shown_state(version.state, running=version.pk in running)
+        state = selectors.display_state(version.state, running=version.pk in running)
         icon, tone = VERSION_LOOKS[state]
         before = next((old for old in ready if old.number < version.number), None)
         sentence = ""
         if version.state == VersionState.READY and before is not None:
-            sentence = changes.between(before, version).sentence
+            sentence = changes.compare_versions(before, version).sentence
         reason = reason_of(version.failure) if version.state == VersionState.FAILED else None
         rows.append(
             VersionRow(
@@ -184,7 +184,7 @@ def build_row(build: EnvironmentBuild) -> BuildRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class FailedBuildHelp:
     """A failed version: the reason, and the line of the list if known (else 0).
 
     `by_list`: only a changed list can fix it. Otherwise the portal retries at `retry_at`; None: it does not.
@@ -199,7 +199,9 @@ class Mending:
     build_id: UUID | None = None
 
 
-def mending(version: EnvironmentVersion | None, build_id: UUID | None = None) -> Mending | None:
+def failed_build_help(
+    version: EnvironmentVersion | None, build_id: UUID | None = None
+) -> FailedBuildHelp | None:
     """Return why the build of a version failed, and what helps; None if it has not failed."""
     reason = reason_of(version.failure) if version is not None else None
     if version is None or reason is None or version.state != VersionState.FAILED:
@@ -208,7 +210,7 @@ def mending(version: EnvironmentVersion | None, build_id: UUID | None = None) ->
     lines = version.source.splitlines()
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     by_list = reason.code in LIST_AT_FAULT
-    return Mending(
+    return FailedBuildHelp(
         message_of(reason), next_action_of(reason), number, line[:200], by_list, version.retry_at, build_id
     )
 
@@ -246,7 +248,7 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
     newest = versions[0] if versions else None
     running = {build.build.version_id for build in builds if build.build.state == BuildState.BUILDING}
     newest_state = (
-        selectors.shown_state(newest.state, running=newest.pk in running) if newest is not None else ""
+        selectors.display_state(newest.state, running=newest.pk in running) if newest is not None else ""
     )
     return {
         "environment": environment,
@@ -260,8 +262,8 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
         "builds": builds,
         "open": [build for build in builds if build.build.open],
         "packages": current_packages(environment),
-        "asked_for": asked_for(environment),
-        "mending": mending(
+        "asked_for": source_requirements(environment),
+        "mending": failed_build_help(
             selectors.newest_version(environment),
             next((build.build.pk for build in builds if _builds_version(build, newest)), None),
         ),
@@ -282,7 +284,7 @@ def is_folder(version: EnvironmentVersion | None) -> bool:
 
 def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str, str]]:
     """Return the folders on nodes as choices, with content, nodes and missing programs in the label."""
-    choices = [(folder.path, _folder_line(folder)) for folder in selectors.folders_there()]
+    choices = [(folder.path, _folder_line(folder)) for folder in selectors.existing_folders()]
     if present is not None and is_folder(present) and all(path != present.source for path, _line in choices):
         choices.append(
             (present.source, gettext("%(folder)s · not on any node now") % {"folder": present.source})
@@ -350,7 +352,7 @@ def current_packages(environment: Environment) -> list[dict[str, Any]]:
     return sorted(version.packages, key=lambda package: (-int(package["size_kib"]), package["name"]))
 
 
-def asked_for(environment: Environment) -> list[str]:
+def source_requirements(environment: Environment) -> list[str]:
     """Return the requirements in the newest version's source, as written."""
     newest = selectors.newest_version(environment)
     return sources.lines_in(newest.source_kind, newest.source) if newest is not None else []

@@ -65,8 +65,8 @@ def preview(
     """Return the effect of `change_source` with these arguments. Raises as it does."""
     policies.require_manage(actor, environment.team)
     require_built(environment)
-    kind, text = sources.checked(source_kind, source, python)
-    python = python or sources.python_in(source_kind, source)
+    kind, text = sources.validate_source(source_kind, source, python)
+    python = python or sources.required_python(source_kind, source)
     present = environment.current
     if kind == SourceKind.FOLDER:
         return _folder_preview(actor, environment, text)
@@ -81,7 +81,7 @@ def preview(
 
 def _folder_preview(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
     """Return the preview of a folder on nodes, with what is missing in it."""
-    folder = services.folder_there(actor, path)
+    folder = services.usable_folder(actor, path)
     lines = [
         _("Python %(python)s with %(count)d packages, on %(nodes)s. Nothing is built.")
         % {
@@ -138,25 +138,27 @@ def _changes(
             for requirement in sources.requirements_in(kind, text)
             if len(requirement.specifier) == 1
         }
-        differences = changes.of_packages(has, locked, pythons=(present.python, python))
+        differences = changes.compare_packages(has, locked, pythons=(present.python, python))
         return True, differences.parts
     lines = [f"Python {present.python} → {python}"] if present.python != python else []
-    build_text = sources.to_build(kind, text, notebook=environment.notebook)
-    before = sources.to_build(present.source_kind, present.source, notebook=environment.notebook)
+    build_text = sources.source_to_build(kind, text, notebook=environment.notebook)
+    before = sources.source_to_build(present.source_kind, present.source, notebook=environment.notebook)
     if source_digest_of(kind, python, build_text) == source_digest_of(
         present.source_kind, present.python, before
     ):
         return False, [_("No changes to the list. A build uses newer package versions.")]
     requirements = sources.requirements_in(kind, build_text)
     lines += filter(None, (_line(requirement, has, python) for requirement in requirements))
-    now = {canonicalize_name(name) for name in sources.names_in(kind, build_text)}
+    now = {canonicalize_name(name) for name in sources.package_names(kind, build_text)}
     gone = [
-        name for name in sources.names_in(present.source_kind, before) if canonicalize_name(name) not in now
+        name
+        for name in sources.package_names(present.source_kind, before)
+        if canonicalize_name(name) not in now
     ]
     lines += [_("%(name)s no longer requested") % {"name": name} for name in gone]
     new_programs = [
         name
-        for name in sources.names_in(kind, build_text)
+        for name in sources.package_names(kind, build_text)
         if name not in {requirement.name for requirement in requirements}
         and canonicalize_name(name) not in has
     ]

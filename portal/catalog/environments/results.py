@@ -77,7 +77,7 @@ def is_from_build_node(build: str, lease: str) -> bool:
     except ValueError:
         return False
     row = rows.defer("log").first() if lease else None
-    return row is not None and node_messages.is_of(row.node.pool, row.node.name)
+    return row is not None and node_messages.is_from_asked_node(row.node.pool, row.node.name)
 
 
 def apply_progress(progress: EnvironmentProgress) -> bool:
@@ -97,7 +97,7 @@ def apply_progress(progress: EnvironmentProgress) -> bool:
         build.done = min(progress.done, build.total)
         build.lease_expires_at = now + timedelta(seconds=SILENT_S)
         if progress.log:
-            build.log, build.log_dropped, build.log_received = logs.appended(
+            build.log, build.log_dropped, build.log_received = logs.append_text(
                 build.log,
                 build.log_dropped,
                 build.log_received,
@@ -156,7 +156,7 @@ def apply_built(result: EnvironmentBuilt) -> bool:
 def _take_log(build: EnvironmentBuild, result: EnvironmentBuilt) -> None:
     """Append the end of the log from the result: later progress messages are dropped."""
     if result.log:
-        build.log, build.log_dropped, build.log_received = logs.appended(
+        build.log, build.log_dropped, build.log_received = logs.append_text(
             build.log, build.log_dropped, build.log_received, offset=result.log_offset, text=result.log
         )
         build.save(update_fields=["log", "log_dropped", "log_received"])
@@ -292,7 +292,7 @@ def _tell_operators(build: EnvironmentBuild, version: EnvironmentVersion, reason
     )
 
 
-def silent(build_id: UUID) -> None:
+def handle_missing_report(build_id: UUID) -> None:
     """Handle an open build without reports: send it again, or fail it."""
     now = timezone.now()
     with transaction.atomic():
@@ -300,7 +300,7 @@ def silent(build_id: UUID) -> None:
             build, version = locked_build(build_id)
         except NotFound:
             return
-        if not build.open or builds.under_way(build, now):
+        if not build.open or builds.is_in_progress(build, now):
             return
         if build.attempts < MAX_ATTEMPTS and not _exceeds_limit(build, now):
             # Messages under the old lease are stale from now on.

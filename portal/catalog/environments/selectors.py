@@ -175,7 +175,7 @@ class NodeFolder:
     alike: bool
 
 
-def folders_there() -> list[NodeFolder]:
+def existing_folders() -> list[NodeFolder]:
     """Return the existing folders named in the nodes' settings, by path."""
     rows_by_path: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for node in building_nodes().only("name", "environments", "pool__slug").order_by("name"):
@@ -250,7 +250,7 @@ def not_installed(environment: Environment, version: EnvironmentVersion) -> Reas
     )
 
 
-def programs_to_come(version: EnvironmentVersion) -> frozenset[str]:
+def expected_programs(version: EnvironmentVersion) -> frozenset[str]:
     """Return the template programs that a version has or will have."""
     if version.state == VersionState.READY:
         return frozenset(version.programs)
@@ -288,7 +288,7 @@ def content_of(digest: str) -> Content:
     """Return the content of a digest, cached. An unknown one has no programs."""
     if digest.startswith(PENDING):
         version = _pending_version(digest)
-        return Content(digest, tuple(sorted(programs_to_come(version))) if version is not None else (), "")
+        return Content(digest, tuple(sorted(expected_programs(version))) if version is not None else (), "")
     try:
         return _content(digest)
     except _NotStored as error:
@@ -308,7 +308,7 @@ class Progress:
     left_s: int = 0
 
 
-def why_it_waits(digest: str) -> Reason | None:
+def waiting_reason(digest: str) -> Reason | None:
     """Return the reason for a request that waits for this digest; None if it is unknown."""
     progress = progress_of_digest(digest)
     if progress is None:
@@ -352,7 +352,7 @@ def progress_of(environment: Environment, version: EnvironmentVersion | None) ->
     return Progress(environment.name, VersionState.BUILDING.value, percent, *steps)
 
 
-def standings(environments: Iterable[Environment]) -> dict[UUID, Progress]:
+def newest_progress(environments: Iterable[Environment]) -> dict[UUID, Progress]:
     """Return the progress of the newest versions, in two queries. Omits environments without versions."""
     names = {environment.pk: environment.name for environment in environments}
     rows = EnvironmentVersion.objects.filter(environment__in=names).order_by("number")
@@ -369,14 +369,14 @@ def standings(environments: Iterable[Environment]) -> dict[UUID, Progress]:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class PendingVersion:
     """The newest version of an environment without a ready one, and its progress."""
 
     version: EnvironmentVersion | None
     progress: Progress
 
 
-def coming(environments: Iterable[Environment]) -> dict[UUID, Coming]:
+def pending_versions(environments: Iterable[Environment]) -> dict[UUID, PendingVersion]:
     """Return the pending version of each environment without a ready one, in three queries."""
     rows = {
         environment.pk: environment
@@ -385,7 +385,7 @@ def coming(environments: Iterable[Environment]) -> dict[UUID, Coming]:
     }
     if not rows:
         return {}
-    progress = standings(rows.values())
+    progress = newest_progress(rows.values())
     newest: dict[UUID, EnvironmentVersion] = {}
     numbers = EnvironmentVersion.objects.filter(environment=OuterRef("environment")).order_by("-number")
     versions = EnvironmentVersion.objects.filter(
@@ -397,15 +397,15 @@ def coming(environments: Iterable[Environment]) -> dict[UUID, Coming]:
         newest[version.environment_id] = version
     nothing = VersionState.NEW.value
     return {
-        key: Coming(newest.get(key), progress.get(key) or Progress(row.name, nothing, None))
+        key: PendingVersion(newest.get(key), progress.get(key) or Progress(row.name, nothing, None))
         for key, row in rows.items()
     }
 
 
-def coming_of(environment: Environment) -> Coming:
+def pending_version(environment: Environment) -> PendingVersion:
     """Return the pending version of one environment."""
     version = newest_version(environment)
-    return Coming(version, progress_of(environment, version))
+    return PendingVersion(version, progress_of(environment, version))
 
 
 def progress_of_digest(digest: str) -> Progress | None:
@@ -446,11 +446,11 @@ def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
     running = EnvironmentBuild.objects.filter(version=OuterRef("pk"), state=BuildState.BUILDING)
     rows = rows.annotate(running=Exists(running)).order_by("number")
     return {
-        environment: shown_state(state, running=running)
+        environment: display_state(state, running=running)
         for environment, state, running in rows.values_list("environment_id", "state", "running")
     }
 
 
-def shown_state(state: str, *, running: bool) -> str:
+def display_state(state: str, *, running: bool) -> str:
     """Return the state of a version as people see it: queued until a node works on its build."""
     return BuildState.QUEUED.value if state == VersionState.BUILDING and not running else state

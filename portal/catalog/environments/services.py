@@ -62,8 +62,8 @@ def create(
     `InvalidInput`, `NotAllowed` and `StateConflict` (the slug is taken, or there are too many).
     """
     policies.require_manage(actor, team)
-    kind, text = sources.checked(source_kind, source, python)
-    python = python or sources.python_in(source_kind, source)
+    kind, text = sources.validate_source(source_kind, source, python)
+    python = python or sources.required_python(source_kind, source)
     if kind == SourceKind.FOLDER:
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python or sources.own_python())
@@ -82,8 +82,8 @@ def create(
     environment = Environment(
         team=team,
         slug=slug or _slug_of(name),
-        name=as_kept("name", name),
-        description=as_kept("description", description),
+        name=normalize_text_field("name", name),
+        description=normalize_text_field("description", description),
         python=python,
         notebook=notebook,
         created_by=None if isinstance(actor, SystemActor) else actor,
@@ -121,14 +121,14 @@ def change(
 
     Raises `NotAllowed`, `InvalidInput`, and `PreconditionFailed` if its version is not in `expected`.
     """
-    environment = locked(environment)
+    environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     wanted: dict[str, Any] = {}
     if name is not None:
-        wanted["name"] = as_kept("name", name)
+        wanted["name"] = normalize_text_field("name", name)
     if description is not None:
-        wanted["description"] = as_kept("description", description)
+        wanted["description"] = normalize_text_field("description", description)
     for field, value in (("enabled", enabled), ("deprecated", deprecated), ("notebook", notebook)):
         if value is not None:
             wanted[field] = value
@@ -166,12 +166,12 @@ def change_source(
 
     If source and Python equal the newest version's, it is built again with newly resolved versions.
     """
-    environment = locked(environment)
+    environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     require_built(environment)
-    kind, text = sources.checked(source_kind, source, python)
-    python = python or sources.python_in(source_kind, source)
+    kind, text = sources.validate_source(source_kind, source, python)
+    python = python or sources.required_python(source_kind, source)
     if kind == SourceKind.FOLDER:
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python) if python else environment.python
@@ -198,7 +198,7 @@ def rebuild(*, actor: User | SystemActor, environment: Environment) -> Environme
 
     Returns an existing build in progress.
     """
-    environment = locked(environment)
+    environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     require_built(environment)
     newest = selectors.newest_version(environment)
@@ -217,7 +217,7 @@ def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVe
     Requires no permission: the site allows it with `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` if it
     cannot be built.
     """
-    environment = locked(environment)
+    environment = lock_environment(environment)
     if environment.current_id is not None:
         return environment.versions.get(pk=environment.current_id)
     version = selectors.newest_version(environment)
@@ -235,7 +235,7 @@ def restore(
     *, actor: User | SystemActor, environment: Environment, number: int, expected: Collection[str] = ANY
 ) -> Environment:
     """Make a ready version the current one. Idempotent."""
-    environment = locked(environment)
+    environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     version = selectors.version_by_number(environment, number)
@@ -263,7 +263,7 @@ def delete(*, actor: User | SystemActor, environment: Environment, expected: Col
 
     Raises `StateConflict` while a workspace or template uses it, and for those that come with Berth.
     """
-    environment = locked(environment)
+    environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
     if environment.curated:
@@ -317,7 +317,7 @@ def make_version(
     return version
 
 
-def locked(environment: Environment) -> Environment:
+def lock_environment(environment: Environment) -> Environment:
     """Lock and return the row. Raises `NotFound` if it has been deleted."""
     row = (
         Environment.objects.select_for_update(of=("self",), no_key=True)
@@ -333,17 +333,17 @@ def locked(environment: Environment) -> Environment:
 def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -> str:
     """Return the Python of a folder on nodes, such as 3.11; empty if none has it. Raises `InvalidInput`."""
     try:
-        return ".".join(folder_there(actor, path).python.split(".")[:2])
+        return ".".join(usable_folder(actor, path).python.split(".")[:2])
     except InvalidInput:
         if anywhere:
             return ""
         raise
 
 
-def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
+def usable_folder(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
     """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing folders."""
     accounts.require_operator(actor)
-    there = selectors.folders_there()
+    there = selectors.existing_folders()
     folder = next((folder for folder in there if folder.path == path), None)
     if folder is None:
         paths = [folder.path for folder in there[:10]]
@@ -353,7 +353,7 @@ def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
 
 
 def _words_of(environment: Environment, kind: SourceKind, python: str, text: str) -> str:
-    return source_digest_of(kind, python, sources.to_build(kind, text, notebook=environment.notebook))
+    return source_digest_of(kind, python, sources.source_to_build(kind, text, notebook=environment.notebook))
 
 
 def _require(expected: Collection[str], environment: Environment) -> None:
@@ -397,7 +397,7 @@ def _check(environment: Environment) -> None:
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors=error.message_dict) from error
 
 
-def as_kept(field: str, text: str) -> str:
+def normalize_text_field(field: str, text: str) -> str:
     """Return a `name` or `description` in stored form: one line, truncated to its column."""
     return " ".join(strip_nul(text).split())[: LENGTHS[field]]
 

@@ -24,7 +24,7 @@ _DIRECT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*@\s
 _PIP_LIST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s+(?P<version>[0-9][0-9A-Za-z.+!-]*)")
 
 
-def parsed(line: str) -> Requirement | None:
+def parse_requirement(line: str) -> Requirement | None:
     """Return the requirement in a line without hashes; None if it is not one of the package index."""
     try:
         requirement = Requirement(line)
@@ -33,7 +33,7 @@ def parsed(line: str) -> Requirement | None:
     return requirement if requirement.url is None else None
 
 
-def without_hashes(line: str) -> str:
+def strip_hashes(line: str) -> str:
     """Return the line without valid options `--hash=` at its end."""
     tokens = line.split()
     while tokens and _HASH.fullmatch(tokens[-1]):
@@ -43,8 +43,8 @@ def without_hashes(line: str) -> str:
 
 def problem_of(line: str, number: int) -> Reason | None:
     """Return why a logical line, with or without hashes, is rejected; None if it is valid."""
-    bare = without_hashes(line)
-    if NPM_LINE.fullmatch(line) or parsed(bare) is not None:
+    bare = strip_hashes(line)
+    if NPM_LINE.fullmatch(line) or parse_requirement(bare) is not None:
         return None
     code, example = _kind_of(bare[:MAX_HEAD])
     text = _PASSWORD.sub("//…@", line)[:MAX_SHOWN]
@@ -64,7 +64,7 @@ def _kind_of(line: str) -> tuple[EnvironmentCode, str]:
     if line.startswith((".", "/", "~", "file:")) or line.endswith((".whl", ".tar.gz", ".zip")):
         return EnvironmentCode.LINE_FROM_FILE, "numpy==2.1.0"
     head, option, _ = line.partition(" --")
-    if option and parsed(head) is not None:
+    if option and parse_requirement(head) is not None:
         return EnvironmentCode.LINE_HAS_OPTION, ""
     if (row := _PIP_LIST.fullmatch(line)) is not None:
         return EnvironmentCode.LINE_FOR_ANOTHER_TOOL, f"{row['name']}=={row['version']}"

@@ -33,6 +33,6 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def plain(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return the text with plain spaces and line ends, and without invisible characters."""
     return text.translate(_SPACES | _INVISIBLE).replace("\r\n", "\n").replace("\r", "\n")

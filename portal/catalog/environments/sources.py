@@ -50,7 +50,7 @@ def python_of(text: str) -> str:
     return text
 
 
-def checked(kind: str, text: str, python: str = "") -> tuple[SourceKind, str]:
+def validate_source(kind: str, text: str, python: str = "") -> tuple[SourceKind, str]:
     """Return the source in stored form. Raises `InvalidInput`, also if it needs another Python.
 
     A list with hashes in every line is stored as a lock, any other as a requirements file. An
@@ -63,7 +63,7 @@ def checked(kind: str, text: str, python: str = "") -> tuple[SourceKind, str]:
     chosen = SourceKind(kind)
     if chosen == SourceKind.FOLDER:
         return chosen, _folder(text)
-    text = source_text.plain(strip_nul(text)).strip() + "\n"
+    text = source_text.normalize_text(strip_nul(text)).strip() + "\n"
     has_hashes = chosen != SourceKind.PYPROJECT and "--hash" in text
     _check_length(text, MAX_LOCK if has_hashes else MAX_SOURCE)
     if chosen == SourceKind.PYPROJECT:
@@ -92,12 +92,14 @@ def checked(kind: str, text: str, python: str = "") -> tuple[SourceKind, str]:
     return SourceKind.REQUIREMENTS if hashed or chosen == SourceKind.LOCK else chosen, text
 
 
-def python_in(kind: str, text: str) -> str:
+def required_python(kind: str, text: str) -> str:
     """Return the Python version that an `environment.yml` needs; empty for any, and for other sources."""
-    text = source_text.plain(strip_nul(text))
+    text = source_text.normalize_text(strip_nul(text))
     if kind in (SourceKind.FOLDER, SourceKind.PYPROJECT) or not conda.is_environment_file(text):
         return ""
-    return _python_for(conda.translated(text).python) if len(text.encode()) < conda.MAX_LENGTH else ""
+    return (
+        _python_for(conda.translate_conda_file(text).python) if len(text.encode()) < conda.MAX_LENGTH else ""
+    )
 
 
 def _python_for(wanted: SpecifierSet) -> str:
@@ -114,7 +116,7 @@ def _fits(python: str, wanted: SpecifierSet) -> bool:
 
 def _translated(text: str, python: str) -> str:
     """Return the requirements of an `environment.yml`, with its problems by line. Raises `InvalidInput`."""
-    file = conda.translated(text)
+    file = conda.translate_conda_file(text)
     if file.problems:
         raise _source_error("source", *file.problems[:MAX_PROBLEMS])
     python = python or _python_for(file.python) or own_python()
@@ -155,7 +157,7 @@ def lines_in(kind: str, text: str) -> list[str]:
     return [line.partition("--hash")[0].strip() for _, line in _numbered_lines(text)]
 
 
-def names_in(kind: str, text: str) -> list[str]:
+def package_names(kind: str, text: str) -> list[str]:
     """Return the package names of a source in order; empty if it is invalid."""
     names = []
     for line in lines_in(kind, text):
@@ -191,20 +193,22 @@ PROGRAMS = {"jupyterlab": "jupyter-lab", "marimo": "marimo", "code-server": "cod
 
 def programs_of(kind: str, text: str, *, notebook: bool) -> frozenset[str]:
     """Return the template programs that a source will provide once built."""
-    names = names_in(kind, to_build(kind, text, notebook=notebook))
+    names = package_names(kind, source_to_build(kind, text, notebook=notebook))
     return frozenset(PROGRAMS[name] for name in map(str.lower, names) if name in PROGRAMS)
 
 
-def to_build(kind: str, text: str, *, notebook: bool) -> str:
+def source_to_build(kind: str, text: str, *, notebook: bool) -> str:
     """Return the source to build: with the notebook packages added, if wanted and possible."""
     if not notebook or kind not in (SourceKind.PACKAGES, SourceKind.REQUIREMENTS):
         return text
-    there = {name.lower() for name in names_in(kind, text)}
+    there = {name.lower() for name in package_names(kind, text)}
     missing = [name for name in NOTEBOOK_PACKAGES if name not in there]
     return text.rstrip("\n") + "\n" + "".join(f"{name}\n" for name in missing)
 
 
-def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequence[tuple[str, str]]) -> str:
+def pinned_requirements(
+    kind: str, text: str, *, have: Mapping[str, str], more: Sequence[tuple[str, str]]
+) -> str:
     """Return a `requirements.txt` with the source's packages in the versions of `have`, and `more`.
 
     `have` maps canonical names to versions. `more` takes precedence over the source.
@@ -271,7 +275,7 @@ def _check_pyproject(text: str) -> None:
 
 
 def _is_requirement(line: str) -> bool:
-    return NPM_LINE.fullmatch(line) is not None or source_lines.parsed(line) is not None
+    return NPM_LINE.fullmatch(line) is not None or source_lines.parse_requirement(line) is not None
 
 
 def _dependencies(text: str) -> list[str]:

@@ -32,7 +32,7 @@ def sweep() -> None:
     """Handle lost builds, retry failed ones that are due, and distribute versions in use to nodes."""
     now = timezone.now()
     for build_id in _silent_builds(now):
-        results.silent(build_id)
+        results.handle_missing_report(build_id)
     _resolve_wanted(now)
     _distribute(now)
     _note_unused(now)

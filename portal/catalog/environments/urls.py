@@ -6,7 +6,7 @@ from portal.catalog.environments import views
 
 app_name = "environments"
 urlpatterns = [
-    path("environments/", views.listed, name="list"),
+    path("environments/", views.environment_list, name="list"),
     path("environments/new/", views.new, name="new"),
     path("environments/<slug:slug>/", views.detail, name="detail"),
     path("environments/<slug:slug>/edit/", views.edit, name="edit"),

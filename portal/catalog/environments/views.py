@@ -17,9 +17,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.catalog.environments import builds, policies, presenters, previews, selectors, services
 from portal.catalog.environments.forms import AboutForm, NewEnvironmentForm, SourceForm
 from portal.catalog.environments.models import Environment
-from portal.common.completion import MOST_IN_A_LIST, offered
+from portal.common.completion import MOST_IN_A_LIST, truncate_options
 from portal.common.errors import PortalError
-from portal.common.etags import expected_by, version_of
+from portal.common.etags import expected_versions, version_of
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -34,7 +34,7 @@ OF_SOURCE = ("source", "preview")
 
 @require_safe
 @never_cache
-def listed(request: SignedInRequest) -> HttpResponse:
+def environment_list(request: SignedInRequest) -> HttpResponse:
     """List the visible environments, with a search."""
     query = strip_nul(request.GET.get("q", ""))[:100]
     rows = selectors.search(selectors.environments_for(request.user), query)
@@ -44,7 +44,7 @@ def listed(request: SignedInRequest) -> HttpResponse:
         "page": page,
         "rows": presenters.rows_of(shown, selectors.newest_states(shown)),
         "q": query,
-        "makes": policies.manages_some(request.user),
+        "makes": policies.may_create_any(request.user),
     }
     return render(request, partial_of(request, "environments/list.html", "list"), context)
 
@@ -111,7 +111,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
             change(
                 actor=request.user,
                 environment=environment,
-                expected=expected_by(request),
+                expected=expected_versions(request),
                 **sent.cleaned_data,
             )
         except PortalError as refused:
@@ -128,7 +128,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "version": version_of(environment),
         "built": selectors.is_built(environment),
         "preview": preview,
-        "mending": presenters.mending(selectors.newest_version(environment)),
+        "mending": presenters.failed_build_help(selectors.newest_version(environment)),
     }
     status = error.status if error is not None else form_status(sent)
     return render(request, "environments/edit.html", context, status=status)
@@ -140,7 +140,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
     newest = selectors.newest_version(environment)
     about = AboutForm(
         request.POST if action == "about" else None,
-        successors=offered(
+        successors=truncate_options(
             (environment.slug, environment.name) for environment in others[: MOST_IN_A_LIST + 1]
         ),
         initial={
@@ -212,7 +212,7 @@ def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpRespo
         "lines": presenters.log_lines(build),
         "dropped": build.log_dropped,
         "manages": policies.may_manage(request.user, environment.team),
-        "mending": presenters.mending(newest)
+        "mending": presenters.failed_build_help(newest)
         if newest is not None and newest.pk == build.version_id
         else None,
     }

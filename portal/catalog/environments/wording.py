@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.catalog.environments.codes import EnvironmentCode
 from portal.common.formatting import format_duration, format_memory
-from portal.common.reasons.wording import Params, Text, listed, message_of, names_joined, reason_of
+from portal.common.reasons.wording import Params, Text, join_names, joined_lists, message_of, reason_of
 
 
 def progress_words(state: str, percent: int | None) -> str:
@@ -75,7 +75,7 @@ def _users(params: Params) -> Params:
             count = ngettext(one, many, len(names)) % {"count": len(names)}
             shown = ", ".join(names[:5]) + ("…" if len(names) > 5 else "")
             parts.append(f"{count} ({shown})")
-    return {**params, "who": names_joined(parts)}
+    return {**params, "who": join_names(parts)}
 
 
 def _conda_packages(params: Params) -> Params:
@@ -99,7 +99,7 @@ _AGAIN = _("The portal retries automatically.")
 _MEND = _("Correct the package list and build again.")
 
 TEXTS: dict[StrEnum, Text] = {
-    EnvironmentCode.BAD_PYTHON: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
+    EnvironmentCode.BAD_PYTHON: Text(_("Choose one of: %(known)s."), prepare=joined_lists("known")),
     EnvironmentCode.BEING_INSTALLED: Text(
         _("“%(environment)s” is being installed on this pool%(how)s."),
         _("The workspace starts automatically when the installation is done."),

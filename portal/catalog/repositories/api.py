@@ -82,7 +82,7 @@ class Dotfiles(ApiView):
     )
     def put(self, request: UserRequest) -> Response:
         values = body_of(request, DotfilesWriteSerializer)
-        row = services.set_dotfiles(actor=request.user, expected=etags.expected_by(request), **values)
+        row = services.set_dotfiles(actor=request.user, expected=etags.expected_versions(request), **values)
         return _answer(request.user, row)
 
 

@@ -27,7 +27,7 @@ def dotfiles(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             services.set_dotfiles(
-                actor=request.user, expected=etags.expected_by(request), **form.cleaned_data
+                actor=request.user, expected=etags.expected_versions(request), **form.cleaned_data
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty
 
 
 class Admission(Resource):
@@ -14,4 +14,4 @@ class Admission(Resource):
     def preview(self, **request: Any) -> JsonObject:
         """Return the verdict on `template` and `flavor`; optional are `team`, `environment` and
         `start_without_gpu`, as for a new workspace."""
-        return self._transport.post("/admission/preview", without_empty(request))
+        return self._transport.post("/admission/preview", drop_empty(request))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonList, JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonList, JsonObject, drop_empty, path_of
 
 
 class Archives(Resource):
@@ -18,7 +18,7 @@ class Archives(Resource):
 
     def create(self, workspace_id: str, *, name: str = "") -> JsonObject:
         """Create an archive. Its default name is the time."""
-        return self._transport.post(_path(workspace_id), without_empty({"name": name}))
+        return self._transport.post(_path(workspace_id), drop_empty({"name": name}))
 
     def restore(self, workspace_id: str, archive_id: str) -> JsonObject:
         """Replace the home with the archive. Everything in the home now is deleted."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Environments(Resource):
@@ -21,11 +21,11 @@ class Environments(Resource):
 
     def create(self, **environment: Any) -> JsonObject:
         """Create and build an environment: `name` and `source`; optional are `slug`, `team` and others."""
-        return self._transport.post("/environments", without_empty(environment))
+        return self._transport.post("/environments", drop_empty(environment))
 
     def build(self, slug: str, **source: str) -> JsonObject:
         """Build a new version from `source`, or the newest version again. Returns the version."""
-        return self._transport.post(path_of("environments", slug, "builds"), without_empty(source))
+        return self._transport.post(path_of("environments", slug, "builds"), drop_empty(source))
 
     def versions(self, slug: str) -> Iterator[JsonObject]:
         """Yield the versions of an environment, newest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Orphans(Resource):
@@ -20,6 +20,4 @@ class Orphans(Resource):
 
     def delete(self, orphan_id: str, *, confirm: str = "") -> JsonObject:
         """Ask its node to delete an orphan. For a home folder, `confirm` is its name."""
-        return self._transport.post(
-            path_of("orphans", orphan_id, "delete"), without_empty({"confirm": confirm})
-        )
+        return self._transport.post(path_of("orphans", orphan_id, "delete"), drop_empty({"confirm": confirm}))

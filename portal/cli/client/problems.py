@@ -19,7 +19,7 @@ def error_of(base_url: str, response: httpx.Response) -> CliError:
         with contextlib.suppress(ValueError):
             problem = response.json()
     if not isinstance(problem, dict):
-        return foreign_answer(base_url, response)
+        return not_a_portal_error(base_url, response)
     message = _sentence(problem)
     next_action = str(problem.get("next_action", ""))
     if response.status_code == 401:
@@ -42,7 +42,7 @@ def _sign_in(base_url: str, response: httpx.Response) -> str:
     return f"Run `berth login {base_url}` with a new token."
 
 
-def foreign_answer(base_url: str, response: httpx.Response) -> Unreachable:
+def not_a_portal_error(base_url: str, response: httpx.Response) -> Unreachable:
     """Return the error for a response that is not from a portal."""
     if response.status_code in (502, 503, 504):
         return Unreachable(

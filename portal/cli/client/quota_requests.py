@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class QuotaRequests(Resource):
@@ -22,7 +22,7 @@ class QuotaRequests(Resource):
     def create(self, *, idempotency_key: str = "", **request: Any) -> JsonObject:
         """Request `amount` (base units) of `resource` for `team`, with `note`; optional: `kind`, `until`."""
         return self._transport.post_once(
-            "/quota-requests", without_empty(request), idempotency_key=idempotency_key
+            "/quota-requests", drop_empty(request), idempotency_key=idempotency_key
         )
 
     def approve(self, request_id: str, **decision: Any) -> JsonObject:
@@ -36,4 +36,4 @@ class QuotaRequests(Resource):
         return self._decide(request_id, "cancel", {})
 
     def _decide(self, request_id: str, verb: str, decision: Mapping[str, Any]) -> JsonObject:
-        return self._transport.post(path_of("quota-requests", request_id, verb), without_empty(decision))
+        return self._transport.post(path_of("quota-requests", request_id, verb), drop_empty(decision))

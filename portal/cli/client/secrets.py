@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Secrets(Resource):
@@ -18,7 +18,7 @@ class Secrets(Resource):
 
     def put(self, name: str, *, team: str = "", template: str = "", **secret: Any) -> JsonObject:
         """Save `value`, or `vault_path` and `vault_key`, with `kind`, `description` and `everywhere`."""
-        return self._transport.put(_path(team, template, name), without_empty(secret))
+        return self._transport.put(_path(team, template, name), drop_empty(secret))
 
     def delete(self, name: str, *, team: str = "", template: str = "") -> None:
         self._transport.delete(_path(team, template, name))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class ServiceAccounts(Resource):
@@ -17,10 +17,10 @@ class ServiceAccounts(Resource):
 
     def create(self, team: str, **account: str) -> JsonObject:
         """Create a service account: `name`; optional is `description`."""
-        return self._transport.post(_path(team), without_empty(account))
+        return self._transport.post(_path(team), drop_empty(account))
 
     def deactivate(self, team: str, username: str, *, note: str = "") -> JsonObject:
-        return self._transport.post(_path(team, username, "deactivate"), without_empty({"note": note}))
+        return self._transport.post(_path(team, username, "deactivate"), drop_empty({"note": note}))
 
     def reactivate(self, team: str, username: str) -> JsonObject:
         return self._transport.post(_path(team, username, "reactivate"))
@@ -31,7 +31,7 @@ class ServiceAccounts(Resource):
 
     def create_token(self, team: str, username: str, **token: Any) -> JsonObject:
         """Create a token: `name`; optional are `scopes`, `expires_at`. Only this response has its secret."""
-        return self._transport.post(_path(team, username, "tokens"), without_empty(token))
+        return self._transport.post(_path(team, username, "tokens"), drop_empty(token))
 
     def trust_rules(self, team: str, username: str) -> Iterator[JsonObject]:
         """Yield the rules that exchange tokens of pipelines for tokens of a service account."""
@@ -39,7 +39,7 @@ class ServiceAccounts(Resource):
 
     def create_trust_rule(self, team: str, username: str, **rule: Any) -> JsonObject:
         """Create a rule: `name`, `issuer`, `audience`, `conditions`, `scopes`; optional is `lifetime_s`."""
-        return self._transport.post(_path(team, username, "trust-rules"), without_empty(rule))
+        return self._transport.post(_path(team, username, "trust-rules"), drop_empty(rule))
 
     def delete_trust_rule(self, team: str, username: str, rule_id: str) -> None:
         self._transport.delete(_path(team, username, "trust-rules", rule_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Teams(Resource):
@@ -26,7 +26,7 @@ class Teams(Resource):
         return self._transport.get(path_of("teams", slug, "contents"))
 
     def create(self, slug: str, *, name: str = "", owner: str = "") -> JsonObject:
-        body = {"slug": slug, **without_empty({"name": name, "owner": owner})}
+        body = {"slug": slug, **drop_empty({"name": name, "owner": owner})}
         return self._transport.post_once("/teams", body)
 
     def rename(self, slug: str, name: str) -> JsonObject:

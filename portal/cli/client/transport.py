@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from portal.cli.client.problems import error_of, foreign_answer
+from portal.cli.client.problems import error_of, not_a_portal_error
 from portal.cli.errors import Refused, Unreachable
 from portal.cli.loopback import Connection, LoopbackTransport
 
@@ -65,12 +65,12 @@ class Transport:
         response = self._request("GET", path)
         body = _json_of(response)
         if not isinstance(body, list):
-            raise foreign_answer(self.base_url, response)
+            raise not_a_portal_error(self.base_url, response)
         return body
 
     def list(self, path: str, filters: Mapping[str, Any] | None = None) -> Iterator[JsonObject]:
         """Yield the rows of all pages. Filters without a value are left out."""
-        page = self.get(path, without_empty(filters or {}))
+        page = self.get(path, drop_empty(filters or {}))
         while True:
             yield from page["results"]
             if not page["next"]:
@@ -162,7 +162,7 @@ class Transport:
         response = self._request(method, path, **options)
         body = _json_of(response)
         if not isinstance(body, dict):
-            raise foreign_answer(self.base_url, response)
+            raise not_a_portal_error(self.base_url, response)
         return body
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -207,7 +207,7 @@ def path_of(*segments: object) -> str:
     return "".join(f"/{quote(str(segment), safe='')}" for segment in segments)
 
 
-def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are set."""
     return {key: value for key, value in values.items() if value}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Users(Resource):
@@ -22,10 +22,10 @@ class Users(Resource):
 
     def invite(self, **account: Any) -> JsonObject:
         """Create an account: `username`; optional are `email`, `teams`, `roles`. Returns its link too."""
-        return self._transport.post("/users", without_empty(account))
+        return self._transport.post("/users", drop_empty(account))
 
     def deactivate(self, username: str, *, note: str = "") -> JsonObject:
-        body = without_empty({"note": note})
+        body = drop_empty({"note": note})
         return self._transport.post(path_of("users", username, "deactivate"), body)
 
     def reactivate(self, username: str) -> JsonObject:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from portal.cli.client.resource import Resource
-from portal.cli.client.transport import JsonObject, path_of, without_empty
+from portal.cli.client.transport import JsonObject, drop_empty, path_of
 from portal.cli.loopback import Connection
 
 
@@ -27,7 +27,7 @@ class Workspaces(Resource):
         """Create a workspace from `template` and `flavor`; optional are `team`, `environment`, `name`,
         `lifetime_hours`, `checkpointed` and others."""
         return self._transport.post_once(
-            "/workspaces", without_empty(workspace), idempotency_key=idempotency_key, retries=retries
+            "/workspaces", drop_empty(workspace), idempotency_key=idempotency_key, retries=retries
         )
 
     def update(self, workspace_id: str, **changes: Any) -> JsonObject:

@@ -177,7 +177,7 @@ def _run(sink: Sink) -> int:
     if not streams.exists():
         # A new receiver starts at the end of the log. Older entries can be exported.
         row = AuditStream(name=sink.name)
-        feed.begin_at_the_end(row)
+        feed.skip_to_end(row)
         AuditStream.objects.bulk_create([row], ignore_conflicts=True)
     if not streams.filter(idle & rested).update(busy_until=until):
         return 0

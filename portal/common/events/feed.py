@@ -31,7 +31,7 @@ class Position:
     horizon_at: datetime | None = None
 
 
-def begin_at_the_end(cursor: Cursor) -> None:
+def skip_to_end(cursor: Cursor) -> None:
     """Move the cursor past all existing entries. The caller saves the cursor."""
     newest = Event.objects.aggregate(newest=Max("pk"))["newest"] or 0
     cursor.last_id = cursor.settled_id = newest

@@ -75,7 +75,7 @@ class Verified:
 
 
 @transaction.atomic
-def seal(*, now: datetime | None = None) -> int:
+def seal_entries(*, now: datetime | None = None) -> int:
     """Seal settled entries, with at most one seal. Returns the number of entries sealed."""
     now = now or timezone.now()
     last = AuditSeal.objects.select_for_update().first()

@@ -201,7 +201,7 @@ def _close_connections() -> None:
             connection.close()
 
 
-async def let_go() -> None:
+async def release_request_resources() -> None:
     """Release the resources of the request that a long response does not need.
 
     Django's ASGI handler keeps a thread per request until the response ends, and the thread keeps its
@@ -217,7 +217,7 @@ async def let_go() -> None:
 
 async def _stream_bytes(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
     """Yield the bytes of a stream. Comments keep the connection open and detect a disconnected reader."""
-    await let_go()
+    await release_request_resources()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
     # A disconnect ends this generator. The subscription must end with it, not at garbage collection.
     with _counted(user_id):

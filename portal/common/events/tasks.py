@@ -18,5 +18,5 @@ def stream_audit() -> None:
 
 @app.task(name="control.seal_audit")
 def seal_audit() -> None:
-    sealing.seal()
+    sealing.seal_entries()
     sealing.prune()

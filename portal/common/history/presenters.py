@@ -41,4 +41,4 @@ class Version:
 def newest(kind: SubjectKind, key: UUID) -> list[tuple[Revision, list[Difference]]]:
     """Return the latest revisions, newest first, each with its changes. Runs two queries."""
     rows = list(selectors.revisions(kind, key)[: VERSIONS_SHOWN + 1])
-    return selectors.with_predecessors(rows)[:VERSIONS_SHOWN]
+    return selectors.revisions_with_changes(rows)[:VERSIONS_SHOWN]

@@ -43,7 +43,7 @@ def last_label(kind: SubjectKind, key: UUID) -> str:
     return revisions(kind, key).values_list("actor_label", flat=True).first() or ""
 
 
-def as_of(kind: SubjectKind, key: UUID, moment: datetime) -> dict[str, Any] | None:
+def document_at(kind: SubjectKind, key: UUID, moment: datetime) -> dict[str, Any] | None:
     """Return the document as of `moment`, or None if there is no revision from then."""
     data = revisions(kind, key).filter(at__lte=moment).values_list("data", flat=True).first()
     return dict(data) if data is not None else None
@@ -59,7 +59,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     ]
 
 
-def with_predecessors(rows: Sequence[Revision]) -> list[tuple[Revision, list[Difference]]]:
+def revisions_with_changes(rows: Sequence[Revision]) -> list[tuple[Revision, list[Difference]]]:
     """Return each revision of one object with its changes from the previous one. Runs one query."""
     if not rows:
         return []

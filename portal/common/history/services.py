@@ -18,7 +18,7 @@ MAX_KEPT = 200
 """Maximum number of revisions per object. The oldest are deleted."""
 
 
-def keep(
+def save_revision(
     *,
     actor: User | SystemActor,
     kind: SubjectKind,

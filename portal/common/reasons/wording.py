@@ -60,7 +60,7 @@ def sentence_of(reason: Reason) -> str:
     return " ".join(part for part in (message_of(reason), next_action_of(reason)) if part)
 
 
-def listed(*names: str) -> Callable[[Params], Params]:
+def joined_lists(*names: str) -> Callable[[Params], Params]:
     """Return a `prepare` that joins these parameters, lists of names, with commas."""
     return lambda params: {**params, **{name: ", ".join(params[name]) for name in names}}
 
@@ -78,7 +78,7 @@ def first_problem(params: Params) -> Params:
     return {**params, "first": message_of(Reason.from_json(params["first"]))}
 
 
-def names_joined(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Join names: `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
@@ -133,7 +133,7 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHANGED_SINCE: Text(
         _("“%(name)s” changed after you opened it."), _("Reload it, then try again.")
     ),
-    CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
+    CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=joined_lists("known")),
     CommonCode.CHOOSE_WHAT_TO_DO: Text(_("No action was chosen."), _("Use one of the buttons.")),
     CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),
     CommonCode.FIRST_CHOICE_MISSING: Text(

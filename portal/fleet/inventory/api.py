@@ -95,7 +95,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     def partial_update(self, request: UserRequest, slug: str) -> Response:
         require_operator(request.user)
         body = body_of(request, PoolChangeSerializer, partial=True)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         pools.change(actor=request.user, pool=self.get_object(), given=body, expected=expected)
         return self.answer(self.get_object())
 
@@ -107,7 +107,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        pools.delete(actor=request.user, pool=self.get_object(), expected=etags.expected_by(request))
+        pools.delete(actor=request.user, pool=self.get_object(), expected=etags.expected_versions(request))
         return Response(status=204)
 
     @operation(
@@ -121,7 +121,9 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
         require_operator(request.user)
         revisions = history.revisions(SubjectKind.POOL, self.get_object().pk)
         rows = []
-        for row, changes in history.with_predecessors(list(revisions[: VERSIONS_SHOWN + 1]))[:VERSIONS_SHOWN]:
+        for row, changes in history.revisions_with_changes(list(revisions[: VERSIONS_SHOWN + 1]))[
+            :VERSIONS_SHOWN
+        ]:
             row.changes = changes  # type: ignore[attr-defined]
             rows.append(row)
         return Response(RevisionSerializer(rows, many=True).data)
@@ -137,7 +139,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
     )
     @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
     def restore(self, request: UserRequest, slug: str, number: int) -> Response:
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         pools.restore(actor=request.user, pool=self.get_object(), number=number, expected=expected)
         return self.answer(self.get_object())
 

@@ -28,8 +28,8 @@ from portal.fleet.inventory.device_states import (
     KNOWN,
     OUT_OF_SERVICE,
     DeviceState,
+    annotate_state,
     is_partitioned,
-    with_state,
 )
 from portal.fleet.inventory.models import Allocation, Device, Node, PoolState
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
@@ -105,7 +105,7 @@ class CountedDevice:
         in_service = self.state not in OUT_OF_SERVICE
         tally.add_device(
             names
-            or resources.of_device(
+            or resources.device_resources(
                 self.model, mig_instance=self.mig_instance, profile=self.profile, simulated=self.simulated
             ),
             allocated=self.allocated,
@@ -114,7 +114,7 @@ class CountedDevice:
         )
 
 
-def counted(rows: Iterable[Any]) -> list[CountedDevice]:
+def countable_devices(rows: Iterable[Any]) -> list[CountedDevice]:
     """Return the devices (with state, node and pool) that can be allocated."""
     return [
         CountedDevice(
@@ -135,7 +135,7 @@ def counted(rows: Iterable[Any]) -> list[CountedDevice]:
 
 def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedDevice]:
     """Return all devices on these nodes that can be allocated, in order of node and index. One query."""
-    queryset = with_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
+    queryset = annotate_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = queryset.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
         "used_milli", "state", "kept_back",
@@ -179,14 +179,14 @@ def site_totals() -> dict[str, int]:
     )
     for model, profile, kind, simulated, number in kinds:
         mig_instance = kind == DeviceKind.MIG.value
-        for name in resources.of_device(
+        for name in resources.device_resources(
             model, mig_instance=mig_instance, profile=profile, simulated=simulated
         ):
             totals[name] += number * WHOLE_DEVICE_MILLI
     return dict(totals)
 
 
-def by_pool(
+def counts_by_pool(
     nodes: QuerySet[Node], now: datetime | None = None, counted: Iterable[CountedDevice] | None = None
 ) -> dict[UUID, Counts]:
     """Return counts by pool, over these nodes. Pools without nodes are missing.
@@ -196,7 +196,7 @@ def by_pool(
     return _counts_by(lambda pool: pool, nodes, now, counted)
 
 
-def of_node(node: Any) -> Counts:
+def node_counts(node: Any) -> Counts:
     """Return the counts of a node from `selectors.nodes`. No query: devices and use are prefetched."""
     tally = Tally()
     allocated = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
@@ -205,7 +205,7 @@ def of_node(node: Any) -> Counts:
     _add_node(
         tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, allocated=allocated
     )
-    for device in counted(node.devices.all()):
+    for device in countable_devices(node.devices.all()):
         device.add_to(tally)
     return tally.counts
 

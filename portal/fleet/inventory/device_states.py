@@ -1,6 +1,6 @@
 """State of a device, as used by the map, pages, REST, metrics and counts.
 
-`with_state` is the only definition, in SQL; everything else reads its annotation. To add a state, add a
+`annotate_state` is the only definition, in SQL; everything else reads its annotation. To add a state, add a
 member to `DeviceState` (in order of precedence), a branch in `_state`, and a look in `LOOKS`.
 """
 
@@ -88,7 +88,7 @@ In MIG mode instances are allocated and scrubbed individually.
 FOUND_BAD = Q(healthy=False) | Q(cordoned=True, cordon_cause__in=(CordonCause.CHECK, CordonCause.SCRUB))
 
 
-def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
+def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     """Annotate devices, in the same query, with:
 
     - `state`: a value of `DeviceState`. A MIG instance inherits problems of its GPU. A partitioned GPU

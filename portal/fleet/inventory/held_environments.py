@@ -18,7 +18,7 @@ NEED = "environment:"
 """Prefix of a request's need for an environment. The digest follows."""
 
 
-def need_of(digest: str) -> str:
+def environment_need(digest: str) -> str:
     """Return the need for an environment."""
     return f"{NEED}{digest}"
 
@@ -48,10 +48,10 @@ def as_rows(environments: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
     return [rows[digest] for digest in sorted(rows)]
 
 
-def provided(needs: Iterable[str], rows: Iterable[dict[str, Any]]) -> list[str]:
+def provided_needs(needs: Iterable[str], rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return everything a node provides: its own features and its environments."""
     own = {need for need in needs if not need.startswith(NEED)}
-    return sorted(own | {need_of(row["digest"]) for row in rows})
+    return sorted(own | {environment_need(row["digest"]) for row in rows})
 
 
 @transaction.atomic
@@ -63,7 +63,7 @@ def add(node_id: UUID, environment: HeldEnvironment) -> None:
     node.environments = sorted(
         [*node.environments, *as_rows([environment])], key=lambda row: str(row["digest"])
     )
-    node.provides = provided(node.provides, node.environments)
+    node.provides = provided_needs(node.provides, node.environments)
     node.save(update_fields=["environments", "provides"])
     emit(CapacityChanged())
     emit(CapacityFreed())

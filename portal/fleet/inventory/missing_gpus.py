@@ -34,7 +34,7 @@ class MissingGpu:
         return _("Check its slot and power. If it was removed on purpose, cordon it.")
 
 
-def of_node(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, ...]:
+def missing_gpus_of(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, ...]:
     """Return the missing GPUs of a node, by PCI address. `devices` are its GPUs, including absent ones.
 
     Excludes GPUs cordoned by an operator, and slots that have another GPU now.

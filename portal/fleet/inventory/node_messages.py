@@ -36,7 +36,7 @@ def received(data: Any, kind: type[T], *, of: str) -> T | None:
         return None
 
 
-def is_of(pool: Pool, node_name: str) -> bool:
+def is_from_asked_node(pool: Pool, node_name: str) -> bool:
     """Return whether the current message comes from the node, which must be the one that was asked.
 
     For a pool of an engine: from a worker of the engine. Otherwise it is logged and operators are notified.
@@ -47,18 +47,18 @@ def is_of(pool: Pool, node_name: str) -> bool:
     return False
 
 
-def is_of_the_pool(pool: Pool, node_names: Iterable[str] | None = None) -> bool:
+def is_from_pool_node(pool: Pool, node_names: Iterable[str] | None = None) -> bool:
     """Return whether the message comes from a node of the pool and concerns only that node (`node_names`)."""
     own = [name for name in node_commands.nodes_to_ask(pool) if node_queue(name) == sender()]
     if not pool.runs_on_node:
-        return is_of(pool, "")
+        return is_from_asked_node(pool, "")
     if own and set(node_names or own) <= set(own):
         return True
     _refuse(f"speaks for nodes of {pool.slug}")
     return False
 
 
-def is_of_node(node_name: str) -> bool:
+def is_from_node(node_name: str) -> bool:
     """Return whether the message comes from the node with this name, in any pool."""
     if node_queue(node_name) == sender():
         return True
@@ -68,7 +68,7 @@ def is_of_node(node_name: str) -> bool:
 
 def inventory_counts(pool: Pool, seen: Inventory) -> bool:
     """Return whether the inventory is from a permitted sender. Nodes report only about themselves."""
-    return is_of_the_pool(pool, [node.name for node in seen.nodes])
+    return is_from_pool_node(pool, [node.name for node in seen.nodes])
 
 
 def queues_of_sender(queues: Iterable[str]) -> list[str]:
@@ -93,7 +93,7 @@ def refused(report: RefusedReport) -> None:
         notices.messages_refused(claimed, reason, queue=_line(report.queue))
 
 
-def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
+def open_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
     """Return the reply of the node asked by `queue`, stored under `key`. None if the sender is another.
 
     The reply is a JSON object; the caller validates its content.

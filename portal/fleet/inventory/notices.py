@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.common.events import services as events
-from portal.common.reasons.wording import names_joined
+from portal.common.reasons.wording import join_names
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import User
 
@@ -38,7 +38,7 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
     if not counts:
         return
     count = sum(number for _node, number in counts)
-    nodes = names_joined([node.name for node, _count in counts[:MAX_NAMED]])
+    nodes = join_names([node.name for node, _count in counts[:MAX_NAMED]])
     where = nodes if len(counts) <= MAX_NAMED else pool.name
     title = ngettext(
         "%(count)d GPU of %(where)s is out of service",

@@ -36,7 +36,7 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
             services.apply_inventory(pool=pool, inventory=seen)
     elif failure is not None:
         refused = received(failure, Failure, of=of)
-        if refused is not None and node_messages.is_of_the_pool(pool):
+        if refused is not None and node_messages.is_from_pool_node(pool):
             services.apply_inventory_failure(pool=pool, failure=refused)
 
 

@@ -17,7 +17,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
 from portal.common.history.models import Act, SubjectKind
-from portal.common.history.services import keep
+from portal.common.history.services import save_revision
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.codes import InventoryCode
@@ -177,4 +177,4 @@ def _locked_pool(pool: Pool) -> Pool:
 
 
 def _keep_revision(actor: User | SystemActor, pool: Pool, act: Act, **more: Any) -> None:
-    keep(actor=actor, kind=SubjectKind.POOL, key=pool.pk, act=act, data=document_of(pool), **more)
+    save_revision(actor=actor, kind=SubjectKind.POOL, key=pool.pk, act=act, data=document_of(pool), **more)

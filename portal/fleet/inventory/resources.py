@@ -20,7 +20,7 @@ _KNOWN = re.compile(
 )
 
 
-def class_of(model: str) -> str:
+def accelerator_class(model: str) -> str:
     """Return the class of a device model: `NVIDIA H100 80GB HBM3` → `h100`.
 
     A simulated model has its own class (`simulated-h100`), so that it never uses real quota.
@@ -35,7 +35,7 @@ def class_of(model: str) -> str:
 @lru_cache(maxsize=1024)
 def gpu(model: str) -> str:
     """Return the resource of whole and shared devices of a model."""
-    return f"gpu:{class_of(model)}"
+    return f"gpu:{accelerator_class(model)}"
 
 
 def mig(profile: str, *, simulated: bool = False) -> str:
@@ -48,7 +48,9 @@ def is_accelerator(resource: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def of_device(model: str, *, mig_instance: bool, profile: str = "", simulated: bool) -> tuple[str, ...]:
+def device_resources(
+    model: str, *, mig_instance: bool, profile: str = "", simulated: bool
+) -> tuple[str, ...]:
     """Return all resources that a device counts as. Empty for a MIG instance with an unknown profile."""
     if mig_instance:
         return (mig(profile, simulated=simulated),) if profile else ()

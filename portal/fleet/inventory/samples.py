@@ -190,7 +190,7 @@ def _advance(series: DeviceSeries, row: DeviceMinute) -> None:
     series.due_s = hour_s if series.due_s is None else min(series.due_s, hour_s)
 
 
-def kept_from_s(now_s: float) -> int:
+def oldest_kept_hour_s(now_s: float) -> int:
     """Return the start of the oldest hour whose minutes are all kept."""
     oldest_s = int(now_s) - settings.BERTH_KEEP_MINUTES_DAYS * DAY_S
     return oldest_s - oldest_s % HOUR_S
@@ -203,7 +203,7 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
         raise Unfit("not a whole minute")
     if rollup.start_s + MINUTE_S > now_s + AHEAD_S:
         raise Unfit("it lies in the future: set the node's clock (NTP)")
-    if rollup.start_s < kept_from_s(now_s) + HOUR_S:
+    if rollup.start_s < oldest_kept_hour_s(now_s) + HOUR_S:
         raise Unfit("it is older than minutes are kept: set the node's clock (NTP)")
     if not 1 <= step <= MINUTE_S or MINUTE_S % step:
         raise Unfit("the interval does not divide a minute")
@@ -379,7 +379,7 @@ def forget_old(*, now_s: float | None = None) -> int:
     Minutes that have not been rolled up are kept.
     """
     now_s = time.time() if now_s is None else now_s
-    minutes_s = kept_from_s(now_s)
+    minutes_s = oldest_kept_hour_s(now_s)
     hours_s = int(now_s) - settings.BERTH_KEEP_HOURS_DAYS * DAY_S
     gone = 0
     keys = list(DeviceSeries.objects.order_by("pk").values_list("pk", flat=True))

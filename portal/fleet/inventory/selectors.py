@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.common.errors import NotFound
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.codes import InventoryCode
-from portal.fleet.inventory.device_states import KNOWN, with_state
+from portal.fleet.inventory.device_states import KNOWN, annotate_state
 from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning import mounts
 from provisioning.types import DeviceKind
@@ -87,8 +87,8 @@ def devices() -> QuerySet[Device]:
 
 
 def devices_with_state(now: datetime | None = None) -> QuerySet[Any]:
-    """Return devices with `state`, `used_milli`, `partitioned`, `gpu_out`; see `device_states.with_state`."""
-    return with_state(
+    """Return devices with `state`, `used_milli`, `partitioned`, `gpu_out`; see `annotate_state`."""
+    return annotate_state(
         Device.objects.select_related("node", "node__pool").order_by(
             "node__pool__slug", "node__name", "index"
         ),

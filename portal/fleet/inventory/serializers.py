@@ -84,7 +84,9 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
         if "counts" not in context:
             shown: Any = self.root.instance
             pools = [shown] if isinstance(shown, Pool) else shown
-            context["counts"] = counting.by_pool(Node.objects.filter(pool__in=[row.pk for row in pools]))
+            context["counts"] = counting.counts_by_pool(
+                Node.objects.filter(pool__in=[row.pk for row in pools])
+            )
         return count_rows(context["counts"].get(pool.pk, {}))
 
 
@@ -261,11 +263,11 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
     @extend_schema_field(CountSerializer(many=True))
     def get_resources(self, node: Node) -> list[dict[str, Any]]:
-        return count_rows(counting.of_node(node))
+        return count_rows(counting.node_counts(node))
 
     @extend_schema_field(MissingGpuSerializer(many=True))
     def get_missing_gpus(self, node: Node) -> list[dict[str, Any]]:
-        missing = missing_gpus.of_node(node, node.devices.all())
+        missing = missing_gpus.missing_gpus_of(node, node.devices.all())
         return [dict(MissingGpuSerializer(gpu).data) for gpu in missing]
 
     def get_programs(self, node: Node) -> list[str]:

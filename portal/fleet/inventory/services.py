@@ -179,7 +179,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.accelerator_note = info.accelerator_note
     node.warnings = list(info.warnings)
     node.environments = held_environments.as_rows(info.environments)
-    node.provides = held_environments.provided(info.provides, node.environments)
+    node.provides = held_environments.provided_needs(info.provides, node.environments)
     node.labels = dict(info.labels)
     if info.driver_version or info.accelerator_state not in UNSEEN_STATES:
         # A driver that does not answer reports no version, so keep the last known one.

@@ -26,7 +26,7 @@ def apply_inventory(pool: str, inventory: dict[str, Any] | None, failure: dict[s
 
 @app.task(name="control.apply_samples", from_nodes=True)
 def apply_samples(pool_slug: str, node_name: str, rollups: list[Any]) -> None:
-    if node_messages.is_of_node(node_name):
+    if node_messages.is_from_node(node_name):
         samples.apply_samples(pool_slug=pool_slug, node_name=node_name, rollups=rollups)
 
 

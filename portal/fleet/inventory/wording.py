@@ -7,7 +7,7 @@ from enum import StrEnum
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Text, joined_lists
 from portal.fleet.inventory.codes import InventoryCode
 
 TEXTS: dict[StrEnum, Text] = {
@@ -20,7 +20,7 @@ TEXTS: dict[StrEnum, Text] = {
     InventoryCode.POOL_HAS_NO_SETTING: Text(
         _("The driver %(driver)s has no setting “%(name)s”."),
         _("Use one of: %(known)s."),
-        prepare=listed("known"),
+        prepare=joined_lists("known"),
     ),
     InventoryCode.POOL_FIELD_FIXED: Text(
         _("“%(field)s” cannot be changed after the pool is created."),

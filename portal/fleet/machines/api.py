@@ -31,7 +31,7 @@ from portal.fleet.inventory.api import SCOPES
 from portal.fleet.machines import presenters, selectors, services
 from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
-from portal.fleet.machines.readiness import missing
+from portal.fleet.machines.readiness import missing_requirements
 from portal.fleet.machines.serializers import (
     JoinTokenSerializer,
     MachineNoteSerializer,
@@ -189,7 +189,7 @@ class PoolMissing(ApiView):
     )
     def get(self, request: UserRequest, slug: str) -> Response:
         require_see_all(request.user)
-        reasons = missing(inventory.pool_by_slug(slug))
+        reasons = missing_requirements(inventory.pool_by_slug(slug))
         rows = MissingSerializer(instance=reasons, many=True)  # type: ignore[arg-type]
         return Response(rows.data)
 

@@ -61,7 +61,7 @@ LOOKS: Mapping[Condition, Look] = {
 
 
 def conditions_of(machine: Any, now: datetime) -> list[Condition]:
-    """Return all conditions of a machine from `selectors.with_nodes`, most important first."""
+    """Return all conditions of a machine from `selectors.machines_with_nodes`, most important first."""
     if machine.state == MachineState.REVOKED:
         return [Condition.REVOKED]
     if machine.state == MachineState.LEFT:
@@ -83,14 +83,14 @@ def conditions_of(machine: Any, now: datetime) -> list[Condition]:
 
 
 def condition_of(machine: Any, now: datetime) -> Condition:
-    """Return the most important condition of a machine from `selectors.with_nodes`."""
+    """Return the most important condition of a machine from `selectors.machines_with_nodes`."""
     return conditions_of(machine, now)[0]
 
 
 def look_of_node(node: Node, machine: Any | None, now: datetime) -> Look:
     """Return the look of a node.
 
-    `machine` is its machine (`selectors.of_nodes`), or None if it never joined.
+    `machine` is its machine (`selectors.machines_by_node`), or None if it never joined.
     """
     if machine is not None:
         return LOOKS[condition_of(machine, now)]

@@ -35,7 +35,7 @@ def token_of(gateway_secret: str) -> str:
     return hmac.new(gateway_secret.encode(), b"berth:nodes-door", hashlib.sha256).hexdigest()
 
 
-def is_door(credential: str, gateway_secret: str) -> bool:
+def is_door_credential(credential: str, gateway_secret: str) -> bool:
     """Return whether the value `credential` of `DOOR_HEADER` proves that a request passed the door."""
     return bool(gateway_secret) and hmac.compare_digest(
         credential.encode("utf-8", "replace"), token_of(gateway_secret).encode()

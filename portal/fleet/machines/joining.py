@@ -161,7 +161,7 @@ def rotate(*, node: str, serial: str, request: Rotate) -> Joined:
     signer = authority()
     password = secrets.token_hex(32)
     with transaction.atomic():
-        machine = identified(node, serial, lock=True)
+        machine = active_machine(node, serial, lock=True)
         key = _signing_key(request.signing_key, of=machine)
         signed = _sign(signer, request.csr, machine.name)
         now = timezone.now()
@@ -185,7 +185,7 @@ def leave(*, node: str, serial: str, request: Leave) -> NodeWorkspaces | None:
     with transaction.atomic():
         # Prevents placements between the check and leaving.
         PlacementLock.hold()
-        machine = identified(node, serial, lock=True)
+        machine = active_machine(node, serial, lock=True)
         node_workspaces = workspaces_on(machine)
         if node_workspaces.placed and not request.workspaces:
             params = {"count": node_workspaces.placed, "node": machine.name}
@@ -200,7 +200,7 @@ def leave(*, node: str, serial: str, request: Leave) -> NodeWorkspaces | None:
 
 def node_workspaces(*, node: str, serial: str) -> NodeWorkspaces:
     """Return what is placed on an active node. Raises `PortalError` for other nodes."""
-    return workspaces_on(identified(node, serial))
+    return workspaces_on(active_machine(node, serial))
 
 
 def workspaces_on(machine: Machine) -> NodeWorkspaces:
@@ -209,10 +209,10 @@ def workspaces_on(machine: Machine) -> NodeWorkspaces:
         node__pool=machine.pool_id, node__name=machine.name, released_at=None
     ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
     names = allocations.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
-    return NodeWorkspaces(placed_on(machine), ["/".join(parts) for parts in names[:MAX_NAMED]])
+    return NodeWorkspaces(count_placed_workspaces(machine), ["/".join(parts) for parts in names[:MAX_NAMED]])
 
 
-def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
+def active_machine(node: str, serial: str, *, lock: bool = False) -> Machine:
     """Return the active machine whose certificate has this name and serial. Raises `NotAllowed`.
 
     A replaced certificate indicates that a second machine uses the name (`IDENTITY_REPLACED`).
@@ -229,7 +229,7 @@ def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
     raise _error_with_code(NotAllowed, MachineCode.IDENTITY_REPLACED, node=node)
 
 
-def placed_on(machine: Machine) -> int:
+def count_placed_workspaces(machine: Machine) -> int:
     """Return the number of workspaces allocated on the machine's node."""
     nodes = Node.objects.filter(pool_id=machine.pool_id, name=machine.name)
     return (
@@ -258,7 +258,7 @@ def _token(text: str) -> JoinToken:
     if parsed is not None:
         rows = JoinToken.objects.select_for_update(of=("self",)).select_related("pool")
         token = rows.filter(pk=parsed[0]).first()
-    if parsed is None or token is None or not tokens.is_of(parsed[1], token):
+    if parsed is None or token is None or not tokens.secret_matches(parsed[1], token):
         raise _error_with_code(NotAllowed, MachineCode.JOIN_TOKEN_UNKNOWN)
     if token.used_at is not None:
         raise _error_with_code(StateConflict, MachineCode.JOIN_TOKEN_USED)

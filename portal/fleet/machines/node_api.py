@@ -41,13 +41,15 @@ class BadBody(Exception):
     """The body is invalid. The text says why."""
 
 
-def through_the_door(view: View) -> View:
+def require_door(view: View) -> View:
     """Admit only requests through the nodes' door, with a rate limit. Errors become problem documents."""
 
     @login_not_required
     @csrf_exempt
     def guarded(request: HttpRequest) -> HttpResponse:
-        if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
+        if not door.is_door_credential(
+            request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET
+        ):
             return plain_response(404, "not_found", "There is no such endpoint.", request)
         # Read by programs and by logs on other machines.
         with override("en"):
@@ -84,18 +86,18 @@ def _call_view(view: View, request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@through_the_door
+@require_door
 def authority(_request: HttpRequest) -> HttpResponse:
     """Return the certificate of the authority, which a machine compares with its token."""
     return HttpResponse(joining.authority().pem, content_type="application/x-pem-file")
 
 
 @require_POST
-@through_the_door
+@require_door
 def join(request: HttpRequest) -> HttpResponse:
     body = _body(request, joining.Join)
     key = f"joins:{_network()}"
-    if limits.reached(key, window=FAILURES_WINDOW) >= FAILURES:
+    if limits.current_count(key, window=FAILURES_WINDOW) >= FAILURES:
         raise TooMany(
             Reason(MachineCode.JOIN_TOO_OFTEN),
             retry_after_s=math.ceil(FAILURES_WINDOW.total_seconds()),
@@ -111,7 +113,7 @@ def join(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@through_the_door
+@require_door
 def rotate(request: HttpRequest) -> HttpResponse:
     body = _body(request, joining.Rotate)
     joined = _by_node(request, lambda node, serial: joining.rotate(node=node, serial=serial, request=body))
@@ -119,7 +121,7 @@ def rotate(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@through_the_door
+@require_door
 def leave(request: HttpRequest) -> HttpResponse:
     body = _body(request, joining.Leave)
     left = _by_node(request, lambda node, serial: joining.leave(node=node, serial=serial, request=body))
@@ -127,7 +129,7 @@ def leave(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@through_the_door
+@require_door
 def node_workspaces(request: HttpRequest) -> HttpResponse:
     """Return the workspaces on the requesting node. Refused for other clients."""
     workspaces = _by_node(request, lambda node, serial: joining.node_workspaces(node=node, serial=serial))

@@ -40,7 +40,7 @@ class MachineRow:
 
 
 def rows(machines: Iterable[Any], now: datetime) -> list[MachineRow]:
-    """Return rows for machines from `selectors.with_nodes`. No queries."""
+    """Return rows for machines from `selectors.machines_with_nodes`. No queries."""
     return [_row(machine, now) for machine in machines]
 
 

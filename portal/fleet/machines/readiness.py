@@ -16,7 +16,7 @@ WORKING = frozenset({"", "ok", "no_gpu", "no_driver"})
 NAMED = 20
 
 
-def missing(pool: Pool) -> list[Reason]:
+def missing_requirements(pool: Pool) -> list[Reason]:
     """Return what keeps workspaces from starting or being reached, most severe first. Four queries."""
     reasons = []
     if not pool.enabled:

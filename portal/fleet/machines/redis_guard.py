@@ -68,7 +68,7 @@ def memory(client: redis.Redis) -> Memory:
     return Memory(int(found["used_memory"]), int(found["maxmemory"]))
 
 
-def relieve(client: redis.Redis) -> list[Flood]:
+def delete_floods(client: redis.Redis) -> list[Flood]:
     """Delete the messages of the largest nodes until nodes leave room for the portal; return these nodes.
 
     Raises `RedisError`.
@@ -164,7 +164,7 @@ class Guard:
             self._paused = redis_users.refused(self._client)
         self._paused = {name for name in self._paused if not redis_users.resume(self._client, name)}
         before = memory(self._client)
-        floods = relieve(self._client) if before.above(NODES_SHARE) else []
+        floods = delete_floods(self._client) if before.above(NODES_SHARE) else []
         if floods:
             for flood in floods:
                 self._paused |= redis_users.refused(self._client)

@@ -31,7 +31,7 @@ _PLACED = (
 )
 
 
-def with_nodes() -> QuerySet[Machine]:
+def machines_with_nodes() -> QuerySet[Machine]:
     """Return machines with data of their nodes: `node_id`, `online`, `cordoned`, `seen_at`, and `placed`."""
     return (
         Machine.objects.select_related("pool")
@@ -49,7 +49,7 @@ def with_nodes() -> QuerySet[Machine]:
 def machines(actor: User) -> QuerySet[Machine]:
     """Return all machines with data of their nodes. Raises `NotAllowed`."""
     policies.require_see(actor)
-    return with_nodes()
+    return machines_with_nodes()
 
 
 def machine(actor: User, machine_id: UUID) -> Machine:
@@ -60,31 +60,31 @@ def machine(actor: User, machine_id: UUID) -> Machine:
     return row
 
 
-def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
+def machines_by_node(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
     """Return the machines of nodes of the pool, by name. Visible to all users."""
-    return {machine.name: machine for machine in with_nodes().filter(pool=pool, name__in=names)}
+    return {machine.name: machine for machine in machines_with_nodes().filter(pool=pool, name__in=names)}
 
 
-def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
+def machine_of_workspace(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
     """Return the machine that a workspace is placed on, or None for a node that did not join."""
     placed = Allocation.objects.filter(workspace=workspace_id, released_at=None).values("node__name")
     return Machine.objects.filter(pool=pool_id, name__in=placed).first()
 
 
-def by_name(pool: Pool, node: str) -> Machine | None:
+def machine_of_node(pool: Pool, node: str) -> Machine | None:
     """Return the machine of a node, or None for a node that did not join."""
     return Machine.objects.filter(pool=pool, name=node).first()
 
 
-def comes_from_revoked(request: HttpRequest) -> bool:
+def is_from_revoked_machine(request: HttpRequest) -> bool:
     """Return whether a request through the nodes' door comes from a machine that is no longer trusted."""
-    name = asking_node(request)
+    name = requesting_node(request)
     return name is not None and not Machine.objects.filter(name=name, state=MachineState.ACTIVE).exists()
 
 
-def asking_node(request: HttpRequest) -> str | None:
+def requesting_node(request: HttpRequest) -> str | None:
     """Return the node that sent a request through the nodes' door, or None for other requests."""
-    if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
+    if not door.is_door_credential(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
         return None
     return str(request.headers.get(door.NODE_HEADER, ""))
 

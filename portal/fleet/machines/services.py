@@ -130,7 +130,7 @@ def remove(
             raise StateConflict(Reason(MachineCode.MACHINE_STILL_JOINED, {"node": machine.name}))
         node = Node.objects.filter(pool=machine.pool, name=machine.name).first()
         given_up = give_up(node) if give_up is not None and node is not None else {}
-        count = joining.placed_on(machine)
+        count = joining.count_placed_workspaces(machine)
         if count:
             params = {"count": count, "node": machine.name}
             raise StateConflict(Reason(MachineCode.NODE_HAS_WORKSPACES, params))

@@ -23,7 +23,7 @@ CLONED_FOR = timedelta(days=1)
 
 
 @transaction.atomic
-def heard(*, name: str, hello: NodeHello) -> None:
+def record_heartbeat(*, name: str, hello: NodeHello) -> None:
     """Record a heartbeat of the machine `name`, whose signature was verified."""
     machine = (
         Machine.objects.select_for_update(of=("self",))

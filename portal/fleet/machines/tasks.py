@@ -18,7 +18,7 @@ app.steps["worker"].add(redis_guard.GuardStep)
 def node_hello(hello: dict[str, Any]) -> None:
     message = node_messages.received(hello, NodeHello, of=sender() or "nobody")
     if message is not None:
-        signs.heard(name=sender().removeprefix(sender_of("")), hello=message)
+        signs.record_heartbeat(name=sender().removeprefix(sender_of("")), hello=message)
 
 
 @app.task(name="control.sync_machines")

@@ -44,6 +44,6 @@ def parse(text: str) -> tuple[UUID, str] | None:
     return (UUID(match[1]), match[2]) if match else None
 
 
-def is_of(secret: str, token: JoinToken) -> bool:
+def secret_matches(secret: str, token: JoinToken) -> bool:
     """Return whether the secret belongs to this token. Constant-time comparison."""
     return hmac.compare_digest(digest_of(secret), token.digest)

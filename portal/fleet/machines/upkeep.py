@@ -14,12 +14,12 @@ TOKENS_KEPT = timedelta(days=1)
 
 def run() -> None:
     """Restore Redis users, end replaced credentials and delete old tokens."""
-    end_former()
+    delete_replaced_credentials()
     redis_users.sync()
     JoinToken.objects.filter(expires_at__lt=timezone.now() - TOKENS_KEPT).delete()
 
 
-def end_former() -> None:
+def delete_replaced_credentials() -> None:
     """Delete replaced keys and passwords after their overlap."""
     now = timezone.now()
     for machine in Machine.objects.filter(former_until__lte=now):

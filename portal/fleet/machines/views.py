@@ -22,7 +22,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import selectors as inventory
 from portal.fleet.machines import presenters, selectors, services
 from portal.fleet.machines.tokens import NewJoinToken
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_operator
 
 ROWS_PER_PAGE = 50
@@ -37,7 +37,7 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
     """Create a join token and show its command once. A GET only shows the list."""
     pool = inventory.pool_by_slug(slug)
@@ -65,7 +65,7 @@ def token_revoke(request: SignedInRequest, slug: str, join_token_id: UUID) -> Ht
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     """Ask for confirmation, then revoke the machine."""
     require_operator(request.user)

@@ -64,13 +64,13 @@ class CheckHandler(DeviceProofHandler):
         return DEADLINES_S[run.level]
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
-        baseline = baselines.of(run.device)
+        baseline = baselines.baselines_for(run.device)
         return replace(
             command, baseline=baseline.fleet, node_median=baseline.node, baseline_of=baseline.software
         )
 
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
-        return report_reader.of_check(answer, run)
+        return report_reader.read_check(answer, run)
 
     def act(self, run: GpuCheckRun, reading: Reading) -> None:
         super().act(run, reading)

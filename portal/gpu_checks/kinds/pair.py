@@ -58,7 +58,7 @@ class PairHandler(JudgedHandler):
         return False
 
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
-        return report_reader.of_check(answer, run)
+        return report_reader.read_check(answer, run)
 
     def act(self, run: GpuCheckRun, reading: Reading) -> None:
         name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"

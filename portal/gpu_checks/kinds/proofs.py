@@ -18,6 +18,6 @@ def proof_of(kind: str) -> DeviceProofHandler:
     return cast("DeviceProofHandler", handler_of(kind))
 
 
-def proof_that_lifts(cordon_cause: str) -> DeviceProofHandler | None:
+def proof_for_cordon(cordon_cause: str) -> DeviceProofHandler | None:
     """Return the proof that lifts a cordon with this cause, or `None`."""
     return next((proof for proof in map(proof_of, PROOFS) if proof.cordon_cause == cordon_cause), None)

@@ -47,7 +47,7 @@ class ScrubHandler(DeviceProofHandler):
         return replace(command, baseline_mib=baselines.clean_free_mib(run.device))
 
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
-        return report_reader.of_scrub(answer, run)
+        return report_reader.read_scrub(answer, run)
 
     def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
         run.device.clean_free_mib = reading.free_mib

@@ -22,7 +22,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
@@ -200,7 +200,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, ChannelCreateSerializer)
-        with named_in("team"):
+        with not_found_as_invalid("team"):
             team = self._team(body.pop("team", None))
         channel = services.create(actor=request.user, team=team, **body)
         return self.answer(channel, status=201, Location=reverse("api:channel-detail", args=[channel.pk]))
@@ -215,13 +215,13 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, channel_id: UUID) -> Response:
         body = body_of(request, ChannelChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         row = services.change(actor=request.user, channel=self.managed(), expected=expected, **body)
         return self.answer(row)
 
     @operation("Delete a channel", responses={204: None}, parameters=[IF_MATCH], errors=[404, 412])
     def destroy(self, request: UserRequest, channel_id: UUID) -> Response:
-        services.delete(actor=request.user, channel=self.managed(), expected=etags.expected_by(request))
+        services.delete(actor=request.user, channel=self.managed(), expected=etags.expected_versions(request))
         return Response(status=204)
 
     @operation(
@@ -262,7 +262,7 @@ class MessageViewSet(ListViewSet):
         return selectors.messages_of(self._channel)
 
     def get_serializer_context(self) -> dict[str, Any]:
-        only_sees = policies.only_sees(self.request.user, self._channel.team)
+        only_sees = policies.has_read_only_access(self.request.user, self._channel.team)
         return {**super().get_serializer_context(), "only_sees": only_sees}
 
 

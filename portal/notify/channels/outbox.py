@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.common.actors import SYSTEM
-from portal.common.encrypted_fields import Unreadable, unseal
+from portal.common.encrypted_fields import Unreadable, decrypt
 from portal.common.events import feed
 from portal.common.events import services as events
 from portal.common.events.domain_events import NoticesWritten
@@ -86,7 +86,7 @@ def read_log() -> int:
         if not TeamFeed.objects.filter(pk=1).exists():
             # Start at the end of the log: older entries are not reported.
             row = TeamFeed()
-            feed.begin_at_the_end(row)
+            feed.skip_to_end(row)
             TeamFeed.objects.bulk_create([row], ignore_conflicts=True)
         return 0
     entries = feed.entries_after(row, limit=BATCH)
@@ -149,7 +149,7 @@ def _round(now: datetime) -> int:
         if not messages:
             continue
         try:
-            url = unseal(channel.url, purpose=URL)
+            url = decrypt(channel.url, purpose=URL)
         except Unreadable:
             _finish(channel, messages, Outcome(ok=False, error=UNREADABLE))
             continue

@@ -17,7 +17,7 @@ def require_see_team(actor: User, team: Team) -> None:
         accounts.require_manage_team(actor, team)
 
 
-def only_sees(actor: User, team: Team | None) -> bool:
+def has_read_only_access(actor: User, team: Team | None) -> bool:
     """Return whether the actor may see but not manage the channel, as auditors do. Users manage their own."""
     return team is not None and actor.is_auditor
 

@@ -34,7 +34,7 @@ def channel_by_id(actor: User, channel_id: UUID) -> Channel:
     )
     if channel is None:
         raise NotFound(Reason(ChannelCode.NO_SUCH_CHANNEL))
-    if not policies.only_sees(actor, channel.team):
+    if not policies.has_read_only_access(actor, channel.team):
         policies.require_channel(actor, channel)
     return channel
 

@@ -59,7 +59,7 @@ class _ThreadState(threading.local):
 _here = _ThreadState()
 
 
-def confine(policy: Policy) -> None:
+def confine_process(policy: Policy) -> None:
     """Restrict the process permanently: checked addresses, no programs, no files except Python's own."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -147,7 +147,7 @@ def problem_of(url: str, schemas: frozenset[str]) -> str:
     return "parameter" if names & REFUSED_PARAMETERS else ""
 
 
-def made_of(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
+def parse_service(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
     """Return the apprise service of a URL, or None with an error code."""
     if problem := problem_of(url, schemas):
         return None, problem
@@ -181,11 +181,11 @@ def _send_job(job: dict[str, Any], service: Any) -> dict[str, Any]:
     error = "" if good else "refused_address" if _here.refused else _here.error or "declined"
     if _here.status is not None and not good and error == "declined":
         error = ""
-    answer = without_secrets(_here.answer, job["url"])[:MAX_ANSWER]
+    answer = redact_secrets(_here.answer, job["url"])[:MAX_ANSWER]
     return {"id": job["id"], "ok": good, "error": error, "status": _here.status, "answer": answer}
 
 
-def without_secrets(text: str, url: str) -> str:
+def redact_secrets(text: str, url: str) -> str:
     """Return the text without parts of the URL, in case the service echoes them."""
     parts = {part for part in re.split(r"[/?&=@:+,#]+", unquote(url)) if len(part) >= 6}
     parts |= {part for part in re.split(r"[/?&=@:+,#]+", url) if len(part) >= 6}
@@ -202,7 +202,7 @@ def main() -> None:
     import certifi
     import requests  # noqa: F401
 
-    confine(Policy.of(task["allowed"]))
+    confine_process(Policy.of(task["allowed"]))
     logging.disable(logging.CRITICAL)
     certifi.where()
     _remember_answers()
@@ -216,7 +216,7 @@ def main() -> None:
     services = []
     for job in task["jobs"]:
         try:
-            service, problem = made_of(job["url"], schemas)
+            service, problem = parse_service(job["url"], schemas)
         except Refused:
             service, problem = None, "refused_act"
         if service is None or task["check"]:

@@ -43,7 +43,7 @@ def send(jobs: Iterable[Job]) -> dict[int, Outcome]:
     return _run(list(jobs), check=False)
 
 
-def look_at(url: str) -> Outcome:
+def inspect_url(url: str) -> Outcome:
     """Check whether a URL belongs to a permitted service, and which. Makes no connection."""
     return _run([Job(0, url)], check=True)[0]
 

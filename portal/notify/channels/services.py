@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from portal.celery import app
 from portal.common import etags
-from portal.common.encrypted_fields import seal
+from portal.common.encrypted_fields import encrypt
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -183,9 +183,9 @@ def _set_fields(channel: Channel, *, name: str, kinds: Sequence[str], url: str |
     if url is not None and len(url.strip()) > MAX_URL:
         errors["url"] = [Reason(ChannelCode.URL_NONE)]
     if url is not None and not errors:
-        check = sending.look_at(url.strip())
+        check = sending.inspect_url(url.strip())
         if check.ok:
-            channel.url, channel.service = seal(url.strip(), purpose=URL), check.service[:60]
+            channel.url, channel.service = encrypt(url.strip(), purpose=URL), check.service[:60]
         else:
             errors["url"] = [_url_reason(check.error)]
     if errors:

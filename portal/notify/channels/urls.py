@@ -6,7 +6,7 @@ from portal.notify.channels import views
 
 app_name = "channels"
 urlpatterns = [
-    path("account/channels/", views.own, name="own"),
+    path("account/channels/", views.own_channels, name="own"),
     path("teams/<slug:slug>/channels/", views.team, name="team"),
     path("channels/<uuid:channel_id>/", views.detail, name="detail"),
     path("channels/<uuid:channel_id>/test/", views.test, name="test"),

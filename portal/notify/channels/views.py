@@ -31,7 +31,7 @@ ROWS_PER_PAGE = 50
 @sensitive_post_parameters("url")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def own(request: SignedInRequest) -> HttpResponse:
+def own_channels(request: SignedInRequest) -> HttpResponse:
     """List the user's own channels, and create one."""
     return _list_page(request, None)
 
@@ -60,7 +60,7 @@ def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
     context = {
         "team": of,
         "rows": [presenters.row_of(row) for row in channels],
-        "manages": not policies.only_sees(request.user, of),
+        "manages": not policies.has_read_only_access(request.user, of),
         "form": form,
         "groups": form.groups(),
     }
@@ -88,7 +88,10 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             services.change(
-                actor=request.user, channel=channel, expected=etags.expected_by(request), **form.wanted()
+                actor=request.user,
+                channel=channel,
+                expected=etags.expected_versions(request),
+                **form.wanted(),
             )
         except PortalError as error:
             add_problems(form, _errors_by_form_field(error), error.sentence)
@@ -100,7 +103,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     context = {
         "row": presenters.row_of(channel),
         "channel": channel,
-        "manages": not policies.only_sees(request.user, channel.team),
+        "manages": not policies.has_read_only_access(request.user, channel.team),
         "page": page,
         "rows": rows,
         "waiting": any(row.message.state == MessageState.PENDING for row in rows),

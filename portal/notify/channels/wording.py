@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Text, joined_lists
 from portal.notify.channels.codes import ChannelCode
 
 TEXTS: dict[StrEnum, Text] = {
@@ -21,7 +21,7 @@ TEXTS: dict[StrEnum, Text] = {
     ChannelCode.UNKNOWN_KINDS: Text(
         _("Unknown kinds of notices: %(kinds)s."),
         _("Choose from: %(known)s."),
-        prepare=listed("kinds", "known"),
+        prepare=joined_lists("kinds", "known"),
     ),
     ChannelCode.URL_NONE: Text(
         _("The URL does not belong to a supported notification service."),
@@ -34,6 +34,6 @@ TEXTS: dict[StrEnum, Text] = {
     ChannelCode.URL_SERVICE: Text(
         _("This service is not available for notices."),
         _("Use one of: %(known)s."),
-        prepare=listed("known"),
+        prepare=joined_lists("known"),
     ),
 }

@@ -147,7 +147,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, webhook_id: UUID) -> Response:
         body = body_of(request, WebhookChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **body)
         return self.answer(row)
 
@@ -159,7 +159,9 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         errors=[404, 412],
     )
     def destroy(self, request: UserRequest, webhook_id: UUID) -> Response:
-        services.delete(actor=request.user, endpoint=self.managed(), expected=etags.expected_by(request))
+        services.delete(
+            actor=request.user, endpoint=self.managed(), expected=etags.expected_versions(request)
+        )
         return Response(status=204)
 
     @operation(

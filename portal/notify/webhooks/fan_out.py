@@ -48,7 +48,7 @@ def _batch() -> tuple[int, int]:
         if not Outbox.objects.filter(pk=1).exists():
             # Start at the end of the log: older entries are not reported.
             outbox = Outbox()
-            feed.begin_at_the_end(outbox)
+            feed.skip_to_end(outbox)
             Outbox.objects.bulk_create([outbox], ignore_conflicts=True)
         return 0, 0
     entries = feed.entries_after(outbox, limit=BATCH)
@@ -79,7 +79,7 @@ def _deliveries(entries: Iterable[Event], now: datetime) -> int:
                 or (endpoint.team_id == entry.team_id and kind.audience is Audience.TEAM)
             )
         ]
-        payload = payloads.of_entry(entry) if takers else {}
+        payload = payloads.entry_payload(entry) if takers else {}
         rows += [
             Delivery(
                 id=uuid4(),

@@ -17,7 +17,7 @@ ACCOUNTS = {"owner": "owner", "requester": "requester", "user": "username"}
 """Subjects that are accounts, with the key of the user name in the entry's data."""
 
 
-def of_entry(entry: Event) -> dict[str, Any]:
+def entry_payload(entry: Event) -> dict[str, Any]:
     """Return the payload of an entry. Raises `KeyError` if its kind has no event type."""
     return {
         "type": TYPE_OF_KIND[entry.kind].name,
@@ -32,7 +32,7 @@ def of_entry(entry: Event) -> dict[str, Any]:
     }
 
 
-def of_test(at: datetime, name: str) -> dict[str, Any]:
+def test_payload(at: datetime, name: str) -> dict[str, Any]:
     """Return the payload of a test."""
     return {"type": "berth.test", "timestamp": _stamp(at), "data": {"webhook": name}}
 

@@ -28,7 +28,7 @@ def require_see(actor: User, team: Team | None) -> None:
         require_manage(actor, team)
 
 
-def only_sees(actor: User) -> bool:
+def has_read_only_access(actor: User) -> bool:
     """Return whether the actor may see webhooks without managing them.
 
     Auditors are never owners or operators.
@@ -38,7 +38,7 @@ def only_sees(actor: User) -> bool:
 
 def require_see_endpoint(actor: User, endpoint: Endpoint) -> None:
     """Require permission to see the endpoint. Raises `NotAllowed`."""
-    if not only_sees(actor):
+    if not has_read_only_access(actor):
         require_endpoint(actor, endpoint)
 
 

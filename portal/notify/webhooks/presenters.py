@@ -45,7 +45,7 @@ class EndpointRow:
 
 def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
     """Return the row of a webhook: off, failing or on. `secrets` shows the full URL."""
-    url = endpoint.url if secrets else without_secrets(endpoint.url)
+    url = endpoint.url if secrets else url_origin(endpoint.url)
     if not endpoint.enabled:
         return EndpointRow(endpoint, url, _("Disabled"), "circle-off", "")
     if endpoint.failing_since is not None:
@@ -53,7 +53,7 @@ def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
     return EndpointRow(endpoint, url, _("Enabled"), "circle-check", "ok")
 
 
-def without_secrets(url: str) -> str:
+def url_origin(url: str) -> str:
     """Return scheme, host and port of a URL. The rest may contain credentials."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]

@@ -10,13 +10,13 @@ from portal.common.api import StrictSerializer
 from portal.common.events.event_types import Audience
 from portal.notify.webhooks import policies
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint
-from portal.notify.webhooks.presenters import without_secrets
+from portal.notify.webhooks.presenters import url_origin
 
 
 def _secrets(serializer: serializers.Serializer[Any]) -> bool:
     """Return whether the reader manages webhooks and may see secrets."""
     request = serializer.context.get("request")
-    return request is None or not policies.only_sees(request.user)
+    return request is None or not policies.has_read_only_access(request.user)
 
 
 class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
@@ -56,7 +56,7 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
         read_only_fields = fields
 
     def get_url(self, endpoint: Endpoint) -> str:
-        return endpoint.url if _secrets(self) else without_secrets(endpoint.url)
+        return endpoint.url if _secrets(self) else url_origin(endpoint.url)
 
 
 class NewWebhookSerializer(WebhookSerializer):

@@ -14,7 +14,7 @@ from django.utils import timezone
 from portal.celery import app
 from portal.common import etags, signatures
 from portal.common.actors import SystemActor
-from portal.common.encrypted_fields import Unreadable, seal, unseal
+from portal.common.encrypted_fields import Unreadable, decrypt, encrypt
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.event_types import TYPES, Audience
@@ -64,7 +64,7 @@ def create(
     secret = signatures.new_secret()
     endpoint = Endpoint(
         team=team,
-        secret=seal(secret, purpose=SECRET),
+        secret=encrypt(secret, purpose=SECRET),
         created_by=None if isinstance(actor, SystemActor) else actor,
         **_validated_columns(actor, team, name, url, types),
     )
@@ -137,7 +137,7 @@ def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecre
     policies.require_endpoint(actor, endpoint)
     secret = signatures.new_secret()
     endpoint.previous_secret, endpoint.previous_until = endpoint.secret, timezone.now() + OVERLAP
-    endpoint.secret = seal(secret, purpose=SECRET)
+    endpoint.secret = encrypt(secret, purpose=SECRET)
     endpoint.save(update_fields=["secret", "previous_secret", "previous_until"])
     _record(
         actor,
@@ -178,7 +178,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
     delivery = Delivery.objects.create(
         endpoint=endpoint,
         type="berth.test",
-        payload=payloads.of_test(now, endpoint.name),
+        payload=payloads.test_payload(now, endpoint.name),
         due_at=now,
         created_at=now,
     )
@@ -204,10 +204,10 @@ def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
 
 def secrets_of(endpoint: Endpoint) -> list[str]:
     """Return the secrets that currently sign, newest first. Raises `Unreadable`."""
-    secrets = [unseal(endpoint.secret, purpose=SECRET)]
+    secrets = [decrypt(endpoint.secret, purpose=SECRET)]
     if endpoint.previous_secret and endpoint.previous_until and endpoint.previous_until > timezone.now():
         try:
-            secrets.append(unseal(endpoint.previous_secret, purpose=SECRET))
+            secrets.append(decrypt(endpoint.previous_secret, purpose=SECRET))
         except Unreadable:
             log.warning("previous secret of webhook %s is not readable", endpoint.pk)
     return secrets

@@ -45,7 +45,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
 def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
     """List webhooks and create one. The secret is shown only once."""
     endpoints = selectors.endpoints_of(request.user, of)
-    manages = not policies.only_sees(request.user)
+    manages = not policies.has_read_only_access(request.user)
     if request.method == "POST":
         policies.require_manage(request.user, of)
     form = _form(request, of)
@@ -90,7 +90,7 @@ def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
             services.change(
                 actor=request.user,
                 endpoint=endpoint,
-                expected=etags.expected_by(request),
+                expected=etags.expected_versions(request),
                 **form.cleaned_data,
             )
         except PortalError as error:
@@ -110,7 +110,7 @@ def _detail(
     if only in DeliveryState.values:
         log = log.filter(state=only)
     page = Paginator(log, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    manages = not policies.only_sees(request.user)
+    manages = not policies.has_read_only_access(request.user)
     rows = [presenters.delivery_row(delivery, secrets=manages) for delivery in page.object_list]
     context: dict[str, Any] = {
         "row": presenters.row_of(endpoint, secrets=manages),

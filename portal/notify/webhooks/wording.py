@@ -6,14 +6,14 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Text, joined_lists
 from portal.notify.webhooks.codes import WebhookCode
 
 TEXTS: dict[StrEnum, Text] = {
     WebhookCode.ADMINISTRATORS_TYPES: Text(
         _("Only administrators can subscribe to these event types: %(types)s."),
         _("Remove them, or ask an administrator."),
-        prepare=listed("types"),
+        prepare=joined_lists("types"),
     ),
     WebhookCode.CHOOSE_TYPES: Text(_("Choose at least one type of event.")),
     WebhookCode.ENDED: Text(_("The webhook is switched off."), _("Switch it on first.")),
@@ -28,7 +28,7 @@ TEXTS: dict[StrEnum, Text] = {
     WebhookCode.UNKNOWN_TYPES: Text(
         _("Unknown event types: %(types)s."),
         _("Choose from the list of event types."),
-        prepare=listed("types"),
+        prepare=joined_lists("types"),
     ),
     WebhookCode.URL_CREDENTIALS: Text(
         _("The URL contains a username or password, which webhooks do not send."),

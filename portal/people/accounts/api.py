@@ -129,8 +129,8 @@ class Me(ApiView):
         users.delete(
             actor=request.user,
             user=request.user,
-            delete_workspaces=deletion_choices.asked_in(request),
-            delete_homes=deletion_choices.asked_in(request, "homes"),
+            delete_workspaces=deletion_choices.is_deletion_chosen(request),
+            delete_homes=deletion_choices.is_deletion_chosen(request, "homes"),
         )
         logout(request._request)
         return Response(status=204)
@@ -213,7 +213,7 @@ class TeamViewSet(ReadViewSet):
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
         body = body_of(request, TeamChangeSerializer, partial=True)
-        expected, team = etags.expected_by(request), self.get_object()
+        expected, team = etags.expected_versions(request), self.get_object()
         if "name" in body:
             teams.rename(actor=request.user, team=team, name=body["name"], expected=expected)
         return self.answer(self.get_object())
@@ -234,8 +234,8 @@ class TeamViewSet(ReadViewSet):
         team = teams.delete(
             actor=request.user,
             team=self.get_object(),
-            delete_homes=deletion_choices.asked_in(request, "homes"),
-            expected=etags.expected_by(request),
+            delete_homes=deletion_choices.is_deletion_chosen(request, "homes"),
+            expected=etags.expected_versions(request),
         )
         if team.deleted_at is not None:
             return Response(status=204)
@@ -308,7 +308,7 @@ class TeamViewSet(ReadViewSet):
         team = self.get_object()
         policies.require_manage_team(request.user, team)
         body = body_of(request, TeamEgressChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         return _egress(team_egress.set_egress(actor=request.user, team=team, **body, expected=expected))
 
     @operation(
@@ -340,7 +340,7 @@ class TeamViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], url_path="egress/versions/<int:number>/restore")
     def egress_restore(self, request: UserRequest, slug: str, number: int) -> Response:
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         return _egress(
             team_egress.restore(actor=request.user, team=self.get_object(), number=number, expected=expected)
         )
@@ -402,7 +402,7 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
             team=self._team(),
             username=username,
             role=role,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self.answer(row)
 
@@ -420,7 +420,7 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
             actor=request.user,
             team=self._team(),
             username=username,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return Response(status=204)
 

@@ -38,7 +38,7 @@ def delegator_of(actor: User) -> User | None:
     return delegation.approver if delegation else None
 
 
-def decides_only_for(actor: User) -> User | None:
+def only_delegator_of(actor: User) -> User | None:
     """Return the only approver for whom the actor decides, or None if there are several or none."""
     if is_approver(actor):
         return None

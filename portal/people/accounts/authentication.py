@@ -11,12 +11,12 @@ from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from portal.common import request_context
-from portal.common.bearer import token_in
+from portal.common.bearer import bearer_token
 from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
 from portal.people.accounts.mfa.required import require_set_up
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import expired, user_of_token
+from portal.people.accounts.token_lookup import expired, find_valid_token
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -26,10 +26,10 @@ class TokenAuthentication(authentication.BaseAuthentication):
     """Authenticates `Authorization: Bearer berth_…`. An invalid token gets a 401 with a next action."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        secret = token_in(request.META.get("HTTP_AUTHORIZATION", ""))
+        secret = bearer_token(request.META.get("HTTP_AUTHORIZATION", ""))
         if secret is None:
             return None
-        credentials = user_of_token(secret)
+        credentials = find_valid_token(secret)
         if credentials is None:
             _count_failure()
             raise exceptions.AuthenticationFailed(_why_invalid(secret))
@@ -71,7 +71,7 @@ def _count_failure() -> None:
     address = request_context.current().address
     key = f"token:{limits.network_of(address)}"
     # Check first, so that a limited client causes no writes.
-    if limits.reached(key, window=window) >= limit:
+    if limits.current_count(key, window=window) >= limit:
         raise exceptions.Throttled(window.total_seconds())
     if limits.count(key, window=window) == limit:
         sessions.tokens_refused(failures=limit, minutes=int(window.total_seconds() // 60))

@@ -43,7 +43,7 @@ def is_breached(password: str) -> bool:
     digest = hashlib.sha1(password.encode(), usedforsecurity=False).hexdigest().upper()
     try:
         if settings.BERTH_BREACHED_PASSWORDS_FILE:
-            return in_file(digest, Path(settings.BERTH_BREACHED_PASSWORDS_FILE))
+            return is_in_file(digest, Path(settings.BERTH_BREACHED_PASSWORDS_FILE))
         if settings.BERTH_BREACHED_PASSWORDS_URL:
             return _in_range(digest, settings.BERTH_BREACHED_PASSWORDS_URL)
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
@@ -51,7 +51,7 @@ def is_breached(password: str) -> bool:
     return False
 
 
-def in_file(digest: str, path: Path) -> bool:
+def is_in_file(digest: str, path: Path) -> bool:
     """Look up an upper-case SHA-1 in a sorted file of lines `HASH` or `HASH:COUNT`. Raises `OSError`.
 
     Uses binary search: a complete file has some 40 GB.

@@ -34,14 +34,14 @@ def deactivate(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
     Raises `NotAllowed`, and `StateConflict` for the last administrator who can sign in.
     """
     policies.require_manage_account(actor, user)
-    return switch_off(actor=actor, user=locked(user), reason=reason)
+    return deactivate_account(actor=actor, user=lock_user(user), reason=reason)
 
 
-def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
+def deactivate_account(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
     """Deactivate an account in the caller's transaction. The caller checks permission and locks the account.
 
     Sessions, links, tokens, tickets, delegations and open connections end, workspaces stop with their files
-    kept, waiting requests are cancelled, and ownership of teams passes on (`heirs_of`). Raises
+    kept, waiting requests are cancelled, and ownership of teams passes on (`planned_handovers`). Raises
     `StateConflict` for the last administrator who can sign in.
     """
     if not user.is_active:
@@ -62,7 +62,7 @@ def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
         kind=AuditKind.USER_DEACTIVATED,
         message=f"deactivated {user.username}",
         reason=reason,
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended, "tokens": tokens, "teams": passed},
     )
     emit(UserDeactivated(user=user, actor=actor))
@@ -76,7 +76,7 @@ def reactivate(*, actor: User | SystemActor, user: User) -> User:
     Requires the same permission as deactivation. Raises `StateConflict` for a deleted account.
     """
     policies.require_manage_account(actor, user)
-    user = locked(user)
+    user = lock_user(user)
     if user.deleted_at is not None:
         raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
     if user.is_active:
@@ -88,14 +88,14 @@ def reactivate(*, actor: User | SystemActor, user: User) -> User:
         actor=actor,
         kind=AuditKind.USER_REACTIVATED,
         message=f"reactivated {user.username}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
     emit(UserReactivated(user=user, actor=actor))
     return user
 
 
-def locked(user: User) -> User:
+def lock_user(user: User) -> User:
     """Return the current row, locked together with all administrators, in a fixed order.
 
     When two administrators demote each other, the second waits and is refused. The lock is `FOR NO KEY
@@ -120,7 +120,7 @@ class Handover:
     others: bool = False
 
 
-def heirs_of(actor: User | SystemActor, user: User) -> list[Handover]:
+def planned_handovers(actor: User | SystemActor, user: User) -> list[Handover]:
     """Return the user's ownerships, each with the heir if there is no other owner.
 
     The heir is the longest-standing active member, except viewers and service accounts. If there is none, it
@@ -147,7 +147,7 @@ def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
     If nobody can take over, as when the user or the portal acts, the user stays the owner.
     """
     passed = []
-    for handover in heirs_of(actor, user):
+    for handover in planned_handovers(actor, user):
         membership, heir = handover.membership, handover.heir
         team = membership.team
         if heir is None and not handover.others:
@@ -159,7 +159,7 @@ def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
                 kind=AuditKind.TEAM_OWNER_PASSED,
                 team=team,
                 message=f"made {heir.username} owner of {team.name} in place of {user.username}",
-                targets=[*sessions.about(user), *sessions.about(heir)],
+                targets=[*sessions.audit_targets(user), *sessions.audit_targets(heir)],
                 data={"username": heir.username, "before": user.username},
             )
             events.notify(

@@ -26,7 +26,7 @@ HOMES = OpenApiParameter(
 _UNKNOWN = {"workspaces": AccountCode.WORKSPACES_CHOICE, "homes": AccountCode.HOMES_CHOICE}
 
 
-def asked_in(request: Request, name: str = "workspaces") -> bool:
+def is_deletion_chosen(request: Request, name: str = "workspaces") -> bool:
     """Return whether to delete them. Raises `InvalidInput` for values other than `delete`."""
     choice = request.query_params.get(name)
     if choice not in {None, "delete"}:

@@ -40,7 +40,9 @@ def is_trusted(request: HttpRequest, user: User) -> bool:
     return constant_time_compare(entry.get("fingerprint", ""), _fingerprint(user))
 
 
-def remember(request: HttpRequest, response: HttpResponseBase, user: User, *, trust: bool = False) -> None:
+def remember_browser(
+    request: HttpRequest, response: HttpResponseBase, user: User, *, trust: bool = False
+) -> None:
     """Mark the browser as known to `user`. With `trust`, let it skip the second factor for a while."""
     entries = _entries(request)
     entry = entries.pop(str(user.pk), {})

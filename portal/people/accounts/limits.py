@@ -33,10 +33,10 @@ def count(key: str, *, window: timedelta) -> int:
                 raise
             # Another process has begun the window concurrently.
             continue
-    return reached(key, window=window)
+    return current_count(key, window=window)
 
 
-def reached(key: str, *, window: timedelta) -> int:
+def current_count(key: str, *, window: timedelta) -> int:
     """Return the number counted under `key` in its current window."""
     rows = FailureWindow.objects.filter(key=key, began_at__gt=timezone.now() - window)
     return rows.values_list("count", flat=True).first() or 0

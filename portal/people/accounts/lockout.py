@@ -32,7 +32,7 @@ KNOWN_FOR = timedelta(days=30)
 HARD = 4
 
 
-def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
+def locked_out_page(request: HttpRequest, *_args: Any) -> HttpResponse:
     """Render the page after too many wrong passwords. Called by django-axes with unused arguments."""
     minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
     text = _(
@@ -44,8 +44,10 @@ def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
 
 def refuses(request: HttpRequest, username: str) -> bool:
     """Return whether the sign-in is refused, because of failures from this address or for this name."""
-    from_here = limits.reached(_key(), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
-    for_name = limits.reached(_key_of(username), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_NAME
+    from_here = limits.current_count(_key(), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
+    for_name = (
+        limits.current_count(_key_of(username), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_NAME
+    )
     failed = max(from_here, for_name)
     if failed < 1:
         return False
@@ -67,7 +69,7 @@ def count_failure(username: str) -> None:
         )
 
 
-def too_many(request: HttpRequest) -> HttpResponse:
+def refused_sign_in_page(request: HttpRequest) -> HttpResponse:
     """Render the page for refused sign-ins."""
     minutes = _minutes(WINDOW)
     text = _(

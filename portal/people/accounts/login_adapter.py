@@ -47,7 +47,7 @@ class LoginAdapter(DefaultAccountAdapter):
     ) -> HttpResponse:
         """Redirect to `redirect_url` if it is a path of the portal."""
         response = redirect(local_path(redirect_url or ""))
-        devices.remember(request, response, user)
+        devices.remember_browser(request, response, user)
         signals.user_logged_in.send(
             sender=User, request=request, response=response, user=user, **(signal_kwargs or {})
         )

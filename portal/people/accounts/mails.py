@@ -86,7 +86,7 @@ def send_forgotten(name: str) -> bool:
         actor=user,
         kind=AuditKind.USER_PASSWORD_FORGOTTEN,
         message="was sent a link for another password",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
     )
     return sent
 

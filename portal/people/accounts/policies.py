@@ -23,7 +23,7 @@ def is_owner(actor: User, team: Team) -> bool:
     return team.memberships.filter(user=actor, role=Role.OWNER).exists()
 
 
-def works_in(actor: User, team: Team) -> bool:
+def may_work_in(actor: User, team: Team) -> bool:
     """Return whether the actor may start workspaces and make requests in the team. Viewers may not."""
     working = team.memberships.filter(user=actor).exclude(role=Role.VIEWER)
     return team.archived_at is None and working.exists()
@@ -44,7 +44,7 @@ def require_not_being_deleted(team: Team) -> None:
 
 def require_work_in(actor: User, team: Team) -> None:
     require_active_team(team)
-    if works_in(actor, team):
+    if may_work_in(actor, team):
         return
     code = AccountCode.VIEWER_ONLY if is_member(actor, team) else AccountCode.NOT_IN_TEAM
     raise NotAllowed(Reason(code, {"team": team.name}))
@@ -102,12 +102,12 @@ def may_delete_own_account(user: User) -> bool:
     return not user.is_service and (settings.BERTH_ACCOUNT_DELETION == "on" or user.administers)
 
 
-def reasons_to_stay(user: User) -> list[Reason]:
+def deletion_obstacles(user: User) -> list[Reason]:
     """Return what prevents `user` from deleting their own account, except workspaces."""
     reasons = []
     if is_last_administrator(user):
         reasons.append(Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}))
-    teams = orphaned_by(user)
+    teams = teams_orphaned_by(user)
     if teams:
         reasons.append(Reason(AccountCode.LAST_OWNER_LEAVES, {"teams": [team.name for team in teams]}))
     return reasons
@@ -123,11 +123,11 @@ def require_delete_account(actor: User | SystemActor, user: User) -> None:
         return
     if not may_delete_own_account(user):
         raise NotAllowed(Reason(AccountCode.ACCOUNT_DELETION_OFF))
-    for reason in reasons_to_stay(user):
+    for reason in deletion_obstacles(user):
         raise StateConflict(reason, code=reason.code)
 
 
-def orphaned_by(user: User) -> list[Team]:
+def teams_orphaned_by(user: User) -> list[Team]:
     """Return teams with other members, including service accounts, of which `user` is the only active owner.
 
     In a transaction, locks the teams owned by `user`, so that of two owners who leave concurrently the second

@@ -116,7 +116,7 @@ def team_deletion_question(team: Team, contents: TeamContents) -> dict[str, Any]
     }
 
 
-def held_lead(team: Team, username: str, *, leaving: bool) -> str:
+def blocking_workspaces_text(team: Team, username: str, *, leaving: bool) -> str:
     """Return the lead text above workspaces that have to be deleted first."""
     params = {"team": team.name, "username": username}
     first = (

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import render
 
 from portal.common.middleware import PROGRAMS
-from portal.people.accounts.throttles import wait_of
+from portal.people.accounts.throttles import count_request
 
 UNLIMITED = ("/healthz", "/static/", *PROGRAMS)
 """Paths limited by `RequestThrottle`, agent reports, and paths that must always respond."""
@@ -21,7 +21,7 @@ class RequestLimitMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        wait_s = 0 if request.path_info.startswith(UNLIMITED) else wait_of(request.user)
+        wait_s = 0 if request.path_info.startswith(UNLIMITED) else count_request(request.user)
         if not wait_s:
             return self.get_response(request)
         response = render(request, "429.html", {"request_id": getattr(request, "request_id", "")}, status=429)

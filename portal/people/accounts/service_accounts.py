@@ -58,7 +58,7 @@ def create(*, actor: User | SystemActor, team: Team, name: str, description: str
         kind=AuditKind.SERVICE_ACCOUNT_CREATED,
         team=team,
         message=f"made the service account {user.username} of {team.name}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
     return user
@@ -75,7 +75,7 @@ def describe(
     assert user.owning_team is not None
     policies.require_manage_team(actor, user.owning_team)
     wanted = _description(description)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     etags.require_expected(expected, user, name=user.username)
     if user.description != wanted:
         user.description = wanted
@@ -85,7 +85,7 @@ def describe(
             kind=AuditKind.SERVICE_ACCOUNT_CHANGED,
             team=user.owning_team,
             message=f"changed what {user.username} is for",
-            targets=sessions.about(user),
+            targets=sessions.audit_targets(user),
             data={"username": user.username, "description": wanted},
         )
     return user

@@ -45,7 +45,7 @@ LEFT = "left"
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
-def about(user: User) -> list[Target]:
+def audit_targets(user: User) -> list[Target]:
     """Return the audit targets of an entry about a user."""
     return [Target(TargetKind.USER, str(user.pk))]
 
@@ -69,7 +69,7 @@ def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
         actor=user,
         kind=AuditKind.SESSION_SIGNED_IN,
         message=f"signed in by {how}",
-        targets=about(user),
+        targets=audit_targets(user),
         data={"how": how},
     )
 
@@ -94,7 +94,7 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
         actor=SystemActor("Somebody"),
         kind=kind,
         message=f"could not sign in as {name}" if name else "could not sign in: nobody has that name",
-        targets=about(user) if user is not None else (),
+        targets=audit_targets(user) if user is not None else (),
         data={"username": name},
     )
     if locked_out and user is not None and not unread_of(user, LOCKED_OUT).exists():
@@ -138,7 +138,9 @@ def sign_out(request: HttpRequest, user: User) -> None:
     """End the session of this request, and with it the user's access to all workspaces."""
     UserSession.objects.filter(user=user, key=request.session.session_key or "").delete()
     emit(SignedOut(user.pk))
-    events.record(actor=user, kind=AuditKind.SESSION_SIGNED_OUT, message="signed out", targets=about(user))
+    events.record(
+        actor=user, kind=AuditKind.SESSION_SIGNED_OUT, message="signed out", targets=audit_targets(user)
+    )
     logout(request)
 
 
@@ -162,7 +164,7 @@ def sessions_of(user: User) -> QuerySet[UserSession]:
 
 
 @transaction.atomic
-def end_one(*, actor: User, session_id: UUID) -> None:
+def end_own_session(*, actor: User, session_id: UUID) -> None:
     """End one of the actor's own sessions. Workspaces open there have to authenticate again.
 
     Raises `NotFound`.
@@ -172,26 +174,26 @@ def end_one(*, actor: User, session_id: UUID) -> None:
         raise NotFound(Reason(AccountCode.NO_SUCH_SESSION))
     _store()().delete(session.key)
     session.delete()
-    announce_end(actor)
+    announce_sign_out(actor)
     events.record(
         actor=actor,
         kind=AuditKind.SESSION_ENDED,
         message="ended a session of theirs",
-        targets=about(actor),
+        targets=audit_targets(actor),
         data={"began": session.created_at.isoformat(), "of": session.address or ""},
     )
 
 
 @transaction.atomic
-def end_others(request: HttpRequest, user: User) -> int:
+def end_other_sessions(request: HttpRequest, user: User) -> int:
     """End all sessions of the user except that of this request. Returns how many were listed."""
     locked = User.objects.select_for_update().get(pk=user.pk)
-    ended = keep_only(request, locked)
+    ended = end_all_except_current(request, locked)
     events.record(
         actor=locked,
         kind=AuditKind.SESSION_ENDED,
         message="ended their other sessions",
-        targets=about(locked),
+        targets=audit_targets(locked),
         data={"username": locked.username, "sessions": ended},
     )
     return ended
@@ -208,11 +210,11 @@ def end_all(user: User) -> int:
         _store()().delete(key)
     UserSession.objects.filter(user=user).delete()
     user.session_salt = secrets.token_hex(16)
-    announce_end(user)
+    announce_sign_out(user)
     return len(keys)
 
 
-def keep_only(request: HttpRequest, user: User) -> int:
+def end_all_except_current(request: HttpRequest, user: User) -> int:
     """End all sessions of the user except that of this request. Saves the user. Returns how many ended."""
     ended = end_all(user)
     user.save(update_fields=["password", "session_salt"])
@@ -224,7 +226,7 @@ def keep_only(request: HttpRequest, user: User) -> int:
     return max(0, ended - 1)
 
 
-def announce_end(user: User) -> None:
+def announce_sign_out(user: User) -> None:
     """End streams, workspace sessions and cached tokens of the user, on commit."""
     emit(SignedOut(user.pk))
     changes.announce()

@@ -15,7 +15,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
 from portal.common.history.models import Act, Revision, SubjectKind
-from portal.common.history.services import keep
+from portal.common.history.services import save_revision
 from portal.common.json_input import storable
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies
@@ -64,7 +64,7 @@ def set_egress(
         raise NotAllowed(Reason(AccountCode.EGRESS_LOOSER, {"team": row.name}))
     row.updated_at = timezone.now()
     row.save(update_fields=["egress", "egress_allow", "updated_at"])
-    keep(
+    save_revision(
         actor=actor,
         kind=SubjectKind.TEAM,
         key=row.pk,
@@ -108,14 +108,14 @@ def changed_by(team: Team) -> str:
 def versions(team: Team, *, at_most: int) -> list[tuple[Revision, list[history.Difference]]]:
     """Return the latest versions with their changes."""
     rows = list(history.revisions(SubjectKind.TEAM, team.pk)[: at_most + 1])
-    return history.with_predecessors(rows)[:at_most]
+    return history.revisions_with_changes(rows)[:at_most]
 
 
-def as_of(team: Team, moment: datetime | None) -> Team:
+def team_at(team: Team, moment: datetime | None) -> Team:
     """Return the team with its policy as of `moment`, for running workspaces. Do not save it."""
     if moment is None or team.updated_at <= moment:
         return team
-    data = history.as_of(SubjectKind.TEAM, team.pk, moment)
+    data = history.document_at(SubjectKind.TEAM, team.pk, moment)
     if data is None:
         return team
     return Team(

@@ -109,7 +109,7 @@ def network(request: SignedInRequest, slug: str) -> HttpResponse:
                     team=team,
                     egress=form.cleaned_data["egress"],
                     egress_allow=form.cleaned_data["egress_allow"],
-                    expected=etags.expected_by(request),
+                    expected=etags.expected_versions(request),
                 )
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)

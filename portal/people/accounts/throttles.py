@@ -22,15 +22,15 @@ class RequestThrottle(BaseThrottle):
         self._wait_s = 0
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        self._wait_s = wait_of(request.user)
+        self._wait_s = count_request(request.user)
         return not self._wait_s
 
     def wait(self) -> float:
         return self._wait_s
 
 
-def wait_of(user: object) -> int:
+def count_request(user: object) -> int:
     """Count a request of `user`, possibly anonymous. Returns the seconds to wait, or 0."""
     if isinstance(user, User) and user.is_authenticated:
-        return rate_limits.of_request(user.pk, "")
-    return rate_limits.of_request(None, limits.network_of(request_context.current().address))
+        return rate_limits.count_request(user.pk, "")
+    return rate_limits.count_request(None, limits.network_of(request_context.current().address))

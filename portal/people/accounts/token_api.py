@@ -136,7 +136,7 @@ class TokenViewSet(ReadViewSet):
             actor=request.user,
             user=request.user,
             name=body["name"],
-            scopes=body.get("scopes") or (parent.scopes if parent else tokens.widest(request.user)),
+            scopes=body.get("scopes") or (parent.scopes if parent else tokens.widest_scopes(request.user)),
             expires_at=body.get("expires_at"),
             made_with=parent,
         )

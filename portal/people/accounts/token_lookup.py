@@ -29,7 +29,7 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
+def find_valid_token(secret: str) -> tuple[User, ApiToken] | None:
     """Return the owner and token, or None if unknown, revoked, expired or of an inactive user.
 
     Both are copies for the caller. Records the use of the token (`token_uses`).

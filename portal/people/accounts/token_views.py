@@ -21,7 +21,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import policies, selectors
 from portal.people.accounts import tokens as services
 from portal.people.accounts.forms import add_problems, form_status
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import AccountKind, ApiTokenQuerySet
 from portal.people.accounts.token_forms import TokenFilterForm, TokenForm
 
@@ -30,7 +30,7 @@ ROWS_PER_PAGE = 50
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def tokens(request: SignedInRequest) -> HttpResponse:
     """List the user's API tokens and create new ones. The secret of a new token is shown only once."""
     reading = request.user.is_auditor

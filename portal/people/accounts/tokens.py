@@ -51,7 +51,7 @@ def create_token(
     Raises `NotAllowed`, `InvalidInput` (name, scopes, expiry) and `StateConflict` (account deactivated).
     """
     _require_manage(actor, user)
-    wanted = checked_scopes(scopes)
+    wanted = validate_scopes(scopes)
     _check_expiry(expires_at)
     if user.is_auditor and not READING.issuperset(wanted):
         reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(wanted) - READING)})
@@ -159,7 +159,7 @@ def mint(
     return NewToken(token=token, secret=secret)
 
 
-def reissue(token: ApiToken, *, expires_at: datetime) -> NewToken:
+def replace_secret(token: ApiToken, *, expires_at: datetime) -> NewToken:
     """Give a job token a new secret, which replaces the old one. The caller writes the audit entry."""
     secret = _new_secret(token)
     token.expires_at = expires_at
@@ -175,7 +175,7 @@ def _new_secret(token: ApiToken) -> str:
     return secret
 
 
-def widest(user: User) -> list[str]:
+def widest_scopes(user: User) -> list[str]:
     """Return the broadest scopes allowed for the user."""
     return sorted(READING) if user.is_auditor else [Scope.ALL]
 
@@ -186,7 +186,7 @@ def latest_expiry() -> datetime | None:
     return timezone.now() + timedelta(days=days) if days else None
 
 
-def checked_scopes(scopes: Sequence[str]) -> list[str]:
+def validate_scopes(scopes: Sequence[str]) -> list[str]:
     """Return the scopes, sorted and without duplicates. Raises `InvalidInput` if empty or unknown."""
     wanted = sorted(set(scopes))
     unknown = [scope for scope in wanted if scope not in Scope.values]
@@ -291,6 +291,6 @@ def _record(
         kind=kind,
         team=token.owner.owning_team,
         message=f"{did} the token “{token.name}”" + ("" if own else f" of {token.owner.username}"),
-        targets=sessions.about(token.owner),
+        targets=sessions.audit_targets(token.owner),
         data={"token": str(token.pk), "owner": token.owner.username, **(data or {})},
     )

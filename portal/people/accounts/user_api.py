@@ -112,7 +112,7 @@ class UserFilter(filters.FilterSet):
         return queryset.with_role(value)
 
     def of_factor(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return factors.having(queryset, value)
+        return factors.users_with_factor(queryset, value)
 
 
 @documented(list="List users", retrieve="Read a user", of="For administrators.")
@@ -142,7 +142,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     lookup_value_converter = "username"
 
     def get_queryset(self) -> QuerySet[User]:
-        return factors.with_factors(selectors.users_for(self.request.user))
+        return factors.prefetch_factors(selectors.users_for(self.request.user))
 
     def get_object(self) -> User:
         return selectors.user_by_name(self.request.user, self.kwargs["username"])
@@ -203,7 +203,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
             email=body.get("email"),
             roles=body.get("roles"),
             teams=_places(body["teams"]) if "teams" in body else None,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self.shown(user)
 
@@ -223,8 +223,8 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         users.delete(
             actor=request.user,
             user=self.get_object(),
-            delete_workspaces=deletion_choices.asked_in(request),
-            delete_homes=deletion_choices.asked_in(request, "homes"),
+            delete_workspaces=deletion_choices.is_deletion_chosen(request),
+            delete_homes=deletion_choices.is_deletion_chosen(request, "homes"),
         )
         return Response(status=204)
 

@@ -69,7 +69,7 @@ def own_deletion_question(user: User) -> dict[str, Any]:
             _("audit log entries of your actions, with your name"),
         ],
         "choices": [*_workspaces_choice(user), *_homes_choice(user)],
-        "refusals": [sentence_of(reason) for reason in policies.reasons_to_stay(user)],
+        "refusals": [sentence_of(reason) for reason in policies.deletion_obstacles(user)],
         "yes": _("Delete my account"),
     }
 
@@ -191,11 +191,11 @@ def _workspaces_stop(user: User) -> list[str]:
 
 def _ownership(actor: User, user: User) -> list[str]:
     lines = []
-    for handover in deactivation.heirs_of(actor, user):
+    for handover in deactivation.planned_handovers(actor, user):
         heir = handover.heir
         if heir and actor.pk == user.pk:
             # Users who delete their own account pass on nothing; sole ownership prevents it
-            # (`reasons_to_stay`).
+            # (`deletion_obstacles`).
             continue
         params = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
         if heir:

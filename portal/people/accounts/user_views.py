@@ -23,7 +23,7 @@ from portal.people.accounts import deactivation, policies, selectors, services, 
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.mfa import factors
 from portal.people.accounts.mfa import services as mfa
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import AccountKind, AccountState, Role, SecondFactor, SiteRole, Team, User
 from portal.people.accounts.user_forms import InviteForm, UserForm
 
@@ -39,12 +39,12 @@ def _gives_roles(request: HttpRequest) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up(when=_gives_roles)
+@require_fresh_proof(when=_gives_roles)
 def people(request: SignedInRequest) -> HttpResponse:
     """List accounts and invite users. The invitation link is shown only once."""
     if request.method == "POST":
         policies.require_administrator(request.user)
-    rows = factors.with_factors(selectors.users_for(request.user))
+    rows = factors.prefetch_factors(selectors.users_for(request.user))
     form = InviteForm(request.POST or None)
     link = None
     if request.method == "POST" and form.is_valid():
@@ -67,7 +67,7 @@ def people(request: SignedInRequest) -> HttpResponse:
         rows = rows.of_kind(kind)
     factor = request.GET.get("second_factor", "")
     if factor in dict(FACTORS):
-        rows = factors.having(rows, factor)
+        rows = factors.users_with_factor(rows, factor)
     page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
@@ -91,7 +91,7 @@ def people(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def person(request: SignedInRequest, username: str) -> HttpResponse:
     """Show one account with its roles, sessions and activity, and change it."""
     user = selectors.user_by_name(request.user, username)
@@ -104,7 +104,10 @@ def person(request: SignedInRequest, username: str) -> HttpResponse:
         if form.is_valid():
             try:
                 users.change(
-                    actor=request.user, user=user, expected=etags.expected_by(request), **form.cleaned_data
+                    actor=request.user,
+                    user=user,
+                    expected=etags.expected_versions(request),
+                    **form.cleaned_data,
                 )
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
@@ -188,21 +191,21 @@ def user_deactivate(request: SignedInRequest, username: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def user_delete(request: SignedInRequest, username: str) -> HttpResponse:
     return _confirm_or_run(request, username, "delete")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def user_reset(request: SignedInRequest, username: str) -> HttpResponse:
     return _confirm_or_run(request, username, "reset-password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def user_reset_mfa(request: SignedInRequest, username: str) -> HttpResponse:
     return _confirm_or_run(request, username, "reset-mfa")
 

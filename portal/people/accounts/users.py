@@ -93,7 +93,7 @@ def create(
         actor=actor,
         kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
         message=f"made the account {user.username} with {role_names}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "roles": wanted, "teams": dict(teams or {})},
     )
     default = _default_team()
@@ -126,7 +126,7 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
     """
     policies.require_administrator(actor)
     policies.require_person(user)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     _require_active(user)
     if user.state != AccountState.INVITED:
         raise StateConflict(Reason(AccountCode.NOT_INVITED, {"username": user.username}))
@@ -136,7 +136,7 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
         actor=actor,
         kind=AuditKind.USER_INVITED,
         message=f"invited {user.username} again",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
     return _link(user, LinkKind.INVITATION)
@@ -150,7 +150,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
     """
     policies.require_administrator(actor)
     policies.require_person(user)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     _require_active(user)
     policies.require_another_administrator(user)
     user.set_unusable_password()
@@ -160,7 +160,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
         actor=actor,
         kind=AuditKind.USER_PASSWORD_RESET,
         message=f"ended the password of {user.username}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended},
     )
     return _link(user, LinkKind.RESET)
@@ -174,7 +174,7 @@ def end_sessions(*, actor: User | SystemActor, user: User, tokens: bool = False)
     """
     if isinstance(actor, SystemActor) or actor.pk != user.pk:
         policies.require_administrator(actor)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     ended = sessions.end_all(user)
     user.save(update_fields=["session_salt"])
     revoked = deactivation.revoke_tokens(user) if tokens else 0
@@ -182,7 +182,7 @@ def end_sessions(*, actor: User | SystemActor, user: User, tokens: bool = False)
         actor=actor,
         kind=AuditKind.SESSION_ENDED,
         message=f"ended all sessions of {user.username}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended, "tokens": revoked},
     )
     return ended
@@ -207,7 +207,7 @@ def change(
     """
     policies.require_administrator(actor)
     policies.require_person(user)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     etags.require_expected(expected, user, name=user.username)
     if user.deleted_at is not None:
         raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
@@ -236,7 +236,7 @@ def change(
             actor=actor,
             kind=AuditKind.USER_CHANGED,
             message=f"changed {' and '.join(changes)} of {user.username}",
-            targets=sessions.about(user),
+            targets=sessions.audit_targets(user),
             data={"username": user.username, **changes},
         )
     if teams is not None:
@@ -282,13 +282,13 @@ def delete(
     `delete_homes`. Raises `NotAllowed`, and `StateConflict` if there are workspaces without
     `delete_workspaces`, or if nobody else could administer the site or own the user's teams.
     """
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     if user.deleted_at is not None:
         policies.require_manage_account(actor, user)
         return
     policies.require_delete_account(actor, user)
     if user.is_active:
-        deactivation.switch_off(actor=actor, user=user)
+        deactivation.deactivate_account(actor=actor, user=user)
         user.refresh_from_db()
     deletion_policy().require_deletable(user, delete_workspaces=delete_workspaces)
     emit(UserDeleted(user=user, actor=actor, delete_workspaces=delete_workspaces, delete_homes=delete_homes))
@@ -306,7 +306,7 @@ def delete(
         actor=actor,
         kind=AuditKind.USER_DELETED,
         message=f"deleted the account {user.username}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "workspaces": delete_workspaces, "homes": delete_homes},
     )
 
@@ -317,7 +317,7 @@ def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
 
     Of two concurrent uses of a link, the second finds it spent.
     """
-    locked = deactivation.locked(user)
+    locked = deactivation.lock_user(user)
     if links.opened(locked.pk, link) is None:
         raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
     _set_password(locked, password)
@@ -329,7 +329,7 @@ def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
         message="accepted the invitation"
         if kind is LinkKind.INVITATION
         else "chose another password by a link",
-        targets=sessions.about(locked),
+        targets=sessions.audit_targets(locked),
     )
     return locked
 
@@ -342,18 +342,18 @@ def change_password(
 
     Raises `InvalidInput` with errors at `old_password` or `new_password`.
     """
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     if not user.check_password(old):
         reason = Reason(AccountCode.WRONG_PASSWORD)
         raise InvalidInput(reason, errors={"old_password": [reason]})
     _set_password(user, password, field="new_password")
-    ended = sessions.keep_only(request, user)
+    ended = sessions.end_all_except_current(request, user)
     revoked = deactivation.revoke_tokens(user) if end_tokens else 0
     events.record(
         actor=user,
         kind=AuditKind.USER_PASSWORD_CHANGED,
         message="changed the password",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"sessions": ended, "tokens": revoked},
     )
     return ended
@@ -362,7 +362,7 @@ def change_password(
 @transaction.atomic
 def change_email(*, user: User, email: str, password: str) -> User:
     """Change one's own address, confirmed by the password. Raises `InvalidInput`."""
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     if not user.check_password(password):
         reason = Reason(AccountCode.WRONG_PASSWORD)
         raise InvalidInput(reason, errors={"password": [reason]})
@@ -376,7 +376,7 @@ def change_email(*, user: User, email: str, password: str) -> User:
         actor=user,
         kind=AuditKind.USER_EMAIL_CHANGED,
         message="changed the e-mail address",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
     )
     return user
 

@@ -51,7 +51,7 @@ from portal.people.accounts.forms import (
     form_status,
 )
 from portal.people.accounts.mfa import attempts
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import Role
 
 ROWS_PER_PAGE = 50
@@ -76,7 +76,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         # Whatever page noticed the end of the session first.
         return redirect(left["path"])
     if request.method == "POST" and lockout.refuses(request, request.POST.get("username", "")):
-        return lockout.too_many(request)
+        return lockout.refused_sign_in_page(request)
     form = SignInForm(request, data=request.POST or None)
     if request.method == "POST":
         if form.is_valid():
@@ -119,7 +119,7 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
 @login_not_required
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def forgotten(request: HttpRequest) -> HttpResponse:
+def forgot_password(request: HttpRequest) -> HttpResponse:
     """Request a link by e-mail. The response does not reveal whether the account exists.
 
     Responds with 404 without a mail server.
@@ -131,7 +131,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if submitted:
         key = f"forgotten:{limits.network_of(request_context.current().address)}"
         if limits.count(key, window=lockout.WINDOW) > settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
-            return lockout.too_many(request)
+            return lockout.refused_sign_in_page(request)
         users.forgot_password(form.cleaned_data["name"])
     context = {"form": form, "asked": submitted, "hours": settings.BERTH_FORGOTTEN_HOURS}
     return render(request, "accounts/forgotten.html", context, status=form_status(form))
@@ -222,7 +222,7 @@ def email(request: SignedInRequest) -> HttpResponse:
 def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
     """End one of the user's sessions. A GET, as after a new sign-in, only shows the account."""
     if request.method == "POST":
-        sessions.end_one(actor=request.user, session_id=session_id)
+        sessions.end_own_session(actor=request.user, session_id=session_id)
         messages.success(request, _("Session ended."))
     return redirect("accounts:account")
 
@@ -231,7 +231,7 @@ def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
 def sessions_end(request: SignedInRequest) -> HttpResponse:
     """End all of the user's other sessions. A GET only shows the account."""
     if request.method == "POST":
-        count = sessions.end_others(request, request.user)
+        count = sessions.end_other_sessions(request, request.user)
         messages.success(
             request,
             ngettext("%(count)d other session ended.", "%(count)d other sessions ended.", count)
@@ -261,7 +261,7 @@ def _account(
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def account_delete(request: SignedInRequest) -> HttpResponse:
     """Show the consequences, then delete one's own account and end the session."""
     if not policies.may_delete_own_account(request.user):
@@ -339,7 +339,7 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
             team=team,
             username=username,
             role=request.POST.get("role", ""),
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
     except PortalError as error:
         messages.error(request, error.sentence)
@@ -378,7 +378,7 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
     if workspaces:
         context |= {
             "holds": workspaces,
-            "hold_lead": presenters.held_lead(team, username, leaving=leaving),
+            "hold_lead": presenters.blocking_workspaces_text(team, username, leaving=leaving),
             "holds_url": _workspaces_url(username, leaving=leaving),
         }
     return render(request, "confirm.html", context)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Text, joined_lists
 from portal.people.accounts.codes import AccountCode
 
 TEXTS: dict[StrEnum, Text] = {
@@ -23,15 +23,15 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.AUDITOR_TOKEN_WRITES: Text(
         _("Tokens of auditors are read-only and cannot have %(scopes)s."),
         _("Choose scopes that end in “:read”."),
-        prepare=listed("scopes"),
+        prepare=joined_lists("scopes"),
     ),
     AccountCode.AUDITOR_WORKS_IN_TEAMS: Text(
         _("%(username)s is a member or owner of %(teams)s, but auditors have read-only access."),
         _("Make the user a viewer there first, or remove them."),
-        prepare=listed("teams"),
+        prepare=joined_lists("teams"),
     ),
     AccountCode.CHOOSE_A_ROLE: Text(_("Choose viewer, member or owner.")),
-    AccountCode.CHOOSE_SCOPES: Text(_("Choose from: %(known)s."), prepare=listed("known")),
+    AccountCode.CHOOSE_SCOPES: Text(_("Choose from: %(known)s."), prepare=joined_lists("known")),
     AccountCode.EXPIRY_NOT_IN_FUTURE: Text(_("Choose a day in the future.")),
     AccountCode.DESCRIPTION_TOO_LONG: Text(
         _("The description exceeds %(most)s characters."), _("Shorten the description.")
@@ -91,7 +91,7 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.LAST_OWNER_LEAVES: Text(
         _("You are the only owner of teams with other members: %(teams)s."),
         _("Make another member an owner, or remove all members and service accounts."),
-        prepare=listed("teams"),
+        prepare=joined_lists("teams"),
     ),
     AccountCode.MEMBER_HAS_WORKSPACES: Text(
         ngettext_lazy(
@@ -106,11 +106,11 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(username)s is not a member of %(team)s."), _("Reload the list of members.")
     ),
     AccountCode.NO_SCOPES: Text(
-        _("Choose at least one scope."), _("Choose from: %(known)s."), prepare=listed("known")
+        _("Choose at least one scope."), _("Choose from: %(known)s."), prepare=joined_lists("known")
     ),
     AccountCode.NO_SUCH_ROLE: Text(_("Unknown team role “%(role)s”.")),
     AccountCode.NO_SUCH_SITE_ROLE: Text(
-        _("Unknown portal role “%(role)s”."), _("Choose from: %(known)s."), prepare=listed("known")
+        _("Unknown portal role “%(role)s”."), _("Choose from: %(known)s."), prepare=joined_lists("known")
     ),
     AccountCode.NO_SUCH_SESSION: Text(
         _("Session not found."), _("Check your list of sessions. It may have ended.")
@@ -168,10 +168,10 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.TOKEN_WIDER: Text(
         _("A token cannot create a token with more scopes than its own: %(scopes)s."),
         _("Choose from its scopes, or create the token on your account's token page."),
-        prepare=listed("scopes"),
+        prepare=joined_lists("scopes"),
     ),
     AccountCode.UNKNOWN_SCOPES: Text(
-        _("Unknown scope: %(scopes)s."), _("Choose from: %(known)s."), prepare=listed("scopes", "known")
+        _("Unknown scope: %(scopes)s."), _("Choose from: %(known)s."), prepare=joined_lists("scopes", "known")
     ),
     AccountCode.USER_DEACTIVATED: Text(
         _("The account of %(username)s is deactivated."), _("Reactivate it first.")

@@ -386,7 +386,7 @@ def _bad_pattern(field: str, pattern: str) -> list[str]:
         re.compile(pattern)
     except re.error as error:
         return [f"{field} is no regular expression ({error})."]
-    if patterns.takes_long(pattern):
+    if patterns.is_slow_pattern(pattern):
         return [
             f"{field} could take too long. Use * and + at most three times, and not inside a repeated group."
             " Write a set of characters instead, such as [a-z.-]+."

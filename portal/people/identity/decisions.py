@@ -95,7 +95,7 @@ def decide(provider: Provider, claims: Mapping[str, Any]) -> Decision:
     try:
         decision.person = rules.read(provider, claims)
         _find(decision, provider, decision.person)
-        place(decision, rules.grants(provider, claims))
+        add_role_changes(decision, rules.grants(provider, claims))
     except Refused as error:
         decision.refusal = error.reason
     return decision
@@ -174,7 +174,7 @@ def _require_new(provider: Provider, person: Person) -> None:
         raise Refused(Reason(IdentityCode.EMAIL_TAKEN, {"email": person.email, "provider": provider.name}))
 
 
-def place(decision: Decision, granted: rules.Grants) -> None:
+def add_role_changes(decision: Decision, granted: rules.Grants) -> None:
     """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
     wanted = _possible_roles(decision, granted)

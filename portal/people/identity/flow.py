@@ -62,7 +62,7 @@ def finish(
     if isinstance(present, User):
         request.user = present
         sessions.sign_out(request, present)
-    leave = leave_of(provider, claims)
+    leave = sign_out_data(provider, claims)
     if leave:
         request.session[sessions.LEAVE] = leave
     wanted = local_path(str(state.get("next") or ""))
@@ -70,7 +70,7 @@ def finish(
     return login_flow.begin(request, user, provider=provider.id, wanted=wanted, second_factor=second_factor)
 
 
-def leave_of(provider: Provider, claims: Mapping[str, Any]) -> dict[str, str]:
+def sign_out_data(provider: Provider, claims: Mapping[str, Any]) -> dict[str, str]:
     """Return data for signing out at the provider, or an empty dict if that is not configured."""
     token = claims.get("_id_token")
     if not getattr(provider, "sign_out_everywhere", False) or not token:
@@ -99,7 +99,7 @@ def _store_test_result(
     user = get_user(request)
     if not isinstance(user, User) or not user.administers or str(user.pk) != data[TEST]:
         return failed(request, provider, Reason(IdentityCode.TEST_NOT_YOURS))
-    services.tested(actor=user, provider=provider)
+    services.record_test(actor=user, provider=provider)
     request.session["identity_test"] = {
         "provider": provider.id,
         "claims": {name: value for name, value in claims.items() if not name.startswith("_id_")},

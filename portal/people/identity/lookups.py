@@ -47,7 +47,7 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
             code=ProblemCode.TESTED_IN_A_BROWSER,
         )
     username = strip_nul(username).strip()
-    services.tested(actor=actor, provider=provider, username=username)
+    services.record_test(actor=actor, provider=provider, username=username)
     try:
         claims = backends.look_up(provider, username) if username else None
     except ConnectionError as error:
@@ -56,10 +56,10 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
     if claims is None:
         reason = Reason(IdentityCode.DIRECTORY_NOBODY, {"provider": provider.name, "username": username})
         raise InvalidInput(reason, errors={"username": [reason]})
-    return Found(shown(claims), decide(provider, claims))
+    return Found(redact_claims(claims), decide(provider, claims))
 
 
-def shown(claims: Mapping[str, Any]) -> dict[str, Any]:
+def redact_claims(claims: Mapping[str, Any]) -> dict[str, Any]:
     """Return the claims without secrets, and with long values shortened."""
     return {name: _shorten(value) for name, value in claims.items() if not _SECRET.search(name)}
 

@@ -14,7 +14,7 @@ _MANY = 256
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 
 
-def takes_long(pattern: str) -> bool:
+def is_slow_pattern(pattern: str) -> bool:
     """Return whether a value could take too long to match. Raises `re.error` if the pattern is invalid."""
     return _ways(_parser.parse(pattern)) > MAX_WAYS
 

@@ -13,7 +13,7 @@ from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Configuration, Ldap, Oidc, Provider, Saml, Scim
 
 
-def every() -> tuple[Oidc | Saml | Ldap, ...]:
+def all_providers() -> tuple[Oidc | Saml | Ldap, ...]:
     """Return all configured providers, in order. Raises `config.ConfigError`."""
     return _configured().providers
 
@@ -25,12 +25,12 @@ def scim() -> Scim:
 
 def enabled(kind: type[Provider] = Provider) -> list[Provider]:
     """Return enabled providers of a kind."""
-    return [provider for provider in every() if provider.enabled and isinstance(provider, kind)]
+    return [provider for provider in all_providers() if provider.enabled and isinstance(provider, kind)]
 
 
-def named(provider_id: str) -> Oidc | Saml | Ldap:
+def provider_by_id(provider_id: str) -> Oidc | Saml | Ldap:
     """Return the provider with this id. Raises `NotFound`."""
-    provider = next((candidate for candidate in every() if candidate.id == provider_id), None)
+    provider = next((candidate for candidate in all_providers() if candidate.id == provider_id), None)
     if provider is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_PROVIDER, {"id": provider_id[:40]}))
     return provider

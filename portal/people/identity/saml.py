@@ -53,7 +53,7 @@ def begin(request: HttpRequest, provider: Saml, *, wanted: str = "", test: bool 
     return HttpResponseRedirect(url)
 
 
-def take(request: HttpRequest, provider: Saml) -> HttpResponse:
+def store_response(request: HttpRequest, provider: Saml) -> HttpResponse:
     """Store a posted response and redirect, so that the browser returns with its session.
 
     The session cookie is not sent with cross-site form posts.

@@ -16,13 +16,13 @@ from portal.people.identity.models import IdentityLink
 def providers_for(actor: User) -> list[Provider]:
     """Return all configured providers. Raises `NotAllowed` unless an administrator or auditor."""
     require_see_people(actor)
-    return list(registry.every())
+    return list(registry.all_providers())
 
 
 def provider_for(actor: User, provider_id: str) -> Provider:
     """Return one provider. Raises `NotFound`, and `NotAllowed` unless an administrator or auditor."""
     require_see_people(actor)
-    return registry.named(provider_id)
+    return registry.provider_by_id(provider_id)
 
 
 def links_of(actor: User, provider: Provider) -> QuerySet[IdentityLink]:

@@ -27,7 +27,7 @@ from portal.people.accounts.models import ROLE_FIELDS, Membership, Role, Team, U
 from portal.people.accounts.policies import require_administrator
 from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Provider
-from portal.people.identity.decisions import Decision, Effect, PlaceChange, decide, place
+from portal.people.identity.decisions import Decision, Effect, PlaceChange, add_role_changes, decide
 from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
 from portal.people.identity.rules import Grants
 
@@ -60,7 +60,7 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
     decision = decide(provider, claims)
     if decision.refusal is None and decision.user is not None:
         # Lock against concurrent deactivation and another sign-in of the same person.
-        deactivation.locked(decision.user)
+        deactivation.lock_user(decision.user)
         decision = decide(provider, claims)
     if decision.refusal is not None or decision.person is None:
         return None, decision
@@ -85,15 +85,15 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
 
 
 @transaction.atomic
-def give(*, source: str, name: str, user: User, granted: Grants) -> None:
+def replace_grants(*, source: str, name: str, user: User, granted: Grants) -> None:
     """Replace the memberships and roles that `source` gave to the user by `granted`.
 
     `source` is a key that is not a provider id; `name` is shown in the audit log. Administrators are notified
     of grants that cannot be applied. A deactivated account only loses grants.
     """
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     decision = Decision(source, name, user=user)
-    place(decision, granted)
+    add_role_changes(decision, granted)
     _apply_changes(SystemActor(f"The rules of {name}"), user, decision)
     if decision.problems:
         _tell_administrators(decision, reverse("identity:providers"))
@@ -125,7 +125,7 @@ def _link(actor: SystemActor, user: User, decision: Decision) -> None:
             actor=actor,
             kind=AuditKind.USER_LINKED,
             message=f"linked the account {user.username} by {decision.how}",
-            targets=sessions.about(user),
+            targets=sessions.audit_targets(user),
             data={
                 "username": user.username,
                 "provider": decision.provider_id,
@@ -148,7 +148,7 @@ def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
             actor=actor,
             kind=AuditKind.USER_CHANGED,
             message=f"changed email of {user.username}",
-            targets=sessions.about(user),
+            targets=sessions.audit_targets(user),
             data={"username": user.username, "email": email},
         )
     if person.first_name or person.last_name:
@@ -252,7 +252,7 @@ def _take_all(user: User, provider_id: str) -> None:
     Raises `StateConflict` if one cannot be removed.
     """
     decision = Decision(provider_id, user=user)
-    place(decision, Grants({}, (), frozenset()))
+    add_role_changes(decision, Grants({}, (), frozenset()))
     actor = SystemActor(f"The rules of {provider_id}")
     _apply_changes(actor, user, decision)
     if decision.problems:
@@ -291,7 +291,7 @@ def refused(provider: Provider, reason: Reason, *, user: User | None = None) -> 
         kind=AuditKind.SESSION_PROVIDER_REFUSED,
         message=f"could not sign in by {provider.name}",
         reason=sentence_of(reason)[:500],
-        targets=sessions.about(user) if user is not None else (),
+        targets=sessions.audit_targets(user) if user is not None else (),
         data={"provider": provider.id, "code": reason.code.value},
     )
 
@@ -305,7 +305,7 @@ def link(
     Raises `NotAllowed` unless an administrator, `InvalidInput`, and `StateConflict` (already linked).
     """
     require_administrator(actor)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     subject, expected = strip_nul(subject).strip()[:255], strip_nul(expected).strip().lower()[:150]
     if bool(subject) == bool(expected):
         reason = Reason(IdentityCode.LINK_OF_NOBODY)
@@ -328,7 +328,7 @@ def link(
         actor=actor,
         kind=AuditKind.USER_LINKED,
         message=f"linked the account {user.username} to {provider.name}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "provider": provider.id, "subject": subject, "expected": expected},
     )
     return row
@@ -344,7 +344,7 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
     link = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
     if link is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_LINK))
-    user = deactivation.locked(link.user)
+    user = deactivation.lock_user(link.user)
     _take_all(user, provider_id)
     link.delete()
     ended = sessions.end_all(user)
@@ -354,13 +354,13 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
         actor=actor,
         kind=AuditKind.USER_UNLINKED,
         message=f"ended the link of {user.username} to {provider_id}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "provider": provider_id, "sessions": ended},
     )
 
 
 @transaction.atomic
-def tested(*, actor: User, provider: Provider, username: str = "") -> None:
+def record_test(*, actor: User, provider: Provider, username: str = "") -> None:
     """Record that an administrator has tested a provider, and for which name. Nobody was signed in."""
     require_administrator(actor)
     events.record(
@@ -372,19 +372,19 @@ def tested(*, actor: User, provider: Provider, username: str = "") -> None:
 
 
 @transaction.atomic
-def signed_out_there(*, provider: Provider, subject: str) -> int:
+def end_sessions_of_subject(*, provider: Provider, subject: str) -> int:
     """End the sessions of a user who signed out at the provider. Returns how many were listed."""
     link = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
     if link is None or not subject:
         return 0
-    user = deactivation.locked(link.user)
+    user = deactivation.lock_user(link.user)
     ended = sessions.end_all(user)
     user.save(update_fields=["session_salt"])
     events.record(
         actor=SystemActor(provider.name),
         kind=AuditKind.SESSION_ENDED,
         message=f"ended all sessions of {user.username}, who has signed out there",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended, "provider": provider.id},
     )
     return ended

@@ -125,14 +125,14 @@ def oidc_signed_out(request: HttpRequest, idp: str) -> HttpResponse:
         return JsonResponse({"error": "invalid_request", "error_description": str(error)}, status=400)
     except RequestException:
         return JsonResponse({"error": "temporarily_unavailable"}, status=503)
-    services.signed_out_there(provider=provider, subject=subject)
+    services.end_sessions_of_subject(provider=provider, subject=subject)
     return HttpResponse(status=200)
 
 
 @login_not_required
 @require_GET
 @never_cache
-def left(request: HttpRequest, idp: str) -> HttpResponse:
+def offer_provider_sign_out(request: HttpRequest, idp: str) -> HttpResponse:
     """Offer to sign out at the provider after signing out here."""
     provider = _oidc(idp)
     stored = request.session.pop(sessions.LEFT, None)
@@ -149,7 +149,7 @@ def left(request: HttpRequest, idp: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD"])
 @never_cache
-def tested(request: SignedInRequest, idp: str) -> HttpResponse:
+def show_test_result(request: SignedInRequest, idp: str) -> HttpResponse:
     """Show the result of the administrator's last test of the provider."""
     require_administrator(request.user)
     provider = selectors.provider_for(request.user, idp)
@@ -170,7 +170,7 @@ def tested(request: SignedInRequest, idp: str) -> HttpResponse:
 @never_cache
 def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
     """Assertion consumer service: accepts a response posted by a SAML provider."""
-    answer: HttpResponse = _protocol().take(request, _saml(idp))
+    answer: HttpResponse = _protocol().store_response(request, _saml(idp))
     return answer
 
 
@@ -201,7 +201,7 @@ def _protocol() -> ModuleType:
 
 def _saml(idp: str) -> Saml:
     try:
-        provider = registry.named(idp)
+        provider = registry.provider_by_id(idp)
     except NotFound as error:
         raise Http404 from error
     if not isinstance(provider, Saml):
@@ -212,7 +212,7 @@ def _saml(idp: str) -> Saml:
 def _enabled_provider(idp: str) -> Provider:
     """Return the provider if it is enabled and redirects to its own page. Raises `Http404`."""
     try:
-        provider = registry.named(idp)
+        provider = registry.provider_by_id(idp)
     except NotFound as error:
         raise Http404 from error
     if not provider.enabled or not isinstance(provider, Oidc | Saml):
@@ -222,7 +222,7 @@ def _enabled_provider(idp: str) -> Provider:
 
 def _oidc(idp: str) -> Oidc:
     try:
-        provider = registry.named(idp)
+        provider = registry.provider_by_id(idp)
     except NotFound as error:
         raise Http404 from error
     if not isinstance(provider, Oidc):

@@ -16,7 +16,7 @@ from portal.people.identity.config import ConfigError, Ldap, Oidc, Provider
 def providers_are_valid(**_: Any) -> list[CheckMessage]:
     """Check that the configuration is valid and that all secrets exist."""
     try:
-        providers = registry.every()
+        providers = registry.all_providers()
     except ConfigError as error:
         hint = "Correct it in the file that BERTH_SIGN_IN_PROVIDERS names, or in the variables BERTH_OIDC_…."
         return [

@@ -26,7 +26,7 @@ def visible_to(actor: User) -> Q:
     return Q(requester=actor) | (Q(team__isnull=False) if actor.sees_all else Q(team__in=_owned_teams(actor)))
 
 
-def awaiting(actor: User) -> Q:
+def filter_decidable(actor: User) -> Q:
     """Return a filter for requests that wait for the actor.
 
     These are requests to teams that the actor owns and, for operators, to teams without an active owner.

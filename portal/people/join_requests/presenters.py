@@ -37,7 +37,7 @@ class Shown:
         return LOOKS[self.request.state]
 
 
-def shown(actor: User, request: JoinRequest) -> Shown:
+def present_request(actor: User, request: JoinRequest) -> Shown:
     """Return the request with the actions available to the actor."""
     is_open = request.state == JoinState.OPEN
     return Shown(
@@ -54,13 +54,13 @@ def roles() -> list[tuple[str, str]]:
     ]
 
 
-def of_user(actor: User) -> list[Shown]:
+def present_own_requests(actor: User) -> list[Shown]:
     """Return the actor's latest requests."""
-    rows = selectors.of_user(actor)[:10]
+    rows = selectors.requests_of_user(actor)[:10]
     return [Shown(row, False, row.state == JoinState.OPEN) for row in rows]
 
 
-def for_home(actor: User) -> dict[str, Any]:
+def home_page_context(actor: User) -> dict[str, Any]:
     """Return the context of the home page for users without a team."""
     teams = selectors.joinable_teams(actor)
     teams_shown = list(teams[: MAX_ON_HOME + 1])
@@ -68,5 +68,5 @@ def for_home(actor: User) -> dict[str, Any]:
         "lists_teams": policies.lists_teams(),
         "join_teams": teams_shown[:MAX_ON_HOME],
         "more_teams": len(teams_shown) > MAX_ON_HOME,
-        "own_joins": of_user(actor),
+        "own_joins": present_own_requests(actor),
     }

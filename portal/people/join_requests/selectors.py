@@ -71,7 +71,7 @@ def request_by_id(actor: User, request_id: UUID) -> JoinRequest:
     return join_request
 
 
-def of_user(user: User) -> QuerySet[JoinRequest]:
+def requests_of_user(user: User) -> QuerySet[JoinRequest]:
     """Return the user's own requests, newest first."""
     return (
         JoinRequest.objects.filter(requester=user)
@@ -80,7 +80,9 @@ def of_user(user: User) -> QuerySet[JoinRequest]:
     )
 
 
-def awaiting(actor: User) -> QuerySet[JoinRequest]:
+def requests_to_decide(actor: User) -> QuerySet[JoinRequest]:
     """Return open requests that wait for the actor's decision, oldest first."""
     requests = JoinRequest.objects.select_related("team", "requester")
-    return requests.filter(policies.awaiting(actor), state=JoinState.OPEN).order_by("created_at", "id")
+    return requests.filter(policies.filter_decidable(actor), state=JoinState.OPEN).order_by(
+        "created_at", "id"
+    )

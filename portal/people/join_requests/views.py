@@ -41,7 +41,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
         "q": q,
         "total": total,
         "lists_teams": policies.lists_teams() or request.user.sees_all,
-        "own_joins": presenters.of_user(request.user),
+        "own_joins": presenters.present_own_requests(request.user),
     }
     return render(request, "join_requests/teams.html", context)
 
@@ -77,7 +77,7 @@ def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
     """Show a request with its state and available actions."""
     join_request = selectors.request_by_id(request.user, join_id)
     context = {
-        "item": presenters.shown(request.user, join_request),
+        "item": presenters.present_request(request.user, join_request),
         "own": join_request.requester_id == request.user.pk,
         "roles": presenters.roles(),
     }

@@ -242,7 +242,7 @@ class Resources(ScimView, ABC):
 
     def projected(self, document: Mapping[str, Any]) -> dict[str, Any]:
         wanted, excluded = self.names("attributes"), self.names("excludedAttributes")
-        return resources.projected(document, wanted, excluded)
+        return resources.select_attributes(document, wanted, excluded)
 
     def answer(self, key: UUID, *, status: int = 200) -> Response:
         row = self.rows().filter(pk=key).first()
@@ -282,7 +282,7 @@ class Resources(ScimView, ABC):
     def patch(self, request: Request, scim_id: UUID | None = None) -> Response:
         body = _document(request, resources.PATCH)
         operations = next((value for key, value in body.items() if key.lower() == "operations"), None)
-        return self._update(scim_id, lambda present: patch.patched(present, operations, self.shape))
+        return self._update(scim_id, lambda present: patch.apply_patch(present, operations, self.shape))
 
     def delete(self, request: Request, scim_id: UUID | None = None) -> Response:
         with transaction.atomic():
@@ -315,7 +315,7 @@ class Users(Resources):
         return rows.prefetch_related("groups").order_by("user__username")
 
     def shown(self, row: ScimUser) -> dict[str, Any]:
-        return resources.shown_user(row)
+        return resources.user_resource(row)
 
     def locked(self, key: UUID) -> tuple[ScimUser, dict[str, Any]]:
         row = services.present_user(key, leaving=self.request.method == "DELETE")
@@ -350,7 +350,7 @@ class Groups(Resources):
         return rows.prefetch_related(Prefetch("members", members.order_by("user__username")))
 
     def shown(self, row: ScimGroup) -> dict[str, Any]:
-        return resources.shown_group(row, members=self.with_members)
+        return resources.group_resource(row, members=self.with_members)
 
     def locked(self, key: UUID) -> tuple[ScimGroup, dict[str, Any]]:
         row = services.present_group(key)

@@ -72,7 +72,7 @@ def parse(text: str) -> Node:
     return _Parser(text).whole()
 
 
-def bare(attribute: str) -> str:
+def strip_schema(attribute: str) -> str:
     """Return the attribute name in lower case, without the URN of its schema."""
     name = attribute.lower()
     return name.rpartition(":")[2] if name.startswith("urn:") else name
@@ -176,12 +176,12 @@ class _Parser:
             raise self._syntax_error()
         self._take()
         if self._peek() == "[":
-            return Within(bare(attribute), self._grouped("[", "]", depth))
+            return Within(strip_schema(attribute), self._grouped("[", "]", depth))
         operator = self._peek().lower()
         if operator not in OPERATORS:
             raise self._syntax_error()
         self._take()
-        return Compare(bare(attribute), operator, None if operator == "pr" else self._value())
+        return Compare(strip_schema(attribute), operator, None if operator == "pr" else self._value())
 
     def _value(self) -> str | bool | int | float | None:
         token = self._peek()

@@ -30,7 +30,7 @@ def granted(names: Iterable[str]) -> Grants:
     return rules.grants(provider, {provider.claims.groups: sorted(set(names))})
 
 
-def gives(names: Iterable[str]) -> bool:
+def grants_anything(names: Iterable[str]) -> bool:
     """Return whether rules grant anything to members of a group with these names."""
     return granted(names) != granted([])
 
@@ -40,7 +40,7 @@ def names_of(group: ScimGroup) -> set[str]:
     return {name for name in (group.display_name, group.external_id) if name}
 
 
-def settle(rows: Iterable[ScimUser]) -> None:
+def apply_grants(rows: Iterable[ScimUser]) -> None:
     """Apply the grants of each user's groups. Deactivated and removed accounts get none.
 
     Runs in the caller's transaction.
@@ -48,16 +48,16 @@ def settle(rows: Iterable[ScimUser]) -> None:
     keys = sorted(row.pk for row in rows)
     if not keys:
         return
-    lock(keys)
+    lock_accounts(keys)
     for row in ScimUser.objects.filter(pk__in=keys).select_related("user").prefetch_related("groups"):
         active = row.user.is_active and row.removed_at is None
         names = {name for group in row.groups.all() for name in names_of(group)}
-        identity.give(
+        identity.replace_grants(
             source=SOURCE, name=SOURCE, user=row.user, granted=granted(names) if active else NOTHING
         )
 
 
-def lock(keys: Iterable[object]) -> None:
+def lock_accounts(keys: Iterable[object]) -> None:
     """Lock these accounts and all administrators, in a fixed order that avoids deadlocks."""
     chosen = User.objects.filter(Q(pk__in=list(keys)) | Q(is_superuser=True)).order_by("pk")
     list(chosen.select_for_update().values_list("pk", flat=True))
@@ -71,7 +71,7 @@ def apply_changed_rules() -> int:
     keys = list(ScimUser.objects.filter(user__deleted_at=None).values_list("pk", flat=True))
     for key in keys:
         with transaction.atomic():
-            settle(ScimUser.objects.filter(pk=key))
+            apply_grants(ScimUser.objects.filter(pk=key))
     AppliedRules.objects.update_or_create(pk=1, defaults={"digest": digest})
     return len(keys)
 
@@ -79,5 +79,5 @@ def apply_changed_rules() -> int:
 def _rules() -> Provider:
     """Return SCIM's own rules together with those of the provider that its users sign in by."""
     scim = registry.scim()
-    more = registry.named(scim.provider).rules if scim.provider else ()
+    more = registry.provider_by_id(scim.provider).rules if scim.provider else ()
     return Provider(id=SOURCE, name=SOURCE, rules=(*scim.rules, *more))

@@ -63,7 +63,7 @@ class _Path:
     sub: str
 
 
-def patched(document: Mapping[str, Any], operations: Any, shape: Shape) -> dict[str, Any]:
+def apply_patch(document: Mapping[str, Any], operations: Any, shape: Shape) -> dict[str, Any]:
     """Return a copy of the document with all operations applied in order. Raises `ScimRefusal`."""
     if not isinstance(operations, list) or not operations:
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))

@@ -18,7 +18,7 @@ from portal.common.texts import strip_nul
 from portal.people.scim import account_names
 from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import invalid_value, refused_value
-from portal.people.scim.filters import bare
+from portal.people.scim.filters import strip_schema
 from portal.people.scim.models import ScimGroup, ScimUser
 from portal.people.scim.patch import SUB_ATTRIBUTES, Shape
 
@@ -80,7 +80,7 @@ def user_document(row: ScimUser) -> dict[str, Any]:
     return document
 
 
-def shown_user(row: ScimUser) -> dict[str, Any]:
+def user_resource(row: ScimUser) -> dict[str, Any]:
     """Return the SCIM representation of a user. The row's `user` and `groups` are prefetched."""
     document = user_document(row)
     version = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
@@ -101,7 +101,7 @@ def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
     return document
 
 
-def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
+def group_resource(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
     """Return the SCIM representation of a group. With `members`, these are prefetched."""
     document = group_document(row, [])
     del document["members"]
@@ -135,7 +135,7 @@ def _resource(
     return {"schemas": [schema], "id": str(key), **document, "meta": meta}
 
 
-def projected(
+def select_attributes(
     document: Mapping[str, Any], wanted: frozenset[str], excluded: frozenset[str]
 ) -> dict[str, Any]:
     """Return the requested attributes, or all if none were requested, without the excluded ones.
@@ -169,7 +169,7 @@ def _subs(value: Any, keep: Any) -> Any:
 
 def names_of(parameter: str) -> frozenset[str]:
     """Parse attribute names from a query parameter, in lower case and without schemas."""
-    return frozenset(bare(part.strip()) for part in parameter.split(",") if part.strip())
+    return frozenset(strip_schema(part.strip()) for part in parameter.split(",") if part.strip())
 
 
 def user_values(document: Mapping[str, Any]) -> UserValues:

@@ -78,7 +78,7 @@ def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     Never an account with site roles, because the operator of the provider would gain them. Raises
     `ScimRefusal`.
     """
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     named = {"name": user.username}
     if user.deleted_at is not None:
         raise uniqueness(Reason(ScimCode.NAME_OF_DELETED, named))
@@ -98,7 +98,7 @@ def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
         actor=actor,
         kind=AuditKind.USER_ADOPTED,
         message=f"took up the account {user.username}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
     return row
@@ -108,7 +108,7 @@ def _let_in(actor: SystemActor, row: ScimUser) -> None:
     """Link the account to the configured sign-in provider, by name, at the user's first sign-in."""
     provider_id = registry.scim().provider
     if provider_id and not IdentityLink.objects.filter(provider=provider_id, user=row.user).exists():
-        provider = registry.named(provider_id)
+        provider = registry.provider_by_id(provider_id)
         expected = rules.username_in(provider, row.user_name) or row.user_name
         identity.link(actor=actor, provider=provider, user=row.user, expected=expected)
 
@@ -119,7 +119,7 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
 
     Raises `ScimRefusal` (changed name, address of another account), and like `deactivation`.
     """
-    user = deactivation.locked(row.user)
+    user = deactivation.lock_user(row.user)
     if values.user_name != row.user_name:
         raise mutability(Reason(ScimCode.USERNAME_FIXED, {"name": row.user_name}))
     _change_account(actor, user, values)
@@ -132,11 +132,11 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
             actor=actor,
             kind=AuditKind.USER_CHANGED,
             message=f"changed what SCIM calls {user.username}",
-            targets=sessions.about(user),
+            targets=sessions.audit_targets(user),
             data={"username": user.username, **sent},
         )
     _switch(actor, row, user, active=values.active)
-    grants.settle([row])
+    grants.apply_grants([row])
     return ScimUser.objects.select_related("user").get(pk=row.pk)
 
 
@@ -175,7 +175,7 @@ def _switch(actor: SystemActor, row: ScimUser, user: User, *, active: bool) -> N
         deactivation.reactivate(actor=actor, user=user)
     elif not active and user.is_active:
         # Before deactivation, because teams that lose their owner get a new one now.
-        identity.give(source=grants.SOURCE, name=grants.SOURCE, user=user, granted=grants.NOTHING)
+        identity.replace_grants(source=grants.SOURCE, name=grants.SOURCE, user=user, granted=grants.NOTHING)
         deactivation.deactivate(actor=actor, user=user)
     else:
         return
@@ -189,19 +189,19 @@ def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
 
     Raises `StateConflict` (the last administrator; workspaces that would be deleted).
     """
-    user = deactivation.locked(row.user)
+    user = deactivation.lock_user(row.user)
     _switch(actor, row, user, active=False)
     _leave_groups(row)
     row.removed_at = timezone.now()
     row.save(update_fields=["removed_at", "changed_at"])
-    grants.settle([row])
+    grants.apply_grants([row])
     if registry.scim().delete_accounts:
         users.delete(actor=actor, user=user)
     events.record(
         actor=actor,
         kind=AuditKind.USER_RELEASED,
         message=f"keeps the account {user.username} no more",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
 
@@ -216,7 +216,7 @@ def _leave_groups(row: ScimUser) -> None:
 def reactivated(event: UserReactivated) -> None:
     """Apply the grants of groups again after an administrator has reactivated an account."""
     ScimUser.objects.filter(user=event.user, switched_off=True).update(switched_off=False)
-    grants.settle(ScimUser.objects.filter(user=event.user, removed_at=None))
+    grants.apply_grants(ScimUser.objects.filter(user=event.user, removed_at=None))
 
 
 @transaction.atomic
@@ -226,8 +226,8 @@ def create_group(*, actor: SystemActor, values: GroupValues) -> ScimGroup:
     group = ScimGroup.objects.create(display_name=values.display_name, external_id=values.external_id)
     members = _members(values.members)
     group.members.set(members)
-    if grants.gives(grants.names_of(group)):
-        grants.settle(members)
+    if grants.grants_anything(grants.names_of(group)):
+        grants.apply_grants(members)
     _record(actor, AuditKind.SCIM_GROUP_CREATED, group, f"made the group {group}", added=members)
     return group
 
@@ -249,8 +249,8 @@ def update_group(*, actor: SystemActor, group: ScimGroup, values: GroupValues) -
     group.save()
     group.members.add(*added)
     group.members.remove(*removed)
-    if grants.gives(names) or grants.gives(grants.names_of(group)):
-        grants.settle([*added, *(present.values() if renamed else removed)])
+    if grants.grants_anything(names) or grants.grants_anything(grants.names_of(group)):
+        grants.apply_grants([*added, *(present.values() if renamed else removed)])
     _record(
         actor, AuditKind.SCIM_GROUP_CHANGED, group, f"changed the group {group}", added=added, removed=removed
     )
@@ -261,11 +261,11 @@ def update_group(*, actor: SystemActor, group: ScimGroup, values: GroupValues) -
 def remove_group(*, actor: SystemActor, group: ScimGroup) -> None:
     """Delete a group and its grants."""
     members = list(group.members.select_related("user"))
-    gave = grants.gives(grants.names_of(group))
+    gave = grants.grants_anything(grants.names_of(group))
     _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"ended the group {group}", removed=members)
     group.delete()
     if gave:
-        grants.settle(members)
+        grants.apply_grants(members)
 
 
 def _require_free_name(name: str) -> None:
@@ -309,7 +309,7 @@ def present_user(key: UUID, *, leaving: bool = False) -> ScimUser:
     """
     if leaving:
         list(ScimGroup.objects.filter(members=key).order_by("pk").select_for_update())
-    grants.lock([key])
+    grants.lock_accounts([key])
     row = ScimUser.objects.filter(pk=key, removed_at=None, user__deleted_at=None).select_related("user")
     if (scim_user := row.first()) is None:
         raise no_such_resource()

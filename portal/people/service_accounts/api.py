@@ -64,10 +64,14 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         return frozenset({"workspaces"}) if self.action == "destroy" else frozenset()
 
     def get_queryset(self) -> QuerySet[User]:
-        return selectors.of_team(accounts.team_by_slug(self.request.user, self.kwargs["slug"]))
+        return selectors.service_accounts_of_team(
+            accounts.team_by_slug(self.request.user, self.kwargs["slug"])
+        )
 
     def get_object(self) -> User:
-        return selectors.by_name(self.request.user, self.kwargs["slug"], self.kwargs["username"])
+        return selectors.service_account_by_name(
+            self.request.user, self.kwargs["slug"], self.kwargs["username"]
+        )
 
     def shown(self, user: User, *, status: int = 200, **headers: str) -> Response:
         return self.answer(self.get_queryset().get(pk=user.pk), status=status, **headers)
@@ -99,7 +103,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     def partial_update(self, request: UserRequest, slug: str, username: str) -> Response:
         account = self.get_object()
         body = body_of(request, ServiceAccountChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         row = service_accounts.describe(actor=request.user, user=account, expected=expected, **body)
         return self.shown(row)
 
@@ -115,7 +119,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     )
     def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
         require_fresh(request)
-        delete_workspaces = deletion_choices.asked_in(request)
+        delete_workspaces = deletion_choices.is_deletion_chosen(request)
         users.delete(actor=request.user, user=self.get_object(), delete_workspaces=delete_workspaces)
         return Response(status=204)
 
@@ -163,7 +167,9 @@ class ServiceTokenViewSet(ListViewSet):
         return selectors.tokens_of(self.request.user, self._account())
 
     def _account(self) -> User:
-        return selectors.by_name(self.request.user, self.kwargs["slug"], self.kwargs["username"])
+        return selectors.service_account_by_name(
+            self.request.user, self.kwargs["slug"], self.kwargs["username"]
+        )
 
     @operation(
         "Create a token of a service account",
@@ -185,7 +191,7 @@ class ServiceTokenViewSet(ListViewSet):
             actor=request.user,
             user=account,
             name=body["name"],
-            scopes=body.get("scopes") or (parent.scopes if parent else tokens.widest(account)),
+            scopes=body.get("scopes") or (parent.scopes if parent else tokens.widest_scopes(account)),
             expires_at=body.get("expires_at"),
             made_with=parent,
         )

@@ -14,9 +14,9 @@ from portal.people.service_accounts import selectors
 ON_TEAM_PAGE = 5
 
 
-def for_team(actor: User, team: Team) -> dict[str, Any]:
+def team_section_context(actor: User, team: Team) -> dict[str, Any]:
     """Return the context of the section on the team page."""
-    accounts = selectors.of_team(team)
+    accounts = selectors.service_accounts_of_team(team)
     accounts_shown = list(accounts[: ON_TEAM_PAGE + 1])
     return {
         "service_accounts": accounts_shown[:ON_TEAM_PAGE],

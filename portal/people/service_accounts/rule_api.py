@@ -57,7 +57,9 @@ class TrustRuleViewSet(ReadViewSet):
         return rules.rules_of(self.request.user, self._account())
 
     def _account(self) -> User:
-        return selectors.by_name(self.request.user, self.kwargs["slug"], self.kwargs["username"])
+        return selectors.service_account_by_name(
+            self.request.user, self.kwargs["slug"], self.kwargs["username"]
+        )
 
     @operation(
         "Create a trust rule",

@@ -17,7 +17,7 @@ from portal.common.errors import PortalError
 from portal.common.htmx import public_url
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts.forms import add_problems, form_status
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import may_manage_team, require_manage_team
 from portal.people.service_accounts import rules, selectors
@@ -33,10 +33,10 @@ PRESETS = {
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """List the rules. Team owners and operators can create one."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     if request.method != "POST":
         return _render_rules(request, account)
     _require_manage(request, account)
@@ -61,7 +61,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 @never_cache
 def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Show how the rules evaluate given claims. A GET only shows the rules."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:trust-rules", slug, username)
     form = ClaimsForm(request.POST)
@@ -75,7 +75,7 @@ def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -> HttpResponse:
     """Delete a rule. A GET only shows the rules."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     if request.method == "POST":
         rule = rules.rule_by_id(request.user, account, trust_id)
         rules.delete(actor=request.user, rule=rule)

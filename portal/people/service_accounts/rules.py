@@ -93,7 +93,7 @@ def create(
         problems["conditions"] = [Reason(_CODES[problem], params)]
     if problems:
         raise InvalidInput(next(iter(problems.values()))[0], errors=problems)
-    wanted = tokens.checked_scopes(scopes)
+    wanted = tokens.validate_scopes(scopes)
     tokens.check_no_wider(made_with, wanted, made_with.expires_at if made_with is not None else None)
     rule = TrustRule.objects.create(
         account=account,
@@ -186,7 +186,7 @@ def _record(actor: User | SystemActor, rule: TrustRule, kind: AuditKind, did: st
         kind=kind,
         team=rule.account.owning_team,
         message=f"{did} the trust rule “{rule.name}” of {rule.account.username}",
-        targets=sessions.about(rule.account),
+        targets=sessions.audit_targets(rule.account),
         data={
             "rule": str(rule.pk),
             "username": rule.account.username,

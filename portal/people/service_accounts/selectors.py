@@ -15,7 +15,7 @@ from portal.people.service_accounts import policies
 from portal.people.service_accounts.codes import ServiceAccountCode
 
 
-def of_team(team: Team) -> QuerySet[User]:
+def service_accounts_of_team(team: Team) -> QuerySet[User]:
     """Return the team's service accounts by name, with `token_count` (valid tokens) and `last_used_at`.
 
     The caller has checked that the actor may see the team.
@@ -36,10 +36,10 @@ def of_team(team: Team) -> QuerySet[User]:
     )
 
 
-def by_name(actor: User, slug: str, username: str) -> User:
+def service_account_by_name(actor: User, slug: str, username: str) -> User:
     """Return a service account of a team visible to the actor. Raises `NotFound`."""
     team = accounts.team_by_slug(actor, slug)
-    account = of_team(team).filter(username=strip_nul(username)).first()
+    account = service_accounts_of_team(team).filter(username=strip_nul(username)).first()
     if account is None:
         params = {"username": username, "team": team.name}
         raise NotFound(Reason(ServiceAccountCode.NO_SUCH_SERVICE_ACCOUNT, params))

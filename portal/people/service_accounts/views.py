@@ -23,7 +23,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import deactivation, service_accounts, tokens, users
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.forms import add_problems, form_status
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.policies import may_manage_team, require_manage_account, require_manage_team
 from portal.people.accounts.user_presenters import LOOKS
@@ -54,7 +54,9 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
                 return redirect("service_accounts:account", slug, account.username)
     context = {
         "team": team,
-        "page": Paginator(selectors.of_team(team), ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": Paginator(selectors.service_accounts_of_team(team), ROWS_PER_PAGE).get_page(
+            request.GET.get("page")
+        ),
         "form": form,
         "looks": LOOKS,
         "may_manage": may_manage_team(request.user, team),
@@ -66,7 +68,7 @@ def listing(request: SignedInRequest, slug: str) -> HttpResponse:
 @never_cache
 def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Show a service account with its tokens, and change its description."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     form = None
     if request.method == "POST":
         _require_manage(request, account)
@@ -77,22 +79,22 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
                     actor=request.user,
                     user=account,
                     description=form.cleaned_data["description"],
-                    expected=etags.expected_by(request),
+                    expected=etags.expected_versions(request),
                 )
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:
                 messages.success(request, _("Purpose saved."))
                 return redirect("service_accounts:account", slug, username)
-    return shown(request, account, form=form)
+    return render_account(request, account, form=form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def token_create(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Create a token and show its secret once. A GET only shows the account."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:account", slug, username)
     _require_manage(request, account)
@@ -110,16 +112,16 @@ def token_create(request: SignedInRequest, slug: str, username: str) -> HttpResp
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
-            return shown(request, account, secret=created.secret)
-    return shown(request, account, token_form=form)
+            return render_account(request, account, secret=created.secret)
+    return render_account(request, account, token_form=form)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def token_rotate(request: SignedInRequest, slug: str, username: str, token_id: UUID) -> HttpResponse:
     """Rotate a token. A GET only shows the account."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     if request.method != "POST":
         return redirect("service_accounts:account", slug, username)
     _require_manage(request, account)
@@ -130,14 +132,14 @@ def token_rotate(request: SignedInRequest, slug: str, username: str, token_id: U
     except PortalError as error:
         messages.error(request, error.sentence)
         return redirect("service_accounts:account", slug, username)
-    return shown(request, account, secret=created.secret)
+    return render_account(request, account, secret=created.secret)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask for confirmation, then deactivate the account."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     require_manage_account(request.user, account)
     if request.method != "POST":
         return _render_question(request, account, "deactivate")
@@ -150,7 +152,7 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
 @require_http_methods(["GET", "HEAD", "POST"])
 def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Reactivate the account. A GET only shows it."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     if request.method == "POST":
         deactivation.reactivate(actor=request.user, user=account)
         messages.success(
@@ -161,10 +163,10 @@ def reactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask for confirmation, then delete the account."""
-    account = selectors.by_name(request.user, slug, username)
+    account = selectors.service_account_by_name(request.user, slug, username)
     require_manage_account(request.user, account)
     if request.method != "POST":
         return _render_question(request, account, "delete")
@@ -179,7 +181,9 @@ def delete(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     return redirect("service_accounts:list", slug)
 
 
-def shown(request: SignedInRequest, account: User, *, secret: str = "", **forms: Any) -> HttpResponse:
+def render_account(
+    request: SignedInRequest, account: User, *, secret: str = "", **forms: Any
+) -> HttpResponse:
     """Render the page of an account, with rejected forms and a secret to show once."""
     team = account.owning_team
     assert team is not None

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Text, joined_lists
 from portal.people.service_accounts.codes import ExchangeCode, ServiceAccountCode
 
 TEXTS: dict[StrEnum, Text] = {
@@ -69,7 +69,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     ExchangeCode.RULE_NAMELESS: Text(_("Enter a name for the rule.")),
     ExchangeCode.SCOPE_NOT_GRANTED: Text(
-        _("The rule does not grant all of these scopes: %(scopes)s."), prepare=listed("scopes")
+        _("The rule does not grant all of these scopes: %(scopes)s."), prepare=joined_lists("scopes")
     ),
     ExchangeCode.SEVERAL_ACCOUNTS: Text(
         _("Rules of several service accounts accept this token."), _("Set service_account to one of them.")

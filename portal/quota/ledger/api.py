@@ -142,7 +142,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         services.set_ledger(
             actor=request.user,
             team=team,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
             **body_of(request, LedgerChangeSerializer),
         )
         return self.answer(selectors.statement(team))
@@ -156,7 +156,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
         team = limits.team_for(request.user, slug)
-        services.close_ledger(actor=request.user, team=team, expected=etags.expected_by(request))
+        services.close_ledger(actor=request.user, team=team, expected=etags.expected_versions(request))
         return Response(status=204)
 
     @operation(

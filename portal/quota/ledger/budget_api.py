@@ -114,7 +114,7 @@ class BudgetViewSet(TaggedViewSet, ReadViewSet):
         budgets.set_budget(
             actor=request.user,
             team=team,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
             **body_of(request, BudgetChangeSerializer),
         )
         return self.answer(budgets.statement(team))
@@ -128,7 +128,7 @@ class BudgetViewSet(TaggedViewSet, ReadViewSet):
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
         team = limits.team_for(request.user, slug)
-        budgets.remove_budget(actor=request.user, team=team, expected=etags.expected_by(request))
+        budgets.remove_budget(actor=request.user, team=team, expected=etags.expected_versions(request))
         return Response(status=204)
 
 

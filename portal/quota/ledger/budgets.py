@@ -200,7 +200,7 @@ def _require_expected(expected: frozenset[str], team: Team) -> None:
     etags.require_expected(expected, row, name=_("Budget of %(team)s") % {"team": team.name})
 
 
-def take_spent(
+def store_spending(
     month: date, spent: Mapping[str, int], *, now: datetime | None = None, only: Team | None = None
 ) -> int:
     """Store what each team, by slug, has spent in a month so far. Returns the number of warnings.

@@ -55,7 +55,7 @@ def account_of(row: LedgerAccount) -> Account:
     )
 
 
-def keep(row: LedgerAccount, account: Account) -> None:
+def store_account(row: LedgerAccount, account: Account) -> None:
     """Write the engine's account to the row."""
     row.period_started_at = datetime.fromtimestamp(account.period_start_s, UTC)
     row.charged_until = datetime.fromtimestamp(account.at_s, UTC)
@@ -154,7 +154,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     if row is None:
         raise NotFound(Reason(LedgerCode.LEDGER_NOT_OPEN, {"team": team.name}))
     before = row.credit
-    keep(row, accounting.credited(account_of(row), amount))
+    store_account(row, accounting.credited(account_of(row), amount))
     note = strip_nul(note).strip()[:200]
     _create_entry(row, EntryKind.CREDIT, row.credit - before, actor, note)
     verb = "credits" if amount > 0 else "takes back from"
@@ -217,7 +217,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
         account, running = done.account, piece.rate
         warnings |= set(done.warnings)
     refilled = account.period_start_s > before.period_start_s
-    keep(row, account)
+    store_account(row, account)
     if refilled:
         _create_entry(row, EntryKind.REFILL, row.quota, SYSTEM)
         events.record(
@@ -234,7 +234,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     for warning in sorted(warnings):
         _warn(row, warning)
     if running and not account.funded:
-        stop_for_want_of_hours(row.team)
+        stop_unfunded_workspaces(row.team)
 
 
 def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
@@ -304,7 +304,7 @@ def _gpu_workspaces(team: Team) -> list[Workspace]:
     ]
 
 
-def stop_for_want_of_hours(team: Team) -> int:
+def stop_unfunded_workspaces(team: Team) -> int:
     """Stop workspaces that use GPU-hours the team does not have. Returns how many were asked to stop."""
     stopped = 0
     for workspace in _gpu_workspaces(team):

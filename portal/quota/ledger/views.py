@@ -50,7 +50,7 @@ def budget(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 def _do_budget(request: SignedInRequest, team: Team) -> str:
-    action, expected = request.POST.get("do"), etags.expected_by(request)
+    action, expected = request.POST.get("do"), etags.expected_versions(request)
     if action == "remove":
         budgets.remove_budget(actor=request.user, team=team, expected=expected)
         return _("Budget of %(team)s removed.") % {"team": team.name}
@@ -72,7 +72,7 @@ def _do_budget(request: SignedInRequest, team: Team) -> str:
 
 
 def _execute(request: SignedInRequest, team: Team) -> str:
-    action, expected = request.POST.get("do"), etags.expected_by(request)
+    action, expected = request.POST.get("do"), etags.expected_versions(request)
     if action == "close":
         services.close_ledger(actor=request.user, team=team, expected=expected)
         return _("GPU-hour limit of %(team)s removed.") % {"team": team.name}

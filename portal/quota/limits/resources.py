@@ -19,18 +19,32 @@ from portal.fleet.inventory.resources import (
     MEMORY,
     SIMULATED,
     WORKSPACES,
-    class_of,
+    accelerator_class,
+    device_resources,
     gpu,
     is_accelerator,
     mig,
-    of_device,
 )
 from portal.quota.limits.codes import QuotaCode
 from provisioning.types import ResourceRequest
 
 __all__ = [
-    "CPU", "DISK", "GPU", "GPU_HOURS", "MEMORY", "PLAIN", "SIMULATED", "WORKSPACES", "amounts_of", "class_of",
-    "gpu", "is_accelerator", "is_resource", "mig", "of_device", "validate_amounts",
+    "CPU",
+    "DISK",
+    "GPU",
+    "GPU_HOURS",
+    "MEMORY",
+    "PLAIN",
+    "SIMULATED",
+    "WORKSPACES",
+    "accelerator_class",
+    "amounts_of",
+    "device_resources",
+    "gpu",
+    "is_accelerator",
+    "is_resource",
+    "mig",
+    "validate_amounts",
     "validate_resource",
 ]  # fmt: skip
 

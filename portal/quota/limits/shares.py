@@ -29,7 +29,7 @@ def share_of(taken: int, lendable: int, weight_milli: int) -> int:
 def dominant_share(node: Node, averages: Amounts | None = None) -> int:
     """Return the largest borrowed part of the lendable over all resources, divided by weight; 0 within quota.
 
-    `averages` (recently borrowed amounts, `decayed`) count as much as currently borrowed ones.
+    `averages` (recently borrowed amounts, `decay_average`) count as much as currently borrowed ones.
     """
     if node.parent is None:
         return 0
@@ -58,7 +58,7 @@ def fair_parts_above(node: Node) -> int:
     return sum(fair_parts(dominant_share(cohort), cohort) for cohort in node.path()[1:-1])
 
 
-def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:
+def decay_average(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:
     """Return the decayed average after `elapsed_s` more seconds at `borrowed`.
 
     Uses integers only: whole half-lives halve, the rest is interpolated linearly. Many short steps and one

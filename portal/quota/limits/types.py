@@ -32,7 +32,7 @@ class Cohort:
 class Team:
     """The team that is charged.
 
-    - `borrowed_avg`: decayed average of borrowed amounts (`shares.decayed`).
+    - `borrowed_avg`: decayed average of borrowed amounts (`shares.decay_average`).
     - `user_caps`: caps for every member; `member_caps`: caps that override them for one member.
     - `funded`: False if the ledger is spent.
     - `reclaim`: whether it may reclaim from borrowers in its cohort.

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods
 from portal.common import etags
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.formatting import format_resource, format_resource_amount, format_thousandths
-from portal.common.htmx import wants
+from portal.common.htmx import requests_element
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -47,7 +47,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
     policies.require_split(request.user, team)
     username = strip_nul(request.POST.get("username", ""))
     who = username or _("each member")
-    expected = etags.expected_by(request)
+    expected = etags.expected_versions(request)
     try:
         user = User.objects.filter(username=username).first() if username else None
         if username and user is None:
@@ -96,8 +96,8 @@ def board(request: SignedInRequest) -> HttpResponse:
     except PortalError as error:
         # Preserve the input of the row in edit.
         shown = board_of(data, problem=error.sentence, typed=data)
-        return _render(request, shown, status=200 if wants(request, "board") else 400)
-    if not wants(request, "board"):
+        return _render(request, shown, status=200 if requests_element(request, "board") else 400)
+    if not requests_element(request, "board"):
         (messages.success if done.changed else messages.info)(request, text)
         for note in done.notes:
             messages.warning(request, note)
@@ -118,7 +118,7 @@ def _query_string(data: QueryDict) -> str:
 
 
 def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpResponse:
-    name = "quotas/limits.html#board" if wants(request, "board") else "quotas/limits.html"
+    name = "quotas/limits.html#board" if requests_element(request, "board") else "quotas/limits.html"
     context = {"board": shown, "may_set": policies.may_set_limits(request.user)}
     return render(request, name, context, status=status)
 
@@ -175,7 +175,10 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     weight = parse_number(data.get("weight", "1"), WEIGHT, "weight")
     parent = _cohort(data.get("cohort", ""))
     before = _place(row)
-    expected, placed = etags.expected_in(data), etags.expected_in(data, PLACE_VERSION)
+    expected, placed = (
+        etags.versions_expected_in_form(data),
+        etags.versions_expected_in_form(data, PLACE_VERSION),
+    )
     if isinstance(row, Team):
         cohorts.set_share(
             actor=actor,
@@ -234,7 +237,7 @@ def _place(row: Team | Cohort) -> tuple[Any, ...]:
 def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row, resource = _row(data), _resource(data)
     done = limits.remove_quota(
-        actor=actor, **_owner(row), resource=resource, expected=etags.expected_in(data)
+        actor=actor, **_owner(row), resource=resource, expected=etags.versions_expected_in_form(data)
     )
     label = format_resource(resource)
     return done, _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
@@ -255,12 +258,14 @@ def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row = _row(data)
     if isinstance(row, Team):
         raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
-    cohorts.delete_cohort(actor=actor, cohort=row, expected=etags.expected_in(data, PLACE_VERSION))
+    cohorts.delete_cohort(
+        actor=actor, cohort=row, expected=etags.versions_expected_in_form(data, PLACE_VERSION)
+    )
     return Changed(True), _("Cohort %(name)s deleted.") % {"name": row.name}
 
 
 def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    resource, expected = _resource(data), etags.expected_in(data)
+    resource, expected = _resource(data), etags.versions_expected_in_form(data)
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
         done = limits.remove_site_limit(actor=actor, resource=resource, expected=expected)
@@ -272,7 +277,7 @@ def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
 
 
 def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    resource, expected = _resource(data), etags.expected_in(data)
+    resource, expected = _resource(data), etags.versions_expected_in_form(data)
     label = format_resource(resource)
     entered = data.get("rate", "")
     if not entered.strip():

@@ -21,7 +21,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
 )
 from portal.common.errors import InvalidInput
@@ -79,7 +79,7 @@ class RequestFilter(filters.FilterSet):
 
 
 def _team(actor: User, slug: str) -> Team:
-    with named_in("team"):
+    with not_found_as_invalid("team"):
         return accounts.team_by_slug(actor, slug)
 
 
@@ -314,7 +314,9 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, rule_id: UUID) -> Response:
         body = body_of(request, RuleChangeSerializer)
-        rules.change_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request), **body)
+        rules.change_rule(
+            actor=request.user, rule_id=rule_id, expected=etags.expected_versions(request), **body
+        )
         return self.answer(self.get_object())
 
     @operation(
@@ -325,7 +327,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
         errors=[404, 412],
     )
     def destroy(self, request: UserRequest, rule_id: UUID) -> Response:
-        rules.delete_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request))
+        rules.delete_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_versions(request))
         return Response(status=204)
 
 
@@ -390,7 +392,7 @@ class DelegationViewSet(ReadViewSet):
     @action(detail=True, methods=["post"])
     def revoke(self, request: UserRequest, delegation_id: UUID) -> Response:
         self.get_object()
-        rules.take_back(actor=request.user, delegation_id=delegation_id)
+        rules.end_delegation(actor=request.user, delegation_id=delegation_id)
         return Response(status=204)
 
 

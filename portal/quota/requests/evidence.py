@@ -371,7 +371,7 @@ def _add_devices(holdings: _Held, teams: Iterable[UUID], since: datetime, now: d
         "device__node__pool__simulated",
     ):  # fmt: skip
         amount = milli * _overlap_s(begun, ended, since, now)
-        for name in resources.of_device(
+        for name in resources.device_resources(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
         ):
             holdings.add(team, user, name, amount)
@@ -391,7 +391,7 @@ def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str],
         "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
         "device__node__pool__simulated", "measured", "idle",
     ):  # fmt: skip
-        for name in resources.of_device(
+        for name in resources.device_resources(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
         ):
             was = by_key.get((team, name), Idle(0, 0, 0))

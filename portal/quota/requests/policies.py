@@ -13,10 +13,10 @@ from portal.common.formatting import units_per_whole
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.approvers import (
     approvers,
-    decides_only_for,
     delegations_at,
     is_only_superuser,
     may_decide_all,
+    only_delegator_of,
 )
 from portal.people.accounts.models import Role, Team, User
 from portal.people.accounts.policies import is_owner
@@ -39,7 +39,7 @@ def decidable_by(actor: User) -> Q:
     kinds = Q(pk__in=[])
     if may_decide_all(actor):
         # A delegate may not decide requests of the delegating approver.
-        kinds |= ~Q(kind=RequestKind.MEMBER_CAP) & ~Q(requester=decides_only_for(actor))
+        kinds |= ~Q(kind=RequestKind.MEMBER_CAP) & ~Q(requester=only_delegator_of(actor))
     if actor.operates:
         kinds |= Q(kind=RequestKind.MEMBER_CAP)
     else:
@@ -48,7 +48,7 @@ def decidable_by(actor: User) -> Q:
     return kinds if is_only_superuser(actor) else kinds & ~Q(requester=actor)
 
 
-def decides_any(actor: User) -> bool:
+def may_decide_any(actor: User) -> bool:
     """Return whether the actor may decide any requests at all."""
     if actor.operates or may_decide_all(actor):
         return True
@@ -78,7 +78,7 @@ def require_decide(actor: User, request: QuotaRequest) -> None:
             raise NotAllowed(Reason(RequestCode.ONLY_OWNERS_DECIDE_CAPS, {"team": request.team.name}))
     elif not may_decide_all(actor):
         raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_DECIDE_REQUEST))
-    elif decides_only_for(actor) == request.requester:
+    elif only_delegator_of(actor) == request.requester:
         raise NotAllowed(
             Reason(ReservationCode.DELEGATE_OF_REQUESTER, {"username": request.requester.username})
         )

@@ -151,7 +151,9 @@ class Shown:
         return [Line(_outcome(row), _earlier_text(row)) for row in self.evidence.earlier]
 
 
-def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any) -> Shown:
+def present_request(
+    actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any
+) -> Shown:
     """Return the request with the actions that the actor may take."""
     grant = getattr(request, "grant", None)
     barred = evidence is not None and _has_bar(request)
@@ -161,7 +163,7 @@ def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, 
         may_decide=selectors.may_decide(actor, request),
         may_revoke=grant is not None and selectors.may_revoke(actor, grant),
         may_cancel=request.state == RequestState.OPEN and request.requester_id == actor.pk,
-        bar=limits.bar_of(request.team, request.resource) if barred else None,
+        bar=limits.resource_usage(request.team, request.resource) if barred else None,
         **more,
     )
 
@@ -174,7 +176,7 @@ def inbox(actor: User) -> list[Shown]:
     """Return the actor's inbox. All rows may be decided, so permissions are not checked per row."""
     rows = selectors.inbox(actor)
     teams = {row.request.team_id: row.request.team for row in rows if _has_bar(row.request)}
-    bars = limits.bars_for_many(teams.values()) if teams else {}
+    bars = limits.usage_by_team(teams.values()) if teams else {}
     bars_by_key = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
     return [
         Shown(

@@ -19,7 +19,7 @@ from portal.quota.requests import policies
 from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.evidence import Evidence, evidence_for
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestState
-from portal.quota.requests.services.rules import left_of, rules_for
+from portal.quota.requests.services.rules import remaining_allowance, rules_for
 
 INBOX = 50
 
@@ -51,7 +51,7 @@ def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
     return quota_request
 
 
-def open_for(actor: User) -> QuerySet[QuotaRequest]:
+def requests_to_decide(actor: User) -> QuerySet[QuotaRequest]:
     """Return open requests that the actor may decide, oldest first."""
     return (
         _base_queryset()
@@ -67,12 +67,12 @@ def open_count(actor: User) -> int:
 
 def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
     """Return the oldest open requests for the actor to decide, with evidence. Constant number of queries."""
-    rows = list(open_for(actor)[:limit])
+    rows = list(requests_to_decide(actor)[:limit])
     evidence_by_pk = evidence_for(rows)
     return [InboxRow(row, evidence_by_pk[row.pk]) for row in rows]
 
 
-def decided_for(actor: User, limit: int = 10) -> list[QuotaRequest]:
+def latest_decisions(actor: User, limit: int = 10) -> list[QuotaRequest]:
     """Return the latest decisions among the requests that the actor may decide, newest first."""
     decided = [RequestState.APPROVED, RequestState.DENIED]
     decided_requests = _base_queryset().filter(
@@ -86,12 +86,12 @@ def evidence(request: QuotaRequest) -> Evidence:
     return evidence_for([request])[request.pk]
 
 
-def of_team(team: Team, limit: int = 10) -> list[QuotaRequest]:
+def requests_of_team(team: Team, limit: int = 10) -> list[QuotaRequest]:
     """Return the team's latest requests, newest first."""
     return list(_base_queryset().filter(team=team).order_by("-created_at", "-id")[:limit])
 
 
-def of_user(user: User) -> QuerySet[QuotaRequest]:
+def requests_of_user(user: User) -> QuerySet[QuotaRequest]:
     """Return the user's requests, newest first."""
     return _base_queryset().filter(requester=user).order_by("-created_at", "-id")
 
@@ -135,7 +135,7 @@ def may_revoke(actor: User, grant: Grant) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AtOnce:
+class ImmediateApproval:
     """What a rule would approve at once: an amount of a resource for a number of hours."""
 
     resource: str
@@ -143,14 +143,14 @@ class AtOnce:
     hours: int
 
 
-def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
+def immediate_approval(actor: User, team: Team, resource: str) -> ImmediateApproval | None:
     """Return the most that a rule still approves at once for the actor's team, or None."""
     now = timezone.now()
-    best: AtOnce | None = None
+    best: ImmediateApproval | None = None
     for rule in rules_for(team, resource, actor):
-        left = left_of(rule, team, now)
+        left = remaining_allowance(rule, team, now)
         if left and (best is None or (left, rule.hours_at_most) > (best.amount, best.hours)):
-            best = AtOnce(resource, left, rule.hours_at_most)
+            best = ImmediateApproval(resource, left, rule.hours_at_most)
     return best
 
 

@@ -15,5 +15,5 @@ urlpatterns = [
     path("quotas/rules/", rules.rules, name="rules"),
     path("quotas/rules/<uuid:rule_id>/", rules.change_rule, name="rule"),
     path("quotas/delegations/", rules.delegate, name="delegations"),
-    path("quotas/delegations/<uuid:delegation_id>/revoke/", rules.take_back, name="delegation-revoke"),
+    path("quotas/delegations/<uuid:delegation_id>/revoke/", rules.end_delegation, name="delegation-revoke"),
 ]

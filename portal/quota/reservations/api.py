@@ -23,7 +23,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
 )
 from portal.common.etags import IF_MATCH
@@ -64,7 +64,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
         return row.note if self._can_view_team(row) else ""
 
     def get_amounts(self, row: Reservation) -> dict[str, int]:
-        return slots.plain(row.amounts)
+        return slots.subtract_models_from_total(row.amounts)
 
 
 class ReservationWriteSerializer(StrictSerializer):
@@ -165,9 +165,9 @@ class ReservationViewSet(ReadViewSet):
     )  # fmt: skip
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, ReservationCreateSerializer)
-        with named_in("team"):
+        with not_found_as_invalid("team"):
             team = limits.team_for(request.user, body.pop("team"))
-        body["amounts"] = slots.counted(body["amounts"])
+        body["amounts"] = slots.add_models_to_total(body["amounts"])
         reservation = services.request(actor=request.user, team=team, **body)
         location = reverse("api:reservation-detail", args=[reservation.pk])
         return self.answer(reservation, status=201, Location=location)
@@ -185,8 +185,8 @@ class ReservationViewSet(ReadViewSet):
     )
     def update(self, request: UserRequest, reservation_id: UUID) -> Response:
         body = body_of(request, ReservationWriteSerializer)
-        body["amounts"] = slots.counted(body["amounts"])
-        expected = etags.expected_by(request)
+        body["amounts"] = slots.add_models_to_total(body["amounts"])
+        expected = etags.expected_versions(request)
         row = services.change(actor=request.user, reservation_id=reservation_id, expected=expected, **body)
         return self.answer(row)
 
@@ -200,7 +200,7 @@ class ReservationViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: UserRequest, reservation_id: UUID) -> Response:
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         return self.answer(
             services.cancel(actor=request.user, reservation_id=reservation_id, expected=expected)
         )
@@ -217,7 +217,7 @@ class ReservationViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def approve(self, request: UserRequest, reservation_id: UUID) -> Response:
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         return self.answer(
             services.approve(actor=request.user, reservation_id=reservation_id, expected=expected)
         )
@@ -233,7 +233,7 @@ class ReservationViewSet(ReadViewSet):
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def deny(self, request: UserRequest, reservation_id: UUID) -> Response:
         body = body_of(request, DenialSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         return self.answer(
             services.deny(actor=request.user, reservation_id=reservation_id, expected=expected, **body)
         )
@@ -298,9 +298,9 @@ class BookingPermissionViewSet(ListViewSet):
         body = body_of(request, PermitSerializer)
         # Check first: name lookups would reveal teams and users.
         permissions.require_grant(request.user)
-        with named_in("team"):
+        with not_found_as_invalid("team"):
             team = limits.team_for(request.user, body["team"]) if "team" in body else None
-        permission = permissions.permit(actor=request.user, username=body["username"], team=team)
+        permission = permissions.permit_booking(actor=request.user, username=body["username"], team=team)
         return self.answer(permission, status=201)
 
     @operation(

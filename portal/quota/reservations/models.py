@@ -54,7 +54,7 @@ class Reservation(models.Model):
     """Capacity for a team from `starts_at` (inclusive) to `ends_at` (exclusive).
 
     Until it begins, preemptible work of other teams may use it; only BOOKED ones keep capacity free.
-    `amounts` count like those of workspaces (`portal.quota.reservations.slots.counted`).
+    `amounts` count like those of workspaces (`portal.quota.reservations.slots.add_models_to_total`).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

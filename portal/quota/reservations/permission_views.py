@@ -36,7 +36,7 @@ def permissions(request: SignedInRequest) -> HttpResponse:
         services.require_grant(request.user)
         try:
             team = limits.team_for(request.user, entered["team"]) if entered["team"] else None
-            permission = services.permit(actor=request.user, username=entered["username"], team=team)
+            permission = services.permit_booking(actor=request.user, username=entered["username"], team=team)
         except PortalError as refused:
             error = refused
         else:

@@ -40,7 +40,7 @@ def permissions_for(actor: User) -> QuerySet[BookingPermission]:
 
 
 @transaction.atomic
-def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPermission:
+def permit_booking(*, actor: User, username: str, team: Team | None = None) -> BookingPermission:
     """Permit a user to book for `team`, or for every team that they are not in. Idempotent.
 
     For approvers, never for themselves. Raises `NotAllowed` and `InvalidInput`.

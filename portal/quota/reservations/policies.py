@@ -31,7 +31,7 @@ def permission_for(actor: User, team: Team) -> BookingPermission | None:
     return rows.order_by("created_at").first()
 
 
-def books_at_once(actor: User, team: Team) -> bool:
+def may_book_at_once(actor: User, team: Team) -> bool:
     """Return whether the actor's requests are booked at once. The only administrator needs no permission."""
     return permission_for(actor, team) is not None or approvers.is_only_superuser(actor)
 
@@ -42,12 +42,12 @@ def _decided_elsewhere(actor: User) -> Q:
     These are the actor's own, and those of an approver for whom the actor is only a delegate.
     """
     lenders = [actor] if not approvers.is_only_superuser(actor) else []
-    if not actor.operates and (lender := approvers.decides_only_for(actor)) is not None:
+    if not actor.operates and (lender := approvers.only_delegator_of(actor)) is not None:
         lenders.append(lender)
     return Q(created_by__in=lenders) | Q(changed_by__in=lenders)
 
 
-def awaiting(actor: User) -> Q:
+def filter_decidable(actor: User) -> Q:
     """Return the filter for reservations for the actor to decide."""
     if not quotas.may_book(actor):
         return Q(pk__in=[])
@@ -58,7 +58,7 @@ def awaiting(actor: User) -> Q:
 
 def may_decide(actor: User, row: Reservation) -> bool:
     """Return whether the reservation is pending and the actor may decide it."""
-    return Reservation.objects.filter(awaiting(actor), pk=row.pk).exists()
+    return Reservation.objects.filter(filter_decidable(actor), pk=row.pk).exists()
 
 
 def require_decide(actor: User, row: Reservation) -> None:
@@ -67,7 +67,7 @@ def require_decide(actor: User, row: Reservation) -> None:
     author_ids = {row.created_by_id, row.changed_by_id}
     if actor.pk in author_ids and not approvers.is_only_superuser(actor):
         raise NotAllowed(Reason(ReservationCode.NOBODY_DECIDES_OWN))
-    lender = None if actor.operates else approvers.decides_only_for(actor)
+    lender = None if actor.operates else approvers.only_delegator_of(actor)
     if lender is not None and lender.pk in author_ids:
         raise NotAllowed(Reason(ReservationCode.DELEGATE_OF_REQUESTER, {"username": lender.username}))
 

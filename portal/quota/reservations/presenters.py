@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_amount, format_resource, format_resource_amount
-from portal.common.reasons.wording import names_joined
+from portal.common.reasons.wording import join_names
 from portal.quota.limits import resources
-from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.quota.reservations.slots import Booked, peak
 
@@ -78,11 +78,11 @@ class Week:
 
 def format_amounts(amounts: Mapping[str, int]) -> str:
     """Format amounts: "2 × H100 and 1 × A100"."""
-    parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
-    return names_joined(parts) or _("nothing")
+    parts = [format_resource_amount(name, amounts[name]) for name in sort_resources(amounts)]
+    return join_names(parts) or _("nothing")
 
 
-def bounds(first: date) -> tuple[datetime, datetime]:
+def week_bounds(first: date) -> tuple[datetime, datetime]:
     """Return the start of the week and of the next one."""
     start = datetime.combine(first, time(), UTC)
     return start, start + timedelta(days=DAYS)
@@ -100,7 +100,7 @@ def week(
     `there`: the site's amounts; `visible_teams`: as `known_teams`.
     """
     listed = list(rows)
-    names = in_order({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
+    names = sort_resources({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
     booked = [
         Booked(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
         for row in listed

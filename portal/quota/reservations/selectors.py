@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import policies, resources
-from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.limits.selectors import limits
 from portal.quota.limits.selectors.site import site_capacity
 from portal.quota.reservations import policies as decisions
@@ -29,14 +29,14 @@ from portal.quota.reservations.slots import Booked, Clash
 Amounts = Mapping[str, int]
 
 
-def bookable() -> dict[str, int]:
+def bookable_amounts() -> dict[str, int]:
     """Return resources that can be reserved with the site's amounts: accelerators in service."""
     there = {
         name: amount
         for name, amount in site_capacity().items()
         if resources.is_accelerator(name) or name == resources.GPU
     }
-    return {name: there[name] for name in in_order(there)}
+    return {name: there[name] for name in sort_resources(there)}
 
 
 def visible_to(actor: User | SystemActor) -> Q:
@@ -64,10 +64,10 @@ def reservation_by_id(actor: User, reservation_id: UUID) -> Reservation:
     return reservation
 
 
-def awaiting(actor: User) -> QuerySet[Reservation]:
+def reservations_to_decide(actor: User) -> QuerySet[Reservation]:
     """Return reservations for the actor to decide, earliest start first."""
     rows = Reservation.objects.select_related("team", "created_by")
-    return rows.filter(decisions.awaiting(actor)).order_by("starts_at", "pk")
+    return rows.filter(decisions.filter_decidable(actor)).order_by("starts_at", "pk")
 
 
 def known_teams(actor: User) -> set[UUID] | None:
@@ -77,14 +77,14 @@ def known_teams(actor: User) -> set[UUID] | None:
     return set(actor.memberships.values_list("team_id", flat=True))
 
 
-def of_team(team: Team) -> QuerySet[Reservation]:
+def reservations_of_team(team: Team) -> QuerySet[Reservation]:
     """Return the team's current and future reservations."""
     return Reservation.objects.filter(team=team, ends_at__gt=timezone.now()).exclude(
         state=ReservationState.CANCELLED
     )
 
 
-def booked_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
+def bookings_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
     """Return what is booked within the period, for `slots`."""
     rows = Reservation.objects.filter(state=ReservationState.BOOKED, ends_at__gt=start)
     if end is not None:
@@ -119,16 +119,17 @@ class Check:
 
 def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | None = None) -> Check:
     """Return whether `amounts` fit beside other reservations (except `but`) at every moment of the period."""
-    there = bookable()
+    there = bookable_amounts()
     start_s, end_s = int(starts_at.timestamp()), int(ends_at.timestamp())
-    others = booked_between(starts_at, but=but)
-    collision = slots.clash(amounts, start_s, end_s, others, there)
+    others = bookings_between(starts_at, but=but)
+    collision = slots.find_clash(amounts, start_s, end_s, others, there)
     if collision is None:
         peaks = [
-            [name, slots.peak(name, start_s, end_s, others), there.get(name, 0)] for name in in_order(amounts)
+            [name, slots.peak(name, start_s, end_s, others), there.get(name, 0)]
+            for name in sort_resources(amounts)
         ]
         return Check(True, Reason(ReservationCode.FITS, {"peaks": peaks}))
-    free_s = slots.first_fit(amounts, start_s, end_s, others, there)
+    free_s = slots.earliest_fitting_start(amounts, start_s, end_s, others, there)
     next_start = datetime.fromtimestamp(free_s, UTC) if free_s is not None else None
     return Check(False, _clash_reason(collision, next_start), next_start, collision)
 
@@ -152,18 +153,18 @@ def _clash_reason(collision: Clash, next_start: datetime | None) -> Reason:
     return Reason(ReservationCode.BOOKED_BY_OTHERS, params)
 
 
-def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
+def quota_excess_sentences(team: Team, amounts: Amounts) -> list[str]:
     """Return sentences on amounts beyond the team's quota."""
     messages = []
-    for name in in_order(amounts):
-        bar = limits.bar_of(team, name)
+    for name in sort_resources(amounts):
+        bar = limits.resource_usage(team, name)
         if bar is not None and bar.limit is not None and amounts[name] > bar.limit:
             params = {"team": team.name, "resource": name, "capacity": bar.limit}
             messages.append(message_of(Reason(ReservationCode.BEYOND_QUOTA, params)))
     return messages
 
 
-def booked_from(now: datetime) -> Iterable[tuple[str, str, dict[str, int], int, int]]:
+def current_bookings(now: datetime) -> Iterable[tuple[str, str, dict[str, int], int, int]]:
     """Yield current and future bookings: id, team, amounts, start and end in seconds."""
     for pk, team, amounts, start, end in Reservation.objects.filter(
         state=ReservationState.BOOKED, ends_at__gt=now

@@ -256,7 +256,7 @@ def change(
     booked = reservation.state == ReservationState.BOOKED
     allowed: dict[str, Any] = {}
     if booked and not _is_reduction(wanted, reservation):
-        if not decisions.books_at_once(actor, reservation.team):
+        if not decisions.may_book_at_once(actor, reservation.team):
             raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
         if (permission := decisions.permission_for(actor, reservation.team)) is not None:
             allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
@@ -289,7 +289,7 @@ def change(
 # --- time-based transitions -----------------------------------------------------------------------------
 
 
-def due(*, now: datetime | None = None) -> int:
+def process_due(*, now: datetime | None = None) -> int:
     """Process reservations that begin, end or begin soon, each once, even if late. Returns how many."""
     now = now or timezone.now()
     booked, requested = ReservationState.BOOKED, ReservationState.REQUESTED
@@ -407,7 +407,7 @@ def _clean_amounts(amounts: Amounts) -> dict[str, int] | Reason:
     """Return the amounts with normalised resource names, or the reason why they are invalid."""
     if not 0 < len(amounts) <= MAX_RESOURCES:
         return Reason(ReservationCode.RESOURCES_COUNT, {"max": MAX_RESOURCES})
-    there = selectors.bookable()
+    there = selectors.bookable_amounts()
     cleaned: dict[str, int] = {}
     for key, amount in amounts.items():
         name = key.strip().lower()

@@ -1,8 +1,8 @@
 """Whether a reservation fits in addition to others at every moment. Pure.
 
 Times are seconds since 1970, ends are exclusive, amounts in base units. Stored amounts count like those of
-workspaces (`counted`): GPUs of a model also count as GPUs of any model. Users enter them separately
-(`plain`): GPUs of a model, and additional GPUs of any model.
+workspaces (`add_models_to_total`): GPUs of a model also count as GPUs of any model. Users enter them
+separately (`subtract_models_from_total`): GPUs of a model, and additional GPUs of any model.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Clash:
         return max(0, self.capacity - self.booked)
 
 
-def counted(amounts: Amounts) -> dict[str, int]:
+def add_models_to_total(amounts: Amounts) -> dict[str, int]:
     """Return entered amounts with GPUs of a model included in GPUs of any model."""
     every = amounts.get(resources.GPU, 0) + _model_total(amounts)
     return {**amounts, **({resources.GPU: every} if every else {})}
 
 
-def plain(amounts: Amounts) -> dict[str, int]:
-    """Return the inverse of `counted`: GPUs of any model exclude those of a model."""
+def subtract_models_from_total(amounts: Amounts) -> dict[str, int]:
+    """Return the inverse of `add_models_to_total`: GPUs of any model exclude those of a model."""
     more = amounts.get(resources.GPU, 0) - _model_total(amounts)
     others = {name: amount for name, amount in amounts.items() if name != resources.GPU}
     return {**others, **({resources.GPU: more} if more > 0 else {})}
@@ -67,7 +67,7 @@ def _model_total(amounts: Amounts) -> int:
     )
 
 
-def clash(
+def find_clash(
     amounts: Amounts, start_s: int, end_s: int, others: Iterable[Booked], capacity: Amounts
 ) -> Clash | None:
     """Return where `amounts` do not fit beside `others` within the period, or None."""
@@ -101,14 +101,14 @@ def _models_first(amounts: Amounts) -> list[str]:
     return sorted(amounts, key=lambda resource: (resource == resources.GPU, resource))
 
 
-def first_fit(
+def earliest_fitting_start(
     amounts: Amounts, start_s: int, end_s: int, others: Sequence[Booked], capacity: Amounts
 ) -> int | None:
     """Return the earliest start from `start_s` on at which the same period fits, or None if never."""
     lasts_s = end_s - start_s
     later = sorted({slot.end_s for slot in others if slot.end_s > start_s})
     for at_s in (start_s, *later):
-        if clash(amounts, at_s, at_s + lasts_s, others, capacity) is None:
+        if find_clash(amounts, at_s, at_s + lasts_s, others, capacity) is None:
             return at_s
     return None
 

@@ -8,4 +8,4 @@ from portal.quota.reservations import services
 
 @app.task(name="control.reservations_due")
 def reservations_due() -> None:
-    services.due()
+    services.process_due()

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_amount, format_resource, format_time_span
-from portal.common.htmx import wants
+from portal.common.htmx import requests_element
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -49,16 +49,16 @@ def board(request: SignedInRequest) -> HttpResponse:
         else:
             messages.success(request, _made_message(reservation))
             return redirect(services.url(reservation))
-    there = selectors.bookable()
+    there = selectors.bookable_amounts()
     form = {
         name: strip_nul(data.get(name, ""))
         for name in ("title", "team", "resource", "amount", "starts", "ends")
     }
-    if wants(request, "check"):
+    if requests_element(request, "check"):
         return render(request, "reservations/calendar.html#check", {"check": _check(form)})
     today = timezone.now().date()
     first = _day(request.GET.get("week", "")) or today
-    start, end = presenters.bounds(first)
+    start, end = presenters.week_bounds(first)
     rows = list(
         selectors.reservations_for(user)
         .exclude(state=ReservationState.CANCELLED)
@@ -74,12 +74,12 @@ def board(request: SignedInRequest) -> HttpResponse:
         "rows": [
             (
                 row,
-                presenters.format_amounts(slots.plain(row.amounts)),
+                presenters.format_amounts(slots.subtract_models_from_total(row.amounts)),
                 visible_teams is None or row.team_id in visible_teams,
             )
             for row in rows
         ],
-        "waiting": list(selectors.awaiting(user)[:50]),
+        "waiting": list(selectors.reservations_to_decide(user)[:50]),
         "teams": [team for team in teams if policies.may_reserve(user, team)],
         "choices": [
             (name, format_resource(name), format_amount(name, amount))
@@ -106,7 +106,7 @@ def _request(request: SignedInRequest) -> Reservation:
         actor=request.user,
         team=limits.team_for(request.user, strip_nul(data.get("team", ""))),
         title=data.get("title", ""),
-        amounts=slots.counted(_amounts(data.get("resource", ""), data.get("amount", ""))),
+        amounts=slots.add_models_to_total(_amounts(data.get("resource", ""), data.get("amount", ""))),
         starts_at=_moment(data.get("starts", ""), "starts_at"),
         ends_at=_moment(data.get("ends", ""), "ends_at"),
         note=data.get("note", ""),
@@ -143,7 +143,7 @@ def _day(text: str) -> date | None:
 def _check(form: dict[str, str]) -> selectors.Check | None:
     """Return whether the form's values fit; None while they are incomplete or invalid."""
     try:
-        amounts = slots.counted(_amounts(form["resource"], form["amount"]))
+        amounts = slots.add_models_to_total(_amounts(form["resource"], form["amount"]))
         starts, ends = _moment(form["starts"], "starts_at"), _moment(form["ends"], "ends_at")
     except PortalError:
         return None
@@ -165,7 +165,7 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
     open_ = row.state == ReservationState.REQUESTED and not over
     context = {
         "row": row,
-        "what": presenters.format_amounts(slots.plain(row.amounts)),
+        "what": presenters.format_amounts(slots.subtract_models_from_total(row.amounts)),
         "span": format_time_span(row.starts_at, row.ends_at),
         "over": over,
         "titled": policies.may_view_team(request.user, row.team),
@@ -174,14 +174,14 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
         "may_cancel": not over
         and row.state != ReservationState.CANCELLED
         and policies.may_reserve(request.user, row.team),
-        "beyond": selectors.beyond_limits(row.team, row.amounts) if open_ else [],
+        "beyond": selectors.quota_excess_sentences(row.team, row.amounts) if open_ else [],
         "check": selectors.check(row.amounts, row.starts_at, row.ends_at, but=row.pk) if open_ else None,
     }
     return render(request, "reservations/reservation.html", context)
 
 
 def _act(request: SignedInRequest, row: Reservation) -> Reservation:
-    action, expected = request.POST.get("do", ""), etags.expected_by(request)
+    action, expected = request.POST.get("do", ""), etags.expected_versions(request)
     if action == "approve":
         return services.approve(actor=request.user, reservation_id=row.pk, expected=expected)
     if action == "deny":

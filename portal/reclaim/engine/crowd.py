@@ -81,7 +81,7 @@ class Everybody:
         return [movable for name in nodes for movable in there.get(name, ())]
 
 
-def may_go(movable: Movable, resting: Collection[str]) -> bool:
+def is_movable(movable: Movable, resting: Collection[str]) -> bool:
     """Return whether the workspace itself allows a move."""
     return movable.free and movable.id not in resting and len(movable.placement.nodes) == 1
 
@@ -134,7 +134,7 @@ class Crews:
         """Read the workspaces on these nodes."""
         fresh: dict[str, list[Movable]] = {name: [] for name in names if (pool, name) not in self._asked}
         for movable in self._people.on(pool, fresh):
-            if movable.preemptible and may_go(movable, self._resting):
+            if movable.preemptible and is_movable(movable, self._resting):
                 fresh[movable.node].append(movable)
         for name, there in fresh.items():
             self._set(pool, name, there)

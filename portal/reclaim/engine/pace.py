@@ -119,7 +119,7 @@ def slow_work(paces: Mapping[str, Pace], now_s: float) -> tuple[str, Pace] | Non
     return max(slow.items(), key=lambda item: (item[1].percent or 0, item[0])) if slow else None
 
 
-def is_worth_keeping(before: Mapping[str, Pace], after: Mapping[str, Pace]) -> bool:
+def has_to_be_written(before: Mapping[str, Pace], after: Mapping[str, Pace]) -> bool:
     """Return whether the paces have to be written."""
     if before.keys() != after.keys():
         return True

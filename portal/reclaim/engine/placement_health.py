@@ -138,7 +138,7 @@ def placement_health(view: View) -> PlacementHealth:
     return PlacementHealth(min((score for score, _ in parts), default=FULLY), tuple(reasons))
 
 
-def is_blameless(view: DeviceView, *, shared: bool) -> bool:
+def is_good_for_any(view: DeviceView, *, shared: bool) -> bool:
     """Return whether a device is good for any workspace. `shared`: part of it is granted to one."""
     return _throttling(view) is None and not (shared and _is_saturated(view))
 
@@ -148,12 +148,12 @@ def is_overcommitted(has: int | None, granted: int | None) -> bool:
     return bool(has and granted and granted > has)
 
 
-def is_of_node(reason: Reason) -> bool:
+def concerns_node(reason: Reason) -> bool:
     """Return whether a reason concerns a node, and thus all of its devices."""
     return reason.code in OF_NODE or reason.params.get("sign") in (OVERCOMMITTED, SHORT)
 
 
-def is_short(headroom: Headroom) -> bool:
+def has_shortage(headroom: Headroom) -> bool:
     """Return whether a machine is out of something that processes wait for."""
     return node_score(headroom) < FULLY
 
@@ -174,7 +174,7 @@ def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
     """Return the highest clock of busy GPUs without throttling, by model."""
     clocks: dict[str, int] = {}
     for view in views:
-        if _is_busy(view) and view.clock_mhz and not is_held_down(view):
+        if _is_busy(view) and view.clock_mhz and not is_throttled(view):
             clocks[view.model] = max(view.clock_mhz, clocks.get(view.model, 0))
     return clocks
 
@@ -187,7 +187,7 @@ def _is_saturated(view: DeviceView) -> bool:
     return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= SATURATED_PCT
 
 
-def is_held_down(view: DeviceView) -> bool:
+def is_throttled(view: DeviceView) -> bool:
     """Return whether heat or hardware throttled it; only then does the best clock of others matter."""
     watched = view.watched_s or 0
     return watched >= LEAST_MEASURED_S and 100 * (view.held_down_s or 0) >= SLOWED_PCT * watched
@@ -195,7 +195,7 @@ def is_held_down(view: DeviceView) -> bool:
 
 def _throttling(view: DeviceView) -> tuple[int, Reason] | None:
     """Return its clock relative to the best of its model, if throttled while busy."""
-    if not (_is_busy(view) and is_held_down(view) and view.clock_mhz and view.best_clock_mhz):
+    if not (_is_busy(view) and is_throttled(view) and view.clock_mhz and view.best_clock_mhz):
         return None
     score = min(FULLY, FULLY * view.clock_mhz // view.best_clock_mhz)
     params = {
@@ -301,7 +301,7 @@ def _sign(view: View) -> str:
         return NEIGHBOURS
     if _overcommitted(view) is not None:
         return OVERCOMMITTED
-    return SHORT if is_short(view.headroom) else ""
+    return SHORT if has_shortage(view.headroom) else ""
 
 
 def _has_busy_neighbours(view: DeviceView) -> bool:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, may_go
-from portal.reclaim.engine.placement_health import FULLY, is_of_node
+from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, is_movable
+from portal.reclaim.engine.placement_health import FULLY, concerns_node
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.types import NodeCapacity
@@ -188,7 +188,7 @@ def propose(
             if movable.reasons
             and movable.score <= rules.low
             and movable.pool in clusters
-            and may_go(movable, stay)
+            and is_movable(movable, stay)
         ]
         low.sort(key=lambda movable: (movable.score, movable.lost(now_s), movable.started_s, movable.id))
         for movable in low:
@@ -255,7 +255,7 @@ def _is_elsewhere(movable: Movable, target: Placement) -> bool:
     """Return whether the target is another node or, if the node is not the problem, other devices."""
     if target.nodes[0].node != movable.node:
         return True
-    suffers = any(is_of_node(reason) for reason in movable.reasons)
+    suffers = any(concerns_node(reason) for reason in movable.reasons)
     return bool(movable.devices) and not suffers and not _devices(target) & movable.devices
 
 

@@ -75,7 +75,7 @@ class Crowd:
             self._templates |= Template.objects.in_bulk(templates)
         if flavors:
             self._flavors |= Flavor.objects.select_related("pool").in_bulk(flavors)
-        homes = home_places.of_users([runs.home for runs in running])
+        homes = home_places.home_places_by_user([runs.home for runs in running])
         for runs in running:
             self._movable[runs.pk] = self._movable_of(runs, homes.get(runs.home, home_places.NOWHERE))
 

@@ -23,12 +23,12 @@ def policies() -> dict[UUID, RebalancingPolicy]:
     return {pool.pk: policy_of(pool) for pool in Pool.objects.filter(deleted_at=None)}
 
 
-def names_where(policy: RebalancingPolicy) -> list[str]:
+def names_of_pools_with(policy: RebalancingPolicy) -> list[str]:
     """Return the names of pools with this policy."""
     return [pool.name for pool in Pool.objects.filter(deleted_at=None) if policy_of(pool) is policy]
 
 
-def is_off(pools: Iterable[UUID]) -> bool:
+def is_disabled_in_any(pools: Iterable[UUID]) -> bool:
     """Return whether rebalancing is off in any of these pools."""
     rows = Pool.objects.filter(pk__in=set(pools))
     return any(policy_of(pool) is RebalancingPolicy.OFF for pool in rows)

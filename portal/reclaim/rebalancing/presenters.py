@@ -67,7 +67,7 @@ class ProposalRow:
 
 def rows(proposals: Sequence[RebalanceProposal]) -> list[ProposalRow]:
     """Return the rows of proposals; three queries for any number."""
-    planned = {row.pk: services.planned_of(row) for row in proposals}
+    planned = {row.pk: services.planned_moves(row) for row in proposals}
     every = [move for moves in planned.values() for move in moves]
     workspaces = {
         row.pk: row
@@ -202,9 +202,9 @@ class DiscontentRow:
 
 
 def discontent_rows(rows: Sequence[Discontent]) -> list[DiscontentRow]:
-    return [DiscontentRow(row.workspace, row.score, why_of(row), row.since) for row in rows]
+    return [DiscontentRow(row.workspace, row.score, low_score_reason(row), row.since) for row in rows]
 
 
-def why_of(row: Discontent) -> str:
+def low_score_reason(row: Discontent) -> str:
     reason = reason_of(row.reason)
     return message_of(reason) if reason is not None else ""

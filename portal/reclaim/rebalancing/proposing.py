@@ -83,14 +83,14 @@ def run(now: datetime | None = None) -> Report:
     now = now or timezone.now()
     moves.settle(now)
     there = reading.places(now)
-    asking = reading.first_waiting()
-    slow = pacing.slow(now)
+    asking = reading.blocked_requests()
+    slow = pacing.slow_workspaces(now)
     low: Mapping[UUID, PlacementHealth] = {}
     generations: Mapping[UUID, int] = {}
     good: Mapping[str, Agreed] = {}
     # Usually no score can be low and no request waits: then nothing else is read.
     if there.suspects or asking or slow:
-        with reading.seen(now) as (snapshot, running):
+        with reading.read_snapshot(now) as (snapshot, running):
             beside = running.devices_of([str(pk) for pk in slow])
             suspected = reading.views(there, running.at(there.suspects | beside), slow)
             verdicts = {pk: placement_health(view) for pk, view in suspected.items()}
@@ -121,7 +121,7 @@ def _proposals(
     may_move = Crowd(pools, running, verdicts, off)
     clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
-    past = reading.past(now - timedelta(seconds=limits.return_s))
+    past = reading.past_moves(now - timedelta(seconds=limits.return_s))
     scores: dict[str | tuple[str, str], int] = {
         uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects
     }
@@ -191,7 +191,7 @@ def _accepted_proposals(
     for key in dismissed.values_list("key", flat=True):
         by_key.pop(key, None)
     still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
-    before = {row.key: services.planned_of(row) for row in still_open}
+    before = {row.key: services.planned_moves(row) for row in still_open}
     return _feasible_proposals(snapshot, by_key, before, generations, now)
 
 
@@ -271,7 +271,7 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
     for row in sorted(proposals, key=lambda row: (row.proposed_at, row.key)):
         if moves.under_way() >= MAX_UNDER_WAY:
             return 0
-        if now - row.proposed_at < STANDS_FOR or not may_go_alone(row, automatic):
+        if now - row.proposed_at < STANDS_FOR or not may_apply_automatically(row, automatic):
             continue
         try:
             services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
@@ -282,9 +282,9 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
     return 0
 
 
-def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
+def may_apply_automatically(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
     """Return whether all its workspaces are preemptible and in pools with automatic rebalancing."""
-    if not {planned.pool for planned in services.planned_of(row)} <= set(automatic):
+    if not {planned.pool for planned in services.planned_moves(row)} <= set(automatic):
         return False
     keys = [move["workspace"] for move in row.moves]
     return not Workspace.objects.filter(pk__in=keys, preemptible=False).exists()

@@ -27,10 +27,10 @@ from portal.reclaim.engine.placement_health import (
     View,
     Work,
     best_clocks,
-    is_blameless,
-    is_held_down,
+    has_shortage,
+    is_good_for_any,
     is_overcommitted,
-    is_short,
+    is_throttled,
 )
 from portal.reclaim.engine.rebalancing import Past, Waiting
 from portal.reclaim.models import BestClock
@@ -120,24 +120,24 @@ def places(now: datetime) -> Places:
     devices |= {
         uuid: replace(view, best_clock_mhz=bests.get(view.model))
         for uuid, view in devices.items()
-        if is_held_down(view)
+        if is_throttled(view)
     }
     parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
     shared = set(parts.values_list("device__uuid", flat=True))
-    blamed = {uuid for uuid, view in devices.items() if not is_blameless(view, shared=uuid in shared)}
+    blamed = {uuid for uuid, view in devices.items() if not is_good_for_any(view, shared=uuid in shared)}
     nodes = nodes_of_all(now)
     over = {
         key
         for key, view in nodes.items()
         if is_overcommitted(view.cpu_milli, view.cpu_given_milli)
         or is_overcommitted(view.memory_mib, view.memory_given_mib)
-        or is_short(view.headroom)
+        or has_shortage(view.headroom)
     }
     return Places(devices, nodes, frozenset(blamed | over))
 
 
 @contextmanager
-def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
+def read_snapshot(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
     """Yield the queue's snapshot and its running workspaces."""
     with snapshot_cache.previews.use(now) as snapshot:
         yield snapshot, Running(snapshot.placer.held(), now)
@@ -300,7 +300,7 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
 def _work(runs: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
     """Return the work of a workspace, as far as it matters for its score."""
     used = granted_milli = None
-    if is_short(headroom):
+    if has_shortage(headroom):
         try:
             cores = next(
                 (one.value for one in _signals(runs.signals or "[]") if one.kind == SignalKind.CPU), None
@@ -321,7 +321,7 @@ def views(
 ) -> dict[UUID, View]:
     """Return the placements that may have problems, by workspace.
 
-    `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow`.
+    `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow_workspaces`.
     """
     slow = slow or {}
     # Also read the users of devices that are shared with slow work.
@@ -371,7 +371,7 @@ def views(
 # --- movable workspaces and pending requests --------------------------------------------------------------
 
 
-def first_waiting() -> list[Workspace]:
+def blocked_requests() -> list[Workspace]:
     """Return requests that are blocked by placement only, in queue order."""
     rows = (
         Workspace.objects.filter(
@@ -388,7 +388,7 @@ def first_waiting() -> list[Workspace]:
 
 def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[Waiting]:
     """Return those that need a single node."""
-    homes = home_places.of_users([(row.owner_id, row.team_id) for row in first])
+    homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
     asks = []
     for row in first:
@@ -421,7 +421,7 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
     return asks
 
 
-def past(since: datetime) -> list[Past]:
+def past_moves(since: datetime) -> list[Past]:
     """Return all requests to move since then with their sources, including those that stayed."""
     rows = Move.objects.filter(asked_at__gte=since).values_list("workspace_id", "asked_at", "source")
     moves = []

@@ -31,7 +31,7 @@ def open_proposals(actor: User) -> QuerySet[RebalanceProposal]:
     return proposals(actor).filter(state=ProposalState.OPEN).order_by("proposed_at", "id")
 
 
-def decided(actor: User) -> QuerySet[RebalanceProposal]:
+def decided_proposals(actor: User) -> QuerySet[RebalanceProposal]:
     """Return applied and dismissed proposals, latest first."""
     chosen = (ProposalState.APPLIED, ProposalState.DISMISSED)
     return proposals(actor).filter(state__in=chosen).order_by("-decided_at", "-id")

@@ -24,7 +24,7 @@ from portal.scheduling.moves import PlannedMove
 from provisioning import messages
 
 
-def planned_of(row: RebalanceProposal) -> list[PlannedMove]:
+def planned_moves(row: RebalanceProposal) -> list[PlannedMove]:
     """Return the moves of a proposal as values."""
     return messages.load(row.moves, list[PlannedMove])
 
@@ -52,8 +52,8 @@ def apply(
         return row
     if row.state != ProposalState.OPEN:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
-    planned = planned_of(row)
-    if policies.is_off(move.pool for move in planned):
+    planned = planned_moves(row)
+    if policies.is_disabled_in_any(move.pool for move in planned):
         # Disabled since it was proposed; the next pass withdraws it.
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     reason = message_of(Reason.from_json(row.reason))
@@ -80,7 +80,7 @@ def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
     if row.state == ProposalState.WITHDRAWN:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     if row.state == ProposalState.APPLIED:
-        keys = [move.workspace for move in planned_of(row)]
+        keys = [move.workspace for move in planned_moves(row)]
         if not moving.take_back(actor=actor, workspaces=keys, reason="an operator has taken it back"):
             raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     return _decide(

@@ -33,11 +33,11 @@ def listing(request: SignedInRequest) -> HttpResponse:
     context = {
         "page": page,
         "rows": presenters.rows(list(page.object_list)),
-        "decided": presenters.rows(list(selectors.decided(request.user)[:DECIDED_SHOWN])),
+        "decided": presenters.rows(list(selectors.decided_proposals(request.user)[:DECIDED_SHOWN])),
         "discontent": presenters.discontent_rows(list(discontent[:ROWS_PER_PAGE])),
         "discontent_count": discontent.count(),
-        "automatic": policies.names_where(RebalancingPolicy.AUTOMATIC),
-        "off": policies.names_where(RebalancingPolicy.OFF),
+        "automatic": policies.names_of_pools_with(RebalancingPolicy.AUTOMATIC),
+        "off": policies.names_of_pools_with(RebalancingPolicy.OFF),
         "may": request.user.operates,
     }
     return render(request, partial_of(request, "reclaim/rebalancing.html", "live"), context)

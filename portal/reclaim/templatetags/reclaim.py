@@ -38,7 +38,7 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 def discontent(workspace: Workspace) -> dict[str, Any]:
     """Render why its placement health is low, in one line; empty if it is not."""
     record = rebalancing_selectors.discontent_of(workspace)
-    return {"found": record, "why": rebalancing.why_of(record) if record is not None else ""}
+    return {"found": record, "why": rebalancing.low_score_reason(record) if record is not None else ""}
 
 
 @register.inclusion_tag("reclaim/progress.html")

@@ -19,7 +19,7 @@ from portal.common.formatting import (
 )
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import Params, Text, listed
+from portal.common.reasons.wording import Params, Text, joined_lists
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.wording.placement import format_requirements, joined
@@ -174,7 +174,7 @@ TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.NO_NODE_SHOWS_FOLDERS: Text(
         gettext_lazy("%(template)s needs these folders, which no suitable node provides: %(folders)s."),
         gettext_lazy("Choose another template, or ask an operator to add them to BERTH_MOUNTS of a node."),
-        listed("folders"),
+        joined_lists("folders"),
     ),
     AdmissionCode.NO_NODE_HOLDS_SHARES: Text(
         gettext_lazy("No suitable node can enforce GPU shares."),

@@ -51,6 +51,6 @@ def _options(actor: User, kind: str, query: str, params: dict[str, str]) -> Iter
         return teams.values_list("slug", "name")[:MOST_IN_A_LIST]
     rows: Any = selectors.templates_for(actor) if kind == "template" else selectors.flavors_for(actor)
     if kind == "template" and "copy" in params:
-        rows = policies.with_commands(actor, rows)
+        rows = policies.templates_with_visible_command(actor, rows)
     templates = selectors.search(rows.filter(enabled=True).order_by("position", "slug"), query)
     return [(template.slug, template.name) for template in templates[:MOST_IN_A_LIST]]

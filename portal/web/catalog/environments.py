@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from portal.catalog.environments import selectors
 from portal.catalog.environments.models import Environment
-from portal.catalog.environments.presenters import standing
+from portal.catalog.environments.presenters import environment_state_text
 from portal.catalog.models import Template
 from portal.common.completion import MOST_IN_A_LIST, Option
 from portal.people.accounts.models import Team, User
@@ -42,12 +42,12 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
     environments = list(rows[: MOST_IN_A_LIST + 1])
     if present is not None and all(environment.pk != present.pk for environment in environments):
         environments.append(present)
-    standings, drivers = selectors.standings(environments), pool_drivers()
+    standings, drivers = selectors.newest_progress(environments), pool_drivers()
     return [
         EnvironmentChoice(
             environment,
-            standing(environment, standings.get(environment.pk)),
-            too_old_for(environment, drivers),
+            environment_state_text(environment, standings.get(environment.pk)),
+            pools_with_old_drivers(environment, drivers),
         )
         for environment in environments
     ]
@@ -56,23 +56,26 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
 def options_of(environments: Iterable[Environment]) -> list[Option]:
     """Return slugs with name and state."""
     rows = list(environments)
-    progress = selectors.standings(rows)
+    progress = selectors.newest_progress(rows)
     return [
-        (environment.slug, f"{environment.name} · {standing(environment, progress.get(environment.pk))}")
+        (
+            environment.slug,
+            f"{environment.name} · {environment_state_text(environment, progress.get(environment.pk))}",
+        )
         for environment in rows
     ]
 
 
-def standings_of(templates: Iterable[Template]) -> dict[str, str]:
+def environment_states(templates: Iterable[Template]) -> dict[str, str]:
     """Return the states of templates' environments, by slug."""
     by_key = {
         template.environment.pk: template.environment
         for template in templates
         if template.environment is not None
     }
-    progress = selectors.standings(by_key.values()) if by_key else {}
+    progress = selectors.newest_progress(by_key.values()) if by_key else {}
     return {
-        environment.slug: standing(environment, progress.get(environment.pk))
+        environment.slug: environment_state_text(environment, progress.get(environment.pk))
         for environment in by_key.values()
     }
 
@@ -89,7 +92,7 @@ def pool_drivers() -> list[tuple[str, str]]:
     return sorted(newest.items())
 
 
-def too_old_for(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
+def pools_with_old_drivers(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
     """Return which pools' drivers are too old for the environment's CUDA version, or an empty string."""
     wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
     if wanted is None:

@@ -29,7 +29,7 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
-from portal.common.completion import LONGEST_SLUG, CompletedInput, let_choose, offered
+from portal.common.completion import LONGEST_SLUG, CompletedInput, offer_choices, truncate_options
 from portal.common.json_input import InvalidJson, parse_json
 from portal.fleet.inventory.models import Pool
 from portal.web.catalog.environments import EnvironmentChoice
@@ -326,10 +326,12 @@ class TemplateForm(EntryForm):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        let_choose(
+        offer_choices(
             self,
             "environment",
-            offered((environment.environment.slug, environment.label) for environment in environments),
+            truncate_options(
+                (environment.environment.slug, environment.label) for environment in environments
+            ),
             url=f"{reverse('catalog_pages:complete-environments')}?{urlencode({'team': team})}",
             none=_("Software of the node"),
         )
@@ -421,7 +423,7 @@ class FlavorForm(EntryForm):
         return document
 
 
-def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def initial_values(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as the initial values of its form."""
     initial = dict(document)
     initial["audience"] = "all" if initial.get("teams") is None else "teams"

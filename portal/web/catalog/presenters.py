@@ -16,7 +16,7 @@ from portal.catalog import policies, selectors
 from portal.catalog.environments.models import Environment
 from portal.catalog.environments.selectors import environments_for
 from portal.catalog.models import Flavor, Template
-from portal.common.completion import MOST_IN_A_LIST, Offered, offered
+from portal.common.completion import MOST_IN_A_LIST, Offered, truncate_options
 from portal.common.formatting import format_cores, format_duration, format_memory, format_money, format_size
 from portal.common.history import presenters as kept_versions
 from portal.common.history import selectors as history
@@ -24,7 +24,7 @@ from portal.common.history.presenters import Changed, Version
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import own_teams
-from portal.web.catalog.environments import pool_drivers, standings_of, too_old_for
+from portal.web.catalog.environments import environment_states, pool_drivers, pools_with_old_drivers
 
 LABELS: dict[str, str | Promise] = {
     "slug": _("Slug"), "team": _("Team"), "name": _("Name"), "description": _("Description"),
@@ -52,7 +52,7 @@ LABELS: dict[str, str | Promise] = {
 }  # fmt: skip
 
 
-def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
+def format_field(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
     """Return a field's value as text, or a dash if empty."""
     if value in (None, "", [], {}) or (value == 0 and field.endswith("_mib")):
         return "–"
@@ -111,11 +111,11 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
-    standings = standings_of(candidate for candidate in entries if isinstance(candidate, Template))
+    standings = environment_states(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
     catalog_rows = []
     for entry in entries:
-        blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
+        blocker = selectors.missing_program(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
         text = message_of(blocker) if blocker else ""
         runs = ""
@@ -135,7 +135,7 @@ def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
     return ", ".join(names) if names else _("No one")
 
 
-def makes_for(actor: User) -> QuerySet[Team]:
+def teams_to_create_for(actor: User) -> QuerySet[Team]:
     """Return the teams for which the actor may create templates."""
     if actor.operates:
         return Team.objects.order_by("slug")
@@ -144,21 +144,23 @@ def makes_for(actor: User) -> QuerySet[Team]:
 
 def teams_to_choose(teams: QuerySet[Team]) -> Offered:
     """Return teams as options of a field."""
-    return offered(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
+    return truncate_options(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
 
 
 def bases(actor: User, kind: str) -> Offered:
     """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
     pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
-    return offered((slug, gettext("Copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs))
+    return truncate_options(
+        (slug, gettext("Copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs)
+    )
 
 
 def _readable(actor: User) -> Any:
-    return policies.with_commands(actor, selectors.templates_for(actor).filter(enabled=True))
+    return policies.templates_with_visible_command(actor, selectors.templates_for(actor).filter(enabled=True))
 
 
-def begins_with(actor: User, environment: Environment) -> str:
+def first_matching_template(actor: User, environment: Environment) -> str:
     """Return the slug of the first template whose program the environment has, or an empty string."""
     programs = environment.current.programs if environment.current is not None else []
     templates = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
@@ -184,7 +186,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     ]
 
 
-def changes_in_words(
+def format_differences(
     model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
 ) -> list[Changed]:
     """Return differences of two documents as text, with names of environments."""
@@ -198,7 +200,9 @@ def _change_in_words(
     field, before, after = difference.field, difference.before, difference.after
     if field == "environment":
         before, after = (names.get(slug, slug) for slug in (before, after))
-    return Changed(LABELS.get(field, field), in_words(model, field, before), in_words(model, field, after))
+    return Changed(
+        LABELS.get(field, field), format_field(model, field, before), format_field(model, field, after)
+    )
 
 
 def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
@@ -223,7 +227,7 @@ class RunsIn:
     url: str
 
 
-def runs_in(actor: User, template: Template) -> RunsIn | None:
+def template_environment(actor: User, template: Template) -> RunsIn | None:
     """Return the environment of a template for its page, or `None` for the software of the nodes."""
     environment = template.environment
     if environment is None:
@@ -231,8 +235,8 @@ def runs_in(actor: User, template: Template) -> RunsIn | None:
     is_visible = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
     return RunsIn(
         environment.name,
-        standings_of([template])[environment.slug],
-        too_old_for(environment, pool_drivers()),
+        environment_states([template])[environment.slug],
+        pools_with_old_drivers(environment, pool_drivers()),
         reverse("environments:detail", args=[environment.slug]) if is_visible else "",
     )
 

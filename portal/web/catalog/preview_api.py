@@ -16,7 +16,15 @@ from portal.catalog.serializers import (
     WarningSerializer,
     flavor_errors,
 )
-from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, named_in, operation, routes
+from portal.common.api import (
+    ApiView,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    not_found_as_invalid,
+    operation,
+    routes,
+)
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
@@ -123,7 +131,7 @@ class CatalogPreview(ApiView):
     )
     def post(self, request: UserRequest) -> Response:
         body = body_of(request, CatalogPreviewRequestSerializer)
-        with named_in("team"):
+        with not_found_as_invalid("team"):
             team = team_by_slug(request.user, body["team"]) if body.get("team") else None
         template = self._template(request, body)
         flavor = self._flavor(request, body)
@@ -137,7 +145,7 @@ class CatalogPreview(ApiView):
     def _template(self, request: UserRequest, body: dict[str, Any]) -> Template | None:
         if draft := body.get("template_draft"):
             slug = draft.pop("team", None)
-            with named_in("template_draft"):
+            with not_found_as_invalid("template_draft"):
                 of = team_by_slug(request.user, slug) if slug else None
             return entries.draft(actor=request.user, model=Template, values=draft, team=of)
         return selectors.template_by_slug(request.user, body["template"]) if "template" in body else None

@@ -39,7 +39,7 @@ class Preview:
 
     @property
     def price_words(self) -> str:
-        return prices.in_words(self.price)
+        return prices.format_price(self.price)
 
     @property
     def sentence(self) -> str:
@@ -86,5 +86,5 @@ def preview(
         return Preview(fit, price, team, None, message_of(refused.reason), devices=takes)
     # Only the team's limits count, because the reader's caps are not those of a later user.
     verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
-    network = egress.words_of(egress.limits_of(template, team))
+    network = egress.limits_sentence(egress.limits_of(template, team))
     return Preview(fit, price, team, verdict, network=network, devices=takes)

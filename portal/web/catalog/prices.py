@@ -18,7 +18,7 @@ def hourly(charges: Iterable[Mapping[str, int]]) -> tuple[float, float]:
     return (min(rates) / PER_GPU, max(rates) / PER_GPU) if rates else (0.0, 0.0)
 
 
-def in_words(price: tuple[float, float]) -> str:
+def format_price(price: tuple[float, float]) -> str:
     """Return the price without a unit: `2` or `1–2.5`."""
     low, high = (format_number(amount, 3) for amount in price)
     return low if low == high else f"{low}–{high}"

@@ -31,7 +31,7 @@ from portal.people.accounts.models import Team
 from portal.people.accounts.policies import require_manage_team, require_operator
 from portal.people.accounts.selectors import own_teams, team_by_slug
 from portal.web.catalog import environments, presenters
-from portal.web.catalog.forms import EntryForm, FlavorForm, TemplateForm, initial_of
+from portal.web.catalog.forms import EntryForm, FlavorForm, TemplateForm, initial_values
 from portal.web.catalog.previews import Preview, preview
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -65,7 +65,7 @@ def listing(request: SignedInRequest, kind: str) -> HttpResponse:
     elif state == "deprecated":
         rows = rows.filter(deprecated=True)
     page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    makes = kind == "template" and presenters.makes_for(request.user).exists()
+    makes = kind == "template" and presenters.teams_to_create_for(request.user).exists()
     context = {
         "kind": kind,
         "page": page,
@@ -93,9 +93,9 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         for name, value in document.items()
         if name not in hidden
         and (shows or name in ("program", "min_cuda", "min_compute_capability"))
-        and (text := presenters.in_words(type(entry), name, value)) != "–"
+        and (text := presenters.format_field(type(entry), name, value)) != "–"
     ]
-    runs_in = presenters.runs_in(request.user, entry) if isinstance(entry, Template) else None
+    runs_in = presenters.template_environment(request.user, entry) if isinstance(entry, Template) else None
     context = {
         "kind": kind,
         "entry": entry,
@@ -181,23 +181,23 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     elif (
         kind == "template"
         and not request.user.operates
-        and (own := presenters.makes_for(request.user).first())
+        and (own := presenters.teams_to_create_for(request.user).first())
     ):
         # Team owners who are not operators create templates for their team.
         return redirect(f"{request.path}?team={own.slug}")
     else:
         require_operator(request.user)
-    initial = initial_of(_new_document(kind))
+    initial = initial_values(_new_document(kind))
     of = strip_nul(request.GET.get("of", ""))
     wanted = _environment_wanted(request, team) if kind == "template" else None
     if wanted is not None and "of" not in request.GET:
         # Most users want a notebook, so start from a copy of its template.
-        of = presenters.begins_with(request.user, wanted)
+        of = presenters.first_matching_template(request.user, wanted)
     if of:
         source = _entry(request, kind, of)
         if isinstance(source, Template) and not policies.may_see_command(request.user, source):
             policies.require_keep(request.user, source)
-        initial = initial_of(documents.document_of(source)) | {"slug": "", "name": ""}
+        initial = initial_values(documents.document_of(source)) | {"slug": "", "name": ""}
     if wanted is not None:
         initial["environment"] = wanted.slug
     form = _form(request, kind, team=team, initial=initial)
@@ -217,7 +217,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         "kind": kind,
         "form": form,
         "team": team,
-        "teams": presenters.teams_to_choose(presenters.makes_for(request.user)),
+        "teams": presenters.teams_to_choose(presenters.teams_to_create_for(request.user)),
         "of": of,
         "bases": presenters.bases(request.user, kind),
         "wanted": wanted,
@@ -262,7 +262,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     entry = _entry(request, kind, slug)
     policies.require_keep(request.user, entry)
     team = entry.team if isinstance(entry, Template) else None
-    initial = initial_of(documents.document_of(entry)) | {"version": etags.version_of(entry)}
+    initial = initial_values(documents.document_of(entry)) | {"version": etags.version_of(entry)}
     form = _form(request, kind, team=team, initial=initial, entry=entry)
     preview_: Preview | None = None
     warnings: list[str] = []
@@ -272,7 +272,10 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
                 preview_, warnings = _preview_of_form(request, kind, form.given(), team, entry)
             else:
                 entries.change(
-                    actor=request.user, entry=entry, values=form.given(), expected=etags.expected_by(request)
+                    actor=request.user,
+                    entry=entry,
+                    values=form.given(),
+                    expected=etags.expected_versions(request),
                 )
                 messages.success(request, _("%(name)s saved.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
@@ -298,7 +301,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     policies.require_keep(request.user, entry)
     if request.method == "POST":
         try:
-            entries.delete(actor=request.user, entry=entry, expected=etags.expected_by(request))
+            entries.delete(actor=request.user, entry=entry, expected=etags.expected_versions(request))
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect(presenters.url_of(entry, "delete"))
@@ -342,7 +345,7 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     if request.method == "POST":
         try:
             entries.restore(
-                actor=request.user, entry=entry, number=number, expected=etags.expected_by(request)
+                actor=request.user, entry=entry, number=number, expected=etags.expected_versions(request)
             )
         except PortalError as error:
             messages.error(request, error.sentence)
@@ -355,7 +358,7 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
     differences = history.differences(documents.document_of(entry), data.data)
     changes = [
         f"{difference.label}: {difference.before[:200]} → {difference.after[:200]}"
-        for difference in presenters.changes_in_words(type(entry), differences)
+        for difference in presenters.format_differences(type(entry), differences)
     ]
     context = {
         "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},

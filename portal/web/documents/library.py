@@ -88,7 +88,7 @@ def files() -> Mapping[str, Path]:
     return {path.relative_to(DOCS).as_posix(): path for path in paths}
 
 
-def plain(markdown: str) -> str:
+def strip_markup(markdown: str) -> str:
     """Return a line of Markdown without markup; links become their texts."""
     text = re.sub(r"!?\[([^\[\]]*)\]\([^()\s]*\)", r"\1", markdown)
     return re.sub(r"\*\*|`|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)", "", text)
@@ -129,7 +129,7 @@ def sections(text: str) -> list[Section]:
             continue
         if not fence and (heading := _HEADING.match(line)):
             end()
-            level, title = len(heading[1]), plain(heading[2])
+            level, title = len(heading[1]), strip_markup(heading[2])
             path = [step for step in path if step.level < level]
             path.append(Heading(level, title, anchors.of(title)))
             continue
@@ -143,5 +143,5 @@ def _title(path: Path) -> str:
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             if heading := _HEADING.match(line):
-                return plain(heading[2])
+                return strip_markup(heading[2])
     return path.stem

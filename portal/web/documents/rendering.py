@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from portal.web.documents.library import Anchors, Document, Heading, documents, files, plain
+from portal.web.documents.library import Anchors, Document, Heading, documents, files, strip_markup
 
 MAX_CONTENTS = 40
 """A table of contents with more headings contains only those of level 2."""
@@ -64,7 +64,7 @@ def _prepare_tokens(tokens: Sequence[Token], document: Document, headings: list[
     skipping = False
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
-            title = plain(tokens[at + 1].content)
+            title = strip_markup(tokens[at + 1].content)
             heading = Heading(int(token.tag[1]), title, anchors.of(title))
             skipping = heading.level == 1 and not headings
             headings.append(heading)
@@ -174,7 +174,7 @@ def _address(link: str, document: Document) -> str:
     return ""
 
 
-def marked(text: str, ranges: Sequence[tuple[int, int]]) -> SafeString:
+def highlight(text: str, ranges: Sequence[tuple[int, int]]) -> SafeString:
     """Return the text with these ranges highlighted."""
     pieces, at = [], 0
     for start, end in ranges:

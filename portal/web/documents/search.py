@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from django.utils.safestring import SafeString
 
 from portal.web.documents import library, navigation, words
-from portal.web.documents.rendering import address_of, marked
+from portal.web.documents.rendering import address_of, highlight
 
 MAX_QUERY_CHARACTERS = 200
 MAX_FOUND = 12
@@ -74,7 +74,7 @@ class Index:
     def search(self, query: str, most: int = MAX_FOUND) -> list[Found]:
         """Return the best matching sections, best first."""
         query = query[:MAX_QUERY_CHARACTERS]
-        query_terms = self._complete_prefix(words.asked(query))
+        query_terms = self._complete_prefix(words.query_stems(query))
         scores: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
         total_weight = sum(weight for _, weight in query_terms if weight >= 1) or 1.0
@@ -129,7 +129,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
         start = text.find(" ", start) + 1 or start
     if end < len(text):
         end = text.rfind(" ", start, end) if " " in text[start:end] else end
-    shown = marked(text[start:end], [(a - start, b - start) for a, b in hits if a >= start and b <= end])
+    shown = highlight(text[start:end], [(a - start, b - start) for a, b in hits if a >= start and b <= end])
     return SafeString(("… " if start else "") + shown + (" …" if end < len(text) else ""))
 
 
@@ -163,7 +163,7 @@ def _rows(section: library.Section) -> Iterator[library.Section]:
         section.heading, section.above, tuple(line for line in section.lines if line not in rows)
     )
     for row in rows[2:]:
-        title = library.plain(row.strip("| ").split(" | ")[0])
+        title = library.strip_markup(row.strip("| ").split(" | ")[0])
         heading = library.Heading(section.heading.level, title, section.heading.anchor)
         yield library.Section(heading, (*section.above, section.heading.title), (row,))
 
@@ -172,7 +172,7 @@ def _readable(lines: tuple[str, ...]) -> str:
     """Return lines of Markdown as one text, with table cells separated by dots."""
     kept = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
     cells = (_joined_cells(line) if line.startswith("|") else line for line in kept)
-    return " ".join(library.plain(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
+    return " ".join(library.strip_markup(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
 
 
 def _joined_cells(row: str) -> str:

@@ -89,7 +89,7 @@ def stems_of(word: str) -> tuple[str, ...]:
     return (stem(word), *(stem(part) for part in parts if part and part not in STOP))
 
 
-def asked(query: str) -> list[tuple[str, float]]:
+def query_stems(query: str) -> list[tuple[str, float]]:
     """Return the stems of a query with their weights; synonyms weigh less than typed words."""
     typed = [word for word in WORD.findall(query.lower()) if word not in STOP]
     weights: dict[str, float] = {}

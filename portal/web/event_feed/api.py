@@ -45,7 +45,7 @@ class FeedEventSerializer(serializers.Serializer[Event]):
     )
 
     def to_representation(self, instance: Event) -> dict[str, Any]:
-        return {"id": instance.pk, **payloads.of_entry(instance)}
+        return {"id": instance.pk, **payloads.entry_payload(instance)}
 
 
 AFTER = "Only events after this `id`."
@@ -104,7 +104,7 @@ class FeedViewSet(ListViewSet):
     sorts = {"id": ("id",), "-id": ("-id",)}
 
     def get_queryset(self) -> QuerySet[Event]:
-        return selectors.events_for(self.request.user).filter(pk__lte=selectors.complete_to())
+        return selectors.events_for(self.request.user).filter(pk__lte=selectors.last_complete_id())
 
     @operation(
         "List events",
@@ -147,14 +147,14 @@ class FeedViewSet(ListViewSet):
         # Evaluated before the stream begins, so that an invalid filter gives an error response.
         self.filter_queryset(selectors.events_for(request.user))
         if not header:
-            after = selectors.complete_to()
+            after = selectors.last_complete_id()
         user, token = request.user, request.auth if isinstance(request.auth, ApiToken) else None
 
         def look(after: int) -> stream.Batch:
             if not accounts.still_valid(user, token):
                 return stream.Batch(over=True)
             visible = selectors.events_for(User.objects.get(pk=user.pk))
-            rows = self.filter_queryset(visible.filter(pk__gt=after, pk__lte=selectors.complete_to()))
+            rows = self.filter_queryset(visible.filter(pk__gt=after, pk__lte=selectors.last_complete_id()))
             events: Any = list(rows[: stream.BATCH])
             data: Any = FeedEventSerializer(events, many=True).data
             return stream.Batch(list(data))

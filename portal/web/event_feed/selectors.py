@@ -41,7 +41,7 @@ def events_for(actor: User) -> QuerySet[Event]:
     return entries.select_related("team", "pool", "workspace").prefetch_related("targets").order_by("pk")
 
 
-def complete_to() -> int:
+def last_complete_id() -> int:
     """Return the id up to which the feed is complete, so that a reader at this id has missed nothing.
 
     The state is kept per process, because only repeated reads show whether a gap in ids is permanent.

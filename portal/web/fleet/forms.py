@@ -65,6 +65,6 @@ class PoolForm(forms.Form):
         return {name: value for name, value in self.cleaned_data.items() if name not in left_out}
 
 
-def shown(config: dict[str, Any]) -> str:
+def config_text(config: dict[str, Any]) -> str:
     """Return a configuration as text for the form."""
     return json.dumps(config, indent=1, ensure_ascii=False) if config else ""

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.people.accounts.models import User
 from portal.web.inbox.items import Item, Key
-from portal.web.inbox.sources import SOURCES, of_kinds
+from portal.web.inbox.sources import SOURCES, sources_of_kinds
 
 
 def count(actor: User) -> int:
@@ -41,7 +41,7 @@ def _number(rows: QuerySet[Any]) -> Coalesce:
 def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:
     """Return the sorted keys of all items, or of these `kinds`. One query per source."""
     now = timezone.now()
-    return sorted(key for source in of_kinds(kinds) for key in source.keys(actor, now))
+    return sorted(key for source in sources_of_kinds(kinds) for key in source.keys(actor, now))
 
 
 def items(actor: User, wanted: Sequence[Key]) -> list[Item]:

@@ -97,7 +97,7 @@ class QuotaSource(Source):
     columns = ("created_at", "until", "workspace_id")
 
     def rows(self, actor: User) -> QuerySet[QuotaRequest]:
-        return quota_requests.open_for(actor)
+        return quota_requests.requests_to_decide(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         _since, until, workspace = values
@@ -130,14 +130,14 @@ class ReservationSource(Source):
     columns = ("created_at", "starts_at")
 
     def rows(self, actor: User) -> QuerySet[Reservation]:
-        return reservations.awaiting(actor)
+        return reservations.reservations_to_decide(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return _is_soon(values[1], now)
 
     def item(self, actor: User, key: Key, row: Reservation) -> Item:
         params = {
-            "what": format_amounts(slots.plain(row.amounts)),
+            "what": format_amounts(slots.subtract_models_from_total(row.amounts)),
             "team": row.team.name,
             "span": format_time_span(row.starts_at, row.ends_at),
         }
@@ -159,7 +159,7 @@ class JoinSource(Source):
     columns = ("created_at", "expires_at")
 
     def rows(self, actor: User) -> QuerySet[JoinRequest]:
-        return joins.awaiting(actor)
+        return joins.requests_to_decide(actor)
 
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return _is_soon(values[1], now)
@@ -303,6 +303,6 @@ SOURCES: tuple[Source, ...] = (
 )
 
 
-def of_kinds(kinds: Collection[str]) -> list[Source]:
+def sources_of_kinds(kinds: Collection[str]) -> list[Source]:
     """Return the sources of these kinds, or all sources if `kinds` is empty."""
     return [source for source in SOURCES if not kinds or source.kind in kinds]

@@ -27,14 +27,14 @@ class SchemaView(SpectacularAPIView):
         renderer = request.accepted_renderer
         charset = f"; charset={renderer.charset}" if renderer.charset else ""
         return HttpResponse(
-            document_as(renderer.format),
+            render_document(renderer.format),
             content_type=f"{renderer.media_type}{charset}",
             headers={"Content-Disposition": f'inline; filename="Berth.{renderer.format}"'},
         )
 
 
 @lru_cache(maxsize=2)
-def document_as(form: str) -> bytes:
+def render_document(form: str) -> bytes:
     """Return the document as `yaml` or `json`. JSON is generated once per process."""
     if form == "yaml":
         return DOCUMENT.read_bytes()

@@ -216,7 +216,7 @@ class Access:
             return None
         view: WorkspaceView = entry[0]
         basis = self._by_cookie(cookie, name) if cookie else self._by_token(client, name)
-        shown = form.shown(view.upstream_headers)
+        shown = form.app_credential(view.upstream_headers)
         place = SOCKET_NAME.fullmatch(view.socket)
         if basis is None or basis[0] not in view.user_ids or shown is None or place is None or view.gateway:
             return None
@@ -264,8 +264,8 @@ class Access:
         sent = client.headers.get("cookie", ())
         cookies = client.session_cookies(self._cookie.name)
         if len(sent) == 1 and len(cookies) == 1:
-            return form.of_cookie(cookies[0]), ""
-        return "", "" if sent or not client.bearer else form.of_token(client.bearer, client.address)
+            return form.cookie_credential(cookies[0]), ""
+        return "", "" if sent or not client.bearer else form.token_credential(client.bearer, client.address)
 
     def _by_cookie(self, cookie: str, name: str) -> tuple[str, str, float] | None:
         """Return user, Redis key and remaining seconds of a session of this workspace that is in memory."""

@@ -25,7 +25,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from portal.common.front_door import onward_token_of
+from portal.common.front_door import gateway_process_token
 from portal.common.passes import key_of
 from portal.workspaces.gateway import access, file_tickets, pages, tickets
 from portal.workspaces.gateway.access import Access, Refusal, Refused, Resolve
@@ -34,7 +34,7 @@ from portal.workspaces.gateway.entries import RecordEntry
 from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.pages import Notice
-from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
+from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded_request
 from portal.workspaces.gateway.streams import Full, Streams
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
@@ -153,7 +153,9 @@ class Gateway:
         )
         self._streams = None
         if settings.front_door is not None:
-            self._streams = Streams(settings.front_door, onward_token_of(settings.secret), self._reauthorize)
+            self._streams = Streams(
+                settings.front_door, gateway_process_token(settings.secret), self._reauthorize
+            )
         endpoints: dict[str, Handler] = {
             "/gateway/{path:path}": self._nothing,
             "/.berth/page.css": self._style,
@@ -221,7 +223,7 @@ class Gateway:
         The front door passes any other response to the client, whatever its status.
         """
         try:
-            client = scope[_CLIENT] = forwarded(scope)
+            client = scope[_CLIENT] = forwarded_request(scope)
             if client.path.startswith(file_tickets.PREFIX):
                 await (await self._transfer(client))(scope, receive, send)
                 return
@@ -270,11 +272,11 @@ class Gateway:
         The ticket in the path is valid for one request.
         """
         name = self._workspace(client)
-        ticket = file_tickets.in_path(client.path)
+        ticket = file_tickets.ticket_in_path(client.path)
         destination = None
         if ticket is not None:
             async with asyncio.timeout(access.STORE_TIMEOUT_S):
-                read = file_tickets.look if client.method == "OPTIONS" else file_tickets.take
+                read = file_tickets.peek_ticket if client.method == "OPTIONS" else file_tickets.redeem_ticket
                 destination = await read(self._redis, ticket, name)
         if destination is None:
             return Notice(

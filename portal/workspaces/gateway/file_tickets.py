@@ -50,7 +50,7 @@ def digest_of(ticket: str) -> str:
     return hashlib.sha256(ticket.encode("ascii", "replace")).hexdigest()
 
 
-def put(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime_s: int) -> None:
+def store_ticket(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime_s: int) -> None:
     """Allow one transfer with the ticket.
 
     It is revoked with the user's other tickets. Raises `RedisError`.
@@ -64,7 +64,7 @@ def put(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime
     pipe.execute()
 
 
-def put_home(redis: Redis, ticket: str, transfer: Transfer, *, lifetime_s: int) -> None:
+def store_home_ticket(redis: Redis, ticket: str, transfer: Transfer, *, lifetime_s: int) -> None:
     """Allow another machine to read a home with the ticket, until `end_home`. Raises `RedisError`."""
     redis.set(_HOME_KEY + digest_of(ticket), msgspec.json.encode(transfer), ex=lifetime_s)
 
@@ -74,18 +74,18 @@ def end_home(redis: Redis, ticket: str) -> None:
     redis.delete(_HOME_KEY + digest_of(ticket))
 
 
-def in_path(path: str) -> str | None:
+def ticket_in_path(path: str) -> str | None:
     """Return the ticket in a path, or `None`."""
     ticket = path.removeprefix(PREFIX)
     return ticket if path.startswith(PREFIX) and _TICKET.fullmatch(ticket) else None
 
 
-async def take(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
+async def redeem_ticket(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
     """Return and delete the transfer of a ticket of this workspace. Raises `RedisError`."""
     return await _read(redis, external_name, await redis.getdel(_KEY + digest_of(ticket)), ticket)
 
 
-async def look(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
+async def peek_ticket(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
     """Return the transfer without deleting it, for a CORS preflight request. Raises `RedisError`."""
     return await _read(redis, external_name, await redis.get(_KEY + digest_of(ticket)), ticket)
 

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from portal.catalog.models import UpstreamAuth
-from portal.catalog.selectors import as_of
+from portal.catalog.selectors import template_at
 from portal.common import passes, request_context
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.events import live
@@ -27,7 +27,7 @@ from portal.fleet.machines.domain_events import MachineEnded
 from portal.fleet.machines.models import MachineState
 from portal.people.accounts.domain_events import SignedOut, UserDeactivated
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import user_of_token
+from portal.people.accounts.token_lookup import find_valid_token
 from portal.workspaces import policies
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
@@ -49,7 +49,7 @@ STARTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 def upstream_headers(workspace: Workspace) -> dict[str, str]:
     """Return the headers that the gateway adds for the app, so that its secret never reaches a browser."""
     token = app_token(workspace.pk, workspace.generation)
-    match as_of(workspace.template, workspace.placed_at).upstream_auth:
+    match template_at(workspace.template, workspace.placed_at).upstream_auth:
         case UpstreamAuth.BEARER:
             return {"Authorization": f"Bearer {token}"}
         case UpstreamAuth.CODE_SERVER:
@@ -62,7 +62,7 @@ def view_of(workspace: Workspace) -> WorkspaceView:
     socket = socket_of(workspace)
     # Without an endpoint there is no traffic yet, whichever machine it is on.
     reachable = bool(workspace.endpoint) and workspace.state in STARTED
-    machine = machines.behind(workspace.pk, workspace.pool_id) if reachable else None
+    machine = machines.machine_of_workspace(workspace.pk, workspace.pool_id) if reachable else None
     if machine is not None and machine.state != MachineState.ACTIVE:
         # A machine that is no longer trusted gets no traffic.
         socket = ""
@@ -113,7 +113,7 @@ def publish(workspace: Workspace) -> None:
     """Publish the current state. If Redis fails, its copy is outdated for at most `VIEW_TTL_S`."""
     view = view_of(workspace)
     try:
-        workspace_views.put(live.connection(), view)
+        workspace_views.store_view(live.connection(), view)
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:
@@ -220,7 +220,7 @@ def record_entry(entry: Entry) -> bool:
 
 def _connecting(secret: str) -> tuple[User, ApiToken] | None:
     """Return a token with a scope to connect, and its user. Tokens of auditors are never accepted."""
-    credentials = user_of_token(secret)
+    credentials = find_valid_token(secret)
     if credentials is None or credentials[0].is_auditor:
         return None
     return credentials if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(credentials[1].scopes) else None

@@ -131,7 +131,7 @@ def direct(scope: Scope) -> ClientRequest:
     return ClientRequest(_single_value(headers, "host"), scope["method"], target, headers, _address(scope))
 
 
-def forwarded(scope: Scope) -> ClientRequest:
+def forwarded_request(scope: Scope) -> ClientRequest:
     """Return the request that the front door asks about. Raises `Malformed`."""
     headers = _by_name(scope)
     method = _single_value(headers, "x-forwarded-method").upper()

@@ -17,7 +17,7 @@ from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.presenters import preempted_for
-from portal.workspaces.troubles import trouble_of
+from portal.workspaces.troubles import problem_sentence
 
 
 def summary_of(external_name: str) -> dict[str, Any] | None:
@@ -59,7 +59,7 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
     if cause and notice is not None:
         text = _("This workspace is being preempted for %(cause)s and stops. Save your work.")
         say("bad", text % {"cause": cause}, notice.preempt_at.isoformat())
-    lost = memory_kills.of(workspace)
+    lost = memory_kills.last_report(workspace)
     if lost is not None and timezone.now() - lost.at < memory_kills.SHOWN_IN_APP_FOR:
         # The gateway has no scheduler: it shows what was calculated when the program ended.
         larger = _("Larger size that was free then: %(size)s.") % {"size": lost.larger} if lost.larger else ""
@@ -73,6 +73,6 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
         say("bad", text % {"count": stale_s})
     if workspace.allocations.filter(released_at=None, devices__device__cordoned=True).exists():
         say("wait", _("A GPU of this workspace is cordoned and may need repair. Save often."))
-    if trouble := trouble_of(workspace):
+    if trouble := problem_sentence(workspace):
         say("wait", trouble)
     return messages

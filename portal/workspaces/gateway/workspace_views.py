@@ -106,7 +106,7 @@ def decode(data: Any) -> WorkspaceView | None:
         return None
 
 
-def put(redis: Redis, view: WorkspaceView) -> bool:
+def store_view(redis: Redis, view: WorkspaceView) -> bool:
     """Store `view`. Returns `False` if a newer revision exists. Raises `RedisError`.
 
     If Redis is full, the outdated view is deleted; the next request resolves it again.

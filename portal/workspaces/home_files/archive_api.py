@@ -21,7 +21,7 @@ from portal.common.api import (
 from portal.common.problem_serializers import ReasonSerializer
 from portal.workspaces import selectors
 from portal.workspaces.home_files.api import SCOPES
-from portal.workspaces.home_files.archive_presenters import trouble
+from portal.workspaces.home_files.archive_presenters import problem_text
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.models import HomeArchive, Workspace
 
@@ -56,7 +56,7 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
         return archive.reason or None
 
     def get_message(self, archive: HomeArchive) -> str:
-        return trouble(archive)
+        return problem_text(archive)
 
 
 class NewHomeArchiveSerializer(StrictSerializer):
@@ -81,7 +81,7 @@ class ArchivesView(ApiView):
         errors=[404, 409],
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        archives = home_archives.of_home(request.user, _workspace(request, workspace_id))
+        archives = home_archives.archives_of_home(request.user, _workspace(request, workspace_id))
         return Response(HomeArchiveSerializer(archives, many=True).data)
 
     @operation(
@@ -172,7 +172,7 @@ def _workspace(request: UserRequest, workspace_id: UUID) -> Workspace:
 
 def _answer(request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
     workspace = _workspace(request, workspace_id)
-    archive = home_archives.one_of_home(request.user, workspace, archive_id)
+    archive = home_archives.archive_of_home(request.user, workspace, archive_id)
     return Response(HomeArchiveSerializer(archive).data)
 
 

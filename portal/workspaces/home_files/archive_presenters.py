@@ -76,7 +76,7 @@ def _row(archive: HomeArchive, node_name: str, home_bytes: int, quiet: bool) -> 
         about=_about(archive),
         progress=progress,
         percent=done * 100 // total if is_measured else 0,
-        trouble=trouble(archive),
+        trouble=problem_text(archive),
         away=away,
         # An archive that is the only copy is restored and deleted on the page of homes.
         may_restore=ready and quiet and not away and archive.away_at is None,
@@ -85,7 +85,7 @@ def _row(archive: HomeArchive, node_name: str, home_bytes: int, quiet: bool) -> 
     )
 
 
-def trouble(archive: HomeArchive) -> str:
+def problem_text(archive: HomeArchive) -> str:
     """Return why the archive waits or failed as text, or an empty string."""
     if archive.reason:
         with contextlib.suppress(LookupError):
@@ -114,11 +114,11 @@ def _about(archive: HomeArchive) -> str:
 
 def refusal(workspace: Workspace) -> str:
     """Return why no archive can be created or restored now, or an empty string."""
-    reason = home_archives.why_not_now(workspace)
+    reason = home_archives.archiving_obstacle(workspace)
     return sentence_of(reason) if reason is not None else ""
 
 
-def together(archives: Sequence[HomeArchive]) -> str:
+def total_size_text(archives: Sequence[HomeArchive]) -> str:
     """Return the total size of the archives as text."""
     total = sum(archive.size_bytes for archive in archives)
     return filesizeformat(total) if total else ""
@@ -128,7 +128,7 @@ def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, An
     """Return the context of the confirmation page for restoring a home."""
     named = {"name": archive.name, "team": archive.team.name, "node": archive.node_name}
     refusals = []
-    reason = home_archives.why_not_now(workspace)
+    reason = home_archives.archiving_obstacle(workspace)
     if reason is not None:
         refusals.append(sentence_of(reason))
     return {

@@ -38,7 +38,7 @@ def _archives_url(workspace: Workspace) -> str:
 def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """List the archives of a home, with a form for a new one."""
     workspace = _home_of(request, workspace_id)
-    all_archives = list(home_archives.of_home(request.user, workspace))
+    all_archives = list(home_archives.archives_of_home(request.user, workspace))
     rows = presenters.rows(workspace, all_archives)
     context = {
         "workspace": workspace,
@@ -48,7 +48,7 @@ def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "refusal": presenters.refusal(workspace),
         "usage": home_limits.note_of(workspace),
         "most": settings.BERTH_HOME_ARCHIVES,
-        "together": presenters.together(all_archives),
+        "together": presenters.total_size_text(all_archives),
         "max_name": home_archives.MAX_NAME,
     }
     return render(request, "home_files/archives.html", context)
@@ -74,7 +74,7 @@ def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
     """Confirm, then restore a home."""
     workspace = _home_of(request, workspace_id)
-    archive = home_archives.one_of_home(request.user, workspace, archive_id)
+    archive = home_archives.archive_of_home(request.user, workspace, archive_id)
     if request.method != "POST":
         question = presenters.restore_question(workspace, archive)
         return render(
@@ -98,7 +98,7 @@ def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> H
 def delete(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
     """Confirm, then delete an archive."""
     workspace = _home_of(request, workspace_id)
-    archive = home_archives.one_of_home(request.user, workspace, archive_id)
+    archive = home_archives.archive_of_home(request.user, workspace, archive_id)
     if request.method != "POST":
         question = presenters.delete_question(archive)
         return render(

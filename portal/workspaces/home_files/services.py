@@ -125,7 +125,7 @@ def page_url(workspace: Workspace, path: str = "") -> str:
     return f"{reverse('home_files:list', args=[workspace.pk])}?path={quote(path, safe='')}"
 
 
-def joined(folder: str, name: str) -> str:
+def join_path(folder: str, name: str) -> str:
     """Return the path of a name in a folder, from user input."""
     wire = "".join(
         character
@@ -170,7 +170,7 @@ def _check_path(path: str) -> str:
 def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **order: Any) -> str:
     """Allow one transfer on the node and at the front door, and return its URL."""
     pool, node = _place(actor, workspace)
-    machine = machines.by_name(pool, node)
+    machine = machines.machine_of_node(pool, node)
     if machine is not None and machine.state != MachineState.ACTIVE:
         # A machine that is no longer trusted gets no traffic.
         raise Unavailable(Reason(FileCode.NOT_READ, {"message": ""}))
@@ -191,7 +191,9 @@ def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **order: Any) 
         node=machine.name if machine is not None else "",
     )
     try:
-        file_tickets.put(live.connection(), ticket, transfer, user_id=str(actor.pk), lifetime_s=lifetime_s)
+        file_tickets.store_ticket(
+            live.connection(), ticket, transfer, user_id=str(actor.pk), lifetime_s=lifetime_s
+        )
     except redis.RedisError as error:
         raise Unavailable(Reason(FileCode.NOT_READ, {"message": ""})) from error
     return f"{workspace.origin}{file_tickets.PREFIX}{ticket}"

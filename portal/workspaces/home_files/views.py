@@ -64,7 +64,7 @@ def _context(workspace: Workspace, path: str) -> dict[str, Any]:
 
 @require_safe
 @never_cache
-def listed(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+def file_list(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """List one page of a folder."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
@@ -143,7 +143,7 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     if request.method == "POST":
-        wanted = services.joined(path, strip_nul(request.POST.get("name", "")))
+        wanted = services.join_path(path, strip_nul(request.POST.get("name", "")))
         try:
             services.make_folder(actor=request.user, workspace=workspace, path=wanted)
         except PortalError as error:
@@ -159,7 +159,7 @@ def rename(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     if request.method == "POST":
-        to = services.joined(_parent(path), strip_nul(request.POST.get("name", "")))
+        to = services.join_path(_parent(path), strip_nul(request.POST.get("name", "")))
         try:
             services.rename(actor=request.user, workspace=workspace, path=path, to=to)
         except PortalError as error:

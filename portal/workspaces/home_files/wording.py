@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Text, joined_lists
 from portal.workspaces.home_files.codes import FileCode
 
 TEXTS: dict[StrEnum, Text] = {
@@ -48,7 +48,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Change its permissions in the workspace first."),
     ),
     FileCode.NO_SUCH_FORM: Text(
-        _("Unknown download format."), _("Use one of: %(known)s."), prepare=listed("known")
+        _("Unknown download format."), _("Use one of: %(known)s."), prepare=joined_lists("known")
     ),
     FileCode.OFFSET_INVALID: Text(_("The offset is not valid."), _("Choose a number from 0 to %(maximum)d.")),
     FileCode.RESERVED_NAME: Text(

@@ -81,7 +81,7 @@ class LostHomeViewSet(ListViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[LostHome]:
-        return lost_homes.seen_by(self.request.user)
+        return lost_homes.visible_lost_homes(self.request.user)
 
     @operation(
         "Recreate a lost home folder",

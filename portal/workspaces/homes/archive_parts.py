@@ -33,9 +33,11 @@ def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
     archive.restored_at, archive.empties = None, False
     archive.reason, archive.next_at = {}, timezone.now()
     archive.save()
-    record(archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"asks that {named(archive)} be restored")
-    home_use.tell_scheduler(archive.owner_id, archive.team_id)
-    soon()
+    record(
+        archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"asks that {archive_label(archive)} be restored"
+    )
+    home_use.notify_scheduler(archive.owner_id, archive.team_id)
+    process_on_commit()
 
 
 def begin_delete(archive: HomeArchive) -> None:
@@ -46,7 +48,7 @@ def begin_delete(archive: HomeArchive) -> None:
     archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
     archive.reason, archive.failures, archive.next_at = {}, 0, timezone.now()
     archive.save()
-    soon()
+    process_on_commit()
 
 
 def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
@@ -57,14 +59,14 @@ def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *,
     archive.next_at, archive.failures, archive.restarts, archive.bytes_done = now, 0, 0, 0
     archive.lease, archive.lease_expires_at = "", None
     archive.save()
-    home_use.tell_scheduler(archive.owner_id, archive.team_id)
+    home_use.notify_scheduler(archive.owner_id, archive.team_id)
     if left:
-        soon()
+        process_on_commit()
 
 
 def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, restores: bool) -> None:
     """Raise `StateConflict` if the home on the node cannot be archived or restored now."""
-    if node.retired or not home_use.believed(pool, node.name):
+    if node.retired or not home_use.is_node_trusted(pool, node.name):
         raise conflict(ArchiveCode.NODE_GONE, node=node.name)
     home_filter = {"owner": owner_id, "team": team_id, "pool": pool}
     # This includes jobs for the home in another pool.
@@ -75,7 +77,7 @@ def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, resto
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     if HomeMove.objects.filter(**home_filter, open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
-    if home_use.in_use(owner_id, team_id, node.pk):
+    if home_use.is_home_in_use(owner_id, team_id, node.pk):
         raise conflict(ArchiveCode.IN_USE)
 
 
@@ -83,12 +85,12 @@ def conflict(code: ArchiveCode, **params: Any) -> StateConflict:
     return StateConflict(Reason(code, params), code=code)
 
 
-def locked(archive_id: UUID) -> HomeArchive | None:
+def lock_archive(archive_id: UUID) -> HomeArchive | None:
     rows = HomeArchive.objects.select_for_update(of=("self",))
     return rows.select_related("owner", "team", "pool", "node").filter(pk=archive_id).first()
 
 
-def soon() -> None:
+def process_on_commit() -> None:
     transaction.on_commit(partial(node_commands.send, "control.archive_homes", "control"))
 
 
@@ -96,7 +98,7 @@ def home_of(archive: HomeArchive) -> str:
     return home_key(archive.team.slug, archive.owner.username)
 
 
-def named(archive: HomeArchive) -> str:
+def archive_label(archive: HomeArchive) -> str:
     return f"the archive “{archive.name}” of the home folder {home_of(archive)} on {archive.node_name}"
 
 

@@ -38,16 +38,16 @@ from portal.workspaces.homes import away as away_homes
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.archive_parts import (
+    archive_label,
     begin_delete,
     begin_restore,
     conflict,
     end,
-    locked,
-    named,
+    lock_archive,
     notify,
+    process_on_commit,
     record,
     require_free,
-    soon,
 )
 from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import (
@@ -73,31 +73,31 @@ UNLIMITED = 1 << 50
 BATCH = 50
 
 
-def of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
+def archives_of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
     """Return the archives of the workspace's home, newest first. Raises `NotAllowed` for other users."""
     policies.require_home(actor, workspace)
     rows = HomeArchive.objects.select_related("team", "pool", "node", "owner")
     return rows.filter(owner=workspace.owner_id, team=workspace.team_id)
 
 
-def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
+def archive_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
     """Return one archive of the workspace's home. Raises `NotAllowed` and `NotFound`."""
-    archive = of_home(actor, workspace).filter(pk=archive_id).first()
+    archive = archives_of_home(actor, workspace).filter(pk=archive_id).first()
     if archive is None:
         raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
     return archive
 
 
-def why_not_now(workspace: Workspace) -> Reason | None:
+def archiving_obstacle(workspace: Workspace) -> Reason | None:
     """Return why the home cannot be archived or restored now, if known without asking the node."""
     location = home_places.node_of(workspace)
     if location is None:
         return Reason(FileCode.HOME_NOWHERE)
     pool, name = location
-    if not home_places.are_apart(pool):
+    if not home_places.has_separate_homes(pool):
         return Reason(ArchiveCode.NOT_HERE)
     node = Node.objects.filter(pool=pool, name=name).first()
-    if node is not None and home_use.in_use(workspace.owner_id, workspace.team_id, node.pk):
+    if node is not None and home_use.is_home_in_use(workspace.owner_id, workspace.team_id, node.pk):
         return Reason(ArchiveCode.IN_USE)
     return None
 
@@ -122,8 +122,8 @@ def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
         owner=workspace.owner, team=workspace.team, pool=pool, node=node, node_name=node.name, name=name,
         asked_at=now, next_at=now, job=uuid.uuid4().hex,
     )  # fmt: skip
-    home_use.tell_scheduler(archive.owner_id, archive.team_id)
-    soon()
+    home_use.notify_scheduler(archive.owner_id, archive.team_id)
+    process_on_commit()
     return archive
 
 
@@ -133,7 +133,7 @@ def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchi
 
     Raises `NotFound`, and the exceptions of `make`.
     """
-    archive = locked(one_of_home(actor, workspace, archive_id).pk)
+    archive = lock_archive(archive_of_home(actor, workspace, archive_id).pk)
     if archive is None:
         raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
     if archive.state == HomeArchiveState.RESTORING:
@@ -153,7 +153,7 @@ def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
 
     Raises `NotAllowed`, `NotFound`, and `StateConflict` if no job is running.
     """
-    archive = locked(one_of_home(actor, workspace, archive_id).pk)
+    archive = lock_archive(archive_of_home(actor, workspace, archive_id).pk)
     if archive is None or not archive.active:
         raise conflict(ArchiveCode.NOTHING_TO_CANCEL)
     away_homes.give_up(archive)
@@ -165,13 +165,13 @@ def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
 
     Raises `NotAllowed`, `NotFound`, and `StateConflict` while a job holds the home.
     """
-    archive = locked(one_of_home(actor, workspace, archive_id).pk)
+    archive = lock_archive(archive_of_home(actor, workspace, archive_id).pk)
     if archive is None or archive.state == HomeArchiveState.DELETING:
         return
     if archive.away_at is not None:
         raise conflict(ArchiveCode.HOLDS_HOME)
     begin_delete(archive)
-    record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {named(archive)}")
+    record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {archive_label(archive)}")
 
 
 def home_deleted(*, owner_id: UUID, team_id: UUID, node_id: UUID) -> None:
@@ -182,7 +182,7 @@ def home_deleted(*, owner_id: UUID, team_id: UUID, node_id: UUID) -> None:
 def cancel_all(**homes: Any) -> None:
     """Cancel running jobs for homes of a deleted account or team (`owner` or `team`), in the transaction."""
     for pk in HomeArchive.objects.filter(**homes, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
-        archive = locked(pk)
+        archive = lock_archive(pk)
         if archive is not None and archive.active:
             away_homes.give_up(archive)
 
@@ -197,7 +197,7 @@ def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> 
     if location is None:
         raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
     pool, name = location
-    if not home_places.are_apart(pool):
+    if not home_places.has_separate_homes(pool):
         raise conflict(ArchiveCode.NOT_HERE)
     home_filter = {"owner": workspace.owner_id, "team": workspace.team_id, "pool": pool}
     place = (
@@ -233,7 +233,7 @@ def _default_name() -> str:
 # --- reconciliation --------------------------------------------------------------------------------------
 
 
-def due() -> QuerySet[HomeArchive]:
+def due_archives() -> QuerySet[HomeArchive]:
     """Return the archives with a step that is due, oldest first."""
     now = timezone.now()
     free = Q(lease="") | Q(lease_expires_at__lte=now)
@@ -242,11 +242,11 @@ def due() -> QuerySet[HomeArchive]:
 
 def sweep() -> int:
     """Send a command for each archive that is due, with at most one active archive per node."""
-    away_homes.restore_wanted()
+    away_homes.restore_awaited_homes()
     now = timezone.now()
     working = HomeArchive.objects.filter(open=True, state__in=ACTIVE_ARCHIVES, lease_expires_at__gt=now)
     busy = set(working.exclude(lease="").values_list("node", flat=True))
-    rows = list(due().values_list("pk", "node", "state")[:BATCH])
+    rows = list(due_archives().values_list("pk", "node", "state")[:BATCH])
     for pk, node, state in rows:
         if state in ACTIVE_ARCHIVES:
             if node in busy:
@@ -258,11 +258,11 @@ def sweep() -> int:
 
 @transaction.atomic
 def _step(pk: UUID) -> None:
-    archive = locked(pk)
-    if archive is None or not due().filter(pk=pk).exists():
+    archive = lock_archive(pk)
+    if archive is None or not due_archives().filter(pk=pk).exists():
         return
     node = archive.node
-    if node is None or node.retired or not home_use.believed(archive.pool, node.name):
+    if node is None or node.retired or not home_use.is_node_trusted(archive.pool, node.name):
         _without_node(archive)
         return
     if archive.lease:
@@ -271,7 +271,7 @@ def _step(pk: UUID) -> None:
         if archive.active and archive.failures >= MOST_FAILURES:
             _fail(archive, Reason.from_json(archive.reason))
             return
-    in_use = archive.active and home_use.in_use(archive.owner_id, archive.team_id, node.pk)
+    in_use = archive.active and home_use.is_home_in_use(archive.owner_id, archive.team_id, node.pk)
     if in_use and archive.empties:
         away_homes.give_up(archive)
         return
@@ -322,14 +322,14 @@ def apply(answer: HomeArchived) -> bool:
     except ValueError:
         return False
     with transaction.atomic():
-        archive = locked(key)
+        archive = lock_archive(key)
         if archive is None or not answer.lease or archive.lease != answer.lease:
             return False
         archive.lease, archive.lease_expires_at, archive.next_at = "", None, timezone.now()
         if not archive.active:
             _apply_cleanup(archive, answer)
         elif archive.state == HomeArchiveState.EMPTYING:
-            away_homes.answered(archive, answer)
+            away_homes.apply_emptying_answer(archive, answer)
         elif answer.refused:
             _fail(archive, _refusal(archive, answer))
         elif answer.failure is not None:
@@ -340,7 +340,7 @@ def apply(answer: HomeArchived) -> bool:
         else:
             _record_progress(archive, answer)
         if archive.open:
-            soon()
+            process_on_commit()
     return True
 
 
@@ -372,7 +372,7 @@ def _finish_making(archive: HomeArchive, answer: HomeArchived) -> None:
         away_homes.begin_emptying(archive)
         return
     end(archive, HomeArchiveState.READY, None, left=False)
-    record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {named(archive)}")
+    record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {archive_label(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
     notify(archive, "home.archived", title, _("You can restore it on the Archives page of a workspace."))
 
@@ -381,13 +381,13 @@ def _finish_restoring(archive: HomeArchive) -> None:
     end(archive, HomeArchiveState.READY, None)
     _note_restored(archive)
     archive.save()
-    home_use.tell_scheduler(archive.owner_id, archive.team_id)
+    home_use.notify_scheduler(archive.owner_id, archive.team_id)
 
 
 def _note_restored(archive: HomeArchive) -> None:
     archive.restored_at, archive.reason = timezone.now(), {}
-    away_homes.is_back(archive)
-    record(archive, archive.owner, AuditKind.USER_HOME_RESTORED, f"restored {named(archive)}")
+    away_homes.record_restored(archive)
+    record(archive, archive.owner, AuditKind.USER_HOME_RESTORED, f"restored {archive_label(archive)}")
     title = _("Your home folder is restored from “%(name)s”") % {"name": archive.name}
     notify(archive, "home.restored", title, _("The previous contents were replaced."))
 
@@ -426,12 +426,18 @@ def _record_trouble(archive: HomeArchive, answer: HomeArchived) -> None:
 def _fail(archive: HomeArchive, reason: Reason) -> None:
     """Mark the job as failed; the home is unchanged."""
     if archive.state == HomeArchiveState.EMPTYING:
-        away_homes.leave(archive, reason)
+        away_homes.leave_home(archive, reason)
         return
     restoring = archive.state == HomeArchiveState.RESTORING
     end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
     verb = "restore" if restoring else "make"
-    record(archive, SYSTEM, AuditKind.USER_HOME_ARCHIVE_FAILED, f"could not {verb} {named(archive)}", reason)
+    record(
+        archive,
+        SYSTEM,
+        AuditKind.USER_HOME_ARCHIVE_FAILED,
+        f"could not {verb} {archive_label(archive)}",
+        reason,
+    )
     title = _("Your home folder was not restored") if restoring else _("Your home folder was not archived")
     notify(archive, "home.archive_failed", title, sentence_of(reason))
 
@@ -442,7 +448,7 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
     if answer.placed and archive.restored_at is None and ready:
         # The restored home was already in place when the restore was cancelled.
         _note_restored(archive)
-        home_use.tell_scheduler(archive.owner_id, archive.team_id)
+        home_use.notify_scheduler(archive.owner_id, archive.team_id)
     if answer.failure is not None or answer.refused:
         archive.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)
@@ -459,7 +465,7 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
 def _without_node(archive: HomeArchive) -> None:
     """End the job because the node has left; nothing can be done there."""
     if archive.state == HomeArchiveState.EMPTYING:
-        away_homes.stayed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
+        away_homes.end_unchanged(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.active:
         _fail(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.state == HomeArchiveState.DELETING:

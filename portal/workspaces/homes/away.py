@@ -3,7 +3,7 @@
 An archive that `empties` is created like any other. When it has been verified, the node replaces the home by
 an empty one in a single rename, but only if nothing in the home is newer than the archive. The home is held
 until the node reports which of the two is in place. From then on (`away_at`) the archive is the only copy:
-nothing starts before it is restored, and only `delete_away` deletes it.
+nothing starts before it is restored, and only `delete_only_copy` deletes it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.archive_parts import (
+    archive_label,
     begin_delete,
     begin_restore,
     conflict,
     end,
-    locked,
-    named,
+    lock_archive,
     notify,
+    process_on_commit,
     record,
     require_free,
-    soon,
 )
 from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.homes.moves import may_move
@@ -59,14 +59,14 @@ MAX_REASON = 200
 AT_ONCE = 50
 
 
-def held(place: HomePlace) -> HomeArchive | None:
+def archive_holding_home(place: HomePlace) -> HomeArchive | None:
     """Return the archive that empties the home or holds its only copy, or `None` for an ordinary home."""
     rows = HomeArchive.objects.filter(owner=place.owner_id, team=place.team_id, node=place.node_id)
     rows = rows.select_related("owner", "team", "pool", "node")
     return rows.filter(Q(away_at__isnull=False) | Q(empties=True, open=True)).first()
 
 
-def put_away() -> QuerySet[HomeArchive]:
+def archives_with_only_copy() -> QuerySet[HomeArchive]:
     """Return all archives that are the only copy of a home."""
     places = HomePlace.objects.filter(owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"))
     rows = HomeArchive.objects.filter(Exists(places), away_at__isnull=False)
@@ -81,10 +81,10 @@ def begin(*, place_id: int) -> HomeArchive:
     # Any placement from here on sees the archive.
     PlacementLock.hold()
     place = _place(place_id)
-    if not home_places.are_apart(place.pool):
+    if not home_places.has_separate_homes(place.pool):
         raise conflict(ArchiveCode.NOT_HERE)
     require_free(place.owner_id, place.team_id, place.pool, place.node, restores=False)
-    machine = machines.by_name(place.pool, place.node.name)
+    machine = machines.machine_of_node(place.pool, place.node.name)
     if machine is not None and not agrees(machine.version):
         # A node of an older version does not support the last step.
         versions = {"theirs": machine.version or "?", "ours": VERSION}
@@ -95,8 +95,8 @@ def begin(*, place_id: int) -> HomeArchive:
         name=timezone.localtime().strftime("%Y-%m-%d %H:%M"), asked_at=now, next_at=now, job=uuid.uuid4().hex,
         empties=True,
     )  # fmt: skip
-    home_use.tell_scheduler(archive.owner_id, archive.team_id)
-    soon()
+    home_use.notify_scheduler(archive.owner_id, archive.team_id)
+    process_on_commit()
     return archive
 
 
@@ -112,8 +112,8 @@ def restore(*, actor: User, place_id: int) -> HomeArchive:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     if not may_move(actor, place.owner_id):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.owner.username}))
-    candidate = held(place)
-    archive = locked(candidate.pk) if candidate is not None else None
+    candidate = archive_holding_home(place)
+    archive = lock_archive(candidate.pk) if candidate is not None else None
     if archive is None or archive.away_at is None:
         raise conflict(ArchiveCode.NOT_READY)
     if archive.state == HomeArchiveState.RESTORING:
@@ -126,31 +126,33 @@ def restore(*, actor: User, place_id: int) -> HomeArchive:
 
 
 @transaction.atomic
-def delete_away(*, actor: User, place_id: int, reason: str) -> None:
+def delete_only_copy(*, actor: User, place_id: int, reason: str) -> None:
     """Permanently delete an archive that is the only copy of a home; `reason` goes to the audit log.
 
     For administrators. Raises `NotAllowed`, `NotFound`, and `StateConflict` while a job holds the home.
     """
     require_administrator(actor)
     place = _place(place_id)
-    candidate = held(place)
-    archive = locked(candidate.pk) if candidate is not None else None
+    candidate = archive_holding_home(place)
+    archive = lock_archive(candidate.pk) if candidate is not None else None
     if archive is None or archive.away_at is None:
         raise conflict(ArchiveCode.NOT_READY)
     begin_delete(archive)
     why = strip_nul(reason).strip()[:MAX_REASON]
-    record(archive, actor, AuditKind.USER_HOME_AWAY_DELETED, f"deletes for good {named(archive)}: {why}")
+    record(
+        archive, actor, AuditKind.USER_HOME_AWAY_DELETED, f"deletes for good {archive_label(archive)}: {why}"
+    )
     title = _("Your archived home folder in %(team)s was deleted") % {"team": archive.team.name}
     text = _("It was unused for a long time. New workspaces start with an empty home folder. %(why)s")
     notify(archive, "home.away_deleted", title, text % {"why": why}, url="/homes/")
 
 
-def keep(*, place_id: int) -> None:
+def keep_home(*, place_id: int) -> None:
     """Record that the owner needs the home, and cancel a job that empties it, in the caller's transaction."""
     place = _place(place_id)
     HomePlace.objects.filter(pk=place.pk).update(used_at=timezone.now())
-    candidate = held(place)
-    archive = locked(candidate.pk) if candidate is not None else None
+    candidate = archive_holding_home(place)
+    archive = lock_archive(candidate.pk) if candidate is not None else None
     if archive is not None and archive.empties and archive.active:
         give_up(archive)
 
@@ -161,7 +163,7 @@ def give_up(archive: HomeArchive) -> None:
         away = Reason(ArchiveCode.RESTORE_CANCELLED) if archive.away_at is not None else None
         end(archive, HomeArchiveState.READY, away)
     elif archive.state == HomeArchiveState.EMPTYING:
-        leave(archive, None)
+        leave_home(archive, None)
     else:
         end(archive, HomeArchiveState.DELETING, None)
 
@@ -177,36 +179,36 @@ def begin_emptying(archive: HomeArchive) -> None:
     archive.save()
 
 
-def leave(archive: HomeArchive, reason: Reason | None) -> None:
+def leave_home(archive: HomeArchive, reason: Reason | None) -> None:
     """Ask the node to leave the home as it is, if it is not empty yet. The home is held until it answers."""
     if not archive.left:
         archive.left, archive.failures = True, 0
     archive.reason = reason.as_json() if reason is not None else archive.reason
     archive.next_at = timezone.now()
     archive.save()
-    soon()
+    process_on_commit()
 
 
-def answered(archive: HomeArchive, answer: HomeArchived) -> None:
+def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
     """Apply an answer about a home that is being emptied or left as it is."""
     if answer.placed:
         _record_emptied(archive)
     elif answer.refused and answer.do is ArchiveDo.EMPTY:
         code = ArchiveCode.GONE if answer.refused == "not_found" else ArchiveCode.CHANGED
         params = {"node": archive.node_name, "name": strip_nul(answer.about)[:300]}
-        leave(archive, Reason(code, params))
+        leave_home(archive, Reason(code, params))
     elif answer.failure is not None or answer.refused:
         archive.failures += 1
         failure = answer.failure
         final = failure is not None and not failure.retryable and failure.code != "stale"
         if answer.do is ArchiveDo.EMPTY and (final or archive.failures >= MOST_FAILURES):
             text = strip_nul(failure.message)[:1000] if failure is not None else answer.refused
-            leave(archive, Reason(ArchiveCode.REPORTED, {"code": "not_emptied", "text": text}))
+            leave_home(archive, Reason(ArchiveCode.REPORTED, {"code": "not_emptied", "text": text}))
             return
         archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, MOST_AGAIN_S))
         archive.save()
     elif answer.done and answer.do is ArchiveDo.LEAVE:
-        stayed(archive, Reason.from_json(archive.reason) if archive.reason else None)
+        end_unchanged(archive, Reason.from_json(archive.reason) if archive.reason else None)
     else:
         archive.save()
 
@@ -215,13 +217,13 @@ def _record_emptied(archive: HomeArchive) -> None:
     """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
     end(archive, HomeArchiveState.READY, None)
-    record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {named(archive)}")
+    record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {archive_label(archive)}")
     title = _("Your home folder in %(team)s was archived") % {"team": archive.team.name}
     text = _("It was unused for a long time. To restore it, start a workspace there or open Home folders.")
     notify(archive, "home.put_away", title, text, url="/homes/")
 
 
-def stayed(archive: HomeArchive, reason: Reason | None) -> None:
+def end_unchanged(archive: HomeArchive, reason: Reason | None) -> None:
     """End the job with the home unchanged. The archive becomes an ordinary one."""
     archive.empties = False
     end(archive, HomeArchiveState.READY, None, left=False)
@@ -232,12 +234,12 @@ def stayed(archive: HomeArchive, reason: Reason | None) -> None:
         archive,
         SYSTEM,
         AuditKind.USER_HOME_NOT_EMPTIED,
-        f"left the home as it was after {named(archive)}",
+        f"left the home as it was after {archive_label(archive)}",
         reason,
     )
 
 
-def is_back(archive: HomeArchive) -> None:
+def record_restored(archive: HomeArchive) -> None:
     """Record that the home was restored from this archive. The caller saves the archive."""
     now = timezone.now()
     archive.away_at = None
@@ -246,7 +248,7 @@ def is_back(archive: HomeArchive) -> None:
     HomePlace.objects.filter(**same).update(used_at=now)
 
 
-def restore_wanted() -> int:
+def restore_awaited_homes() -> int:
     """Restore homes that pending workspaces wait for, and return how many restores were started."""
     now = timezone.now()
     waits = Workspace.objects.filter(
@@ -256,14 +258,14 @@ def restore_wanted() -> int:
         state=State.PENDING,
     )
     tried = Q(reason={}) | Q(next_at__lte=now - TRIED_AGAIN) | Q(next_at__gt=now + TRIED_AGAIN)
-    wanted = put_away().filter(Exists(waits), tried, state=HomeArchiveState.READY, open=False)
+    wanted = archives_with_only_copy().filter(Exists(waits), tried, state=HomeArchiveState.READY, open=False)
     return sum(_restore_wanted(pk) for pk in wanted.values_list("pk", flat=True)[:AT_ONCE])
 
 
 def _restore_wanted(archive_id: UUID) -> bool:
     try:
         with transaction.atomic():
-            archive = locked(archive_id)
+            archive = lock_archive(archive_id)
             if archive is None or archive.away_at is None or archive.state != HomeArchiveState.READY:
                 return False
             if archive.open or archive.node is None:

@@ -144,7 +144,7 @@ def waiting(**of: Any) -> QuerySet[HomeDeletion]:
     return HomeDeletion.objects.filter(**of, node__retired=False)
 
 
-def due(now: datetime) -> QuerySet[HomeDeletion]:
+def due_deletions(now: datetime) -> QuerySet[HomeDeletion]:
     """Return the deletions with a command due, except for homes that workspaces may still use."""
     free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
     live = Workspace.objects.live().filter(owner=OuterRef("owner"))
@@ -155,7 +155,7 @@ def due(now: datetime) -> QuerySet[HomeDeletion]:
 
 def sweep() -> int:
     """Send a command for each deletion that is due, and return their number."""
-    rows = list(due(timezone.now()).values_list("pk", flat=True)[:BATCH])
+    rows = list(due_deletions(timezone.now()).values_list("pk", flat=True)[:BATCH])
     for pk in rows:
         _send(pk)
     return len(rows)
@@ -165,7 +165,12 @@ def sweep() -> int:
 def _send(pk: int) -> None:
     """Take the lease if the deletion is still due, and send one command after the transaction commits."""
     now = timezone.now()
-    row = due(now).filter(pk=pk).select_for_update(of=("self",)).select_related("node__pool", "team", "owner")
+    row = (
+        due_deletions(now)
+        .filter(pk=pk)
+        .select_for_update(of=("self",))
+        .select_related("node__pool", "team", "owner")
+    )
     deletion = row.first()
     if deletion is None:
         return

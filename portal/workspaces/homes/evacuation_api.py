@@ -140,7 +140,7 @@ class HomeEvacuationViewSet(ReadViewSet):
 
     def get_queryset(self) -> QuerySet[HomeEvacuation]:
         require_see(self.request.user)
-        return evacuations.seen_by(self.request.user)
+        return evacuations.visible_evacuations(self.request.user)
 
     @operation(
         "Cancel a move of all homes of a node",
@@ -178,7 +178,7 @@ class NodeHomesViewSet(ApiViewSet):
     @action(detail=True, methods=["get"])
     def homes(self, request: UserRequest, node_id: UUID) -> Response:
         node = evacuations.node_by_id(request.user, node_id)
-        return self.answer(evacuations.homes_there(request.user, node))
+        return self.answer(evacuations.homes_on_node(request.user, node))
 
     @operation(
         "Move all homes of a node to another one",

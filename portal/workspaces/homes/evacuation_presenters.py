@@ -60,11 +60,11 @@ class NodeHomes:
 
 def page(actor: User, node: Node) -> NodeHomes:
     """Return the page's data, for operators and auditors. Raises `NotAllowed`."""
-    there = evacuations.homes_there(actor, node)
-    last = evacuations.last_from(actor, node)
+    there = evacuations.homes_on_node(actor, node)
+    last = evacuations.latest_evacuation(actor, node)
     return NodeHomes(
         there=there,
-        words=words_of(there),
+        words=homes_text(there),
         keeps=tuple(_keeps(there)),
         refused=sentence_of(there.refused) if there.refused is not None else "",
         last=_progress(last) if last is not None else None,
@@ -72,7 +72,7 @@ def page(actor: User, node: Node) -> NodeHomes:
     )
 
 
-def words_of(there: HomesThere) -> str:
+def homes_text(there: HomesThere) -> str:
     """Return number and size of the homes as text."""
     count = ngettext("%(count)d home folder", "%(count)d home folders", there.homes) % {"count": there.homes}
     if not there.measured:
@@ -125,7 +125,7 @@ def _progress(row: HomeEvacuation) -> Progress:
     if stayed:
         text = ngettext("%(count)d not moved", "%(count)d not moved", stayed)
         facts.append(text % {"count": stayed})
-    rows = list(evacuations.stayed_in(row)[:STAYED_SHOWN]) if stayed else []
+    rows = list(evacuations.unsuccessful_moves(row)[:STAYED_SHOWN]) if stayed else []
     return Progress(
         row=row,
         moved=moved,

@@ -37,7 +37,7 @@ from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.codes import HomeMoveCode
-from portal.workspaces.homes.places import are_apart
+from portal.workspaces.homes.places import has_separate_homes
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,
     ACTIVE_MOVES,
@@ -88,7 +88,7 @@ def node_by_id(actor: User, node_id: UUID) -> Node:
     return node
 
 
-def homes_there(actor: User, node: Node) -> HomesThere:
+def homes_on_node(actor: User, node: Node) -> HomesThere:
     """Return what an evacuation would move, for operators and auditors. Raises `NotAllowed`."""
     require_see(actor)
     alive = Q(owner__deleted_at=None)
@@ -102,7 +102,7 @@ def homes_there(actor: User, node: Node) -> HomesThere:
         kept=Count("pk", filter=~alive),
     )
     busy = counts["staying"] + counts["going"] + counts["kept"]
-    targets = tuple(node.name for node in home_moves.targets_in(node.pool, other_than=node.pk))
+    targets = tuple(node.name for node in home_moves.target_nodes(node.pool, other_than=node.pk))
     return HomesThere(
         node=node,
         homes=counts["homes"],
@@ -120,9 +120,9 @@ def homes_there(actor: User, node: Node) -> HomesThere:
 def _refusal(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
     """Return why no home can be moved from the node, or `None`."""
     named = {"node": node.name}
-    if not are_apart(node.pool):
+    if not has_separate_homes(node.pool):
         return Reason(HomeMoveCode.HOMES_NOT_APART, {"pool": node.pool.name})
-    if node.retired or not home_use.believed(node.pool, node.name):
+    if node.retired or not home_use.is_node_trusted(node.pool, node.name):
         return Reason(HomeMoveCode.NODE_GONE, named)
     if not homes:
         return Reason(HomeMoveCode.NO_HOMES_THERE, named)
@@ -152,7 +152,7 @@ def _places(node: Node) -> QuerySet[Any]:
 # --- requests --------------------------------------------------------------------------------------------
 
 
-def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
+def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
     """Return all evacuations with their progress, for operators and auditors; for others none.
 
     `moved`, `stayed` and `under_way` count homes; `left` counts homes still on the node that will be moved;
@@ -184,7 +184,7 @@ def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
 
 def evacuation(actor: User, evacuation_id: UUID) -> HomeEvacuation:
     """Return an evacuation with its progress. Raises `NotFound`."""
-    evacuation = seen_by(actor).filter(pk=evacuation_id).first()
+    evacuation = visible_evacuations(actor).filter(pk=evacuation_id).first()
     if evacuation is None:
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
     return evacuation
@@ -206,11 +206,11 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         if going.target_name == to:
             return going
         raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": node.name, "to": going.target_name}))
-    there = homes_there(actor, node)
+    there = homes_on_node(actor, node)
     if there.refused is not None:
         raise _conflict(there.refused)
     target = Node.objects.filter(pool=node.pool, name=to).first() if to in there.targets else None
-    if target is None or not home_use.believed(node.pool, to):
+    if target is None or not home_use.is_node_trusted(node.pool, to):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(to)[:63]})
         raise InvalidInput(reason, errors={"to": [reason]})
     away = HomeEvacuation.objects.filter(source=target, state=EvacuationState.GOING).first()
@@ -223,7 +223,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         homes=there.homes - there.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
     _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_label(evacuation)}")
-    home_moves.soon()
+    home_moves.process_on_commit()
     return evacuation
 
 
@@ -271,7 +271,7 @@ def _step(pk: UUID) -> None:
         (evacuation.source, evacuation.source_name),
         (evacuation.target, evacuation.target_name),
     ):
-        if node is None or node.retired or not home_use.believed(evacuation.pool, name):
+        if node is None or node.retired or not home_use.is_node_trusted(evacuation.pool, name):
             _end(evacuation, Reason(HomeMoveCode.NODE_GONE, {"node": name}))
             return
     assert evacuation.source is not None
@@ -354,15 +354,15 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
 # --- helpers ---------------------------------------------------------------------------------------------
 
 
-def stayed_in(evacuation: HomeEvacuation) -> QuerySet[HomeMove]:
+def unsuccessful_moves(evacuation: HomeEvacuation) -> QuerySet[HomeMove]:
     """Return the failed and cancelled moves of an evacuation, by home."""
     rows = evacuation.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
     return rows.order_by("team__slug", "owner__username")
 
 
-def last_from(actor: User, node: Node) -> HomeEvacuation | None:
+def latest_evacuation(actor: User, node: Node) -> HomeEvacuation | None:
     """Return the latest evacuation of a node with its progress, or `None`."""
-    return seen_by(actor).filter(source=node).first()
+    return visible_evacuations(actor).filter(source=node).first()
 
 
 def _locked(evacuation_id: UUID) -> HomeEvacuation | None:

@@ -27,13 +27,13 @@ from portal.workspaces.models import HomeDeletion, HomePlace, HomeUsage, LostHom
 from provisioning.types import home_key
 
 
-def seen_by(actor: User) -> QuerySet[LostHome]:
+def visible_lost_homes(actor: User) -> QuerySet[LostHome]:
     """Return the actor's own lost homes, or all for operators and auditors."""
     homes = LostHome.objects.select_related("owner", "team", "pool")
     return homes if actor.sees_all else homes.filter(owner=actor)
 
 
-def open_of(workspace: Workspace) -> LostHome | None:
+def open_lost_home(workspace: Workspace) -> LostHome | None:
     """Return the lost home that a workspace has to wait for, or `None`."""
     return LostHome.objects.filter(
         owner=workspace.owner_id, team=workspace.team_id, recreated_at=None

@@ -116,7 +116,7 @@ class HomeMoveViewSet(ReadViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[HomeMove]:
-        return home_moves.seen_by(self.request.user)
+        return home_moves.visible_moves(self.request.user)
 
     @operation(
         "Move a home folder to another machine",

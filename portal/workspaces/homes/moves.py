@@ -46,7 +46,7 @@ from portal.workspaces.domain_events import HomesChanged
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.codes import HomeMoveCode
-from portal.workspaces.homes.places import are_apart
+from portal.workspaces.homes.places import has_separate_homes
 from portal.workspaces.models import (
     ACTIVE_MOVES,
     HomeEvacuation,
@@ -72,7 +72,7 @@ MOST_FAILURES = 60
 BATCH = 50
 
 
-def seen_by(actor: User) -> QuerySet[HomeMove]:
+def visible_moves(actor: User) -> QuerySet[HomeMove]:
     """Return the actor's own moves, or all for operators and auditors."""
     moves = HomeMove.objects.select_related("owner", "team", "pool", "requester")
     return moves if actor.sees_all else moves.filter(owner=actor)
@@ -83,9 +83,9 @@ def may_move(actor: User, owner_id: UUID) -> bool:
     return actor.pk == owner_id or actor.operates
 
 
-def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
+def target_nodes(pool: Pool, *, other_than: UUID) -> list[Node]:
     """Return the nodes of the pool, except `other_than`, that a home can be moved to, by name."""
-    if not are_apart(pool):
+    if not has_separate_homes(pool):
         return []
     nodes = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
     return list(nodes.exclude(pk=other_than).order_by("name"))
@@ -131,15 +131,15 @@ def begin(
         reason = Reason(HomeMoveCode.ALREADY_THERE, {"node": node})
         raise StateConflict(reason, code=reason.code)
     target = next(
-        (candidate for candidate in targets_in(pool, other_than=place.node_id) if candidate.name == node),
+        (candidate for candidate in target_nodes(pool, other_than=place.node_id) if candidate.name == node),
         None,
     )
-    if target is None or not home_use.believed(pool, node):
+    if target is None or not home_use.is_node_trusted(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
     home_use.require_still(owner.pk, team.pk)
     home_use.require_there(owner.pk, team.pk, pool, place.node.name)
-    if home_use.in_use(owner.pk, team.pk, place.node_id):
+    if home_use.is_home_in_use(owner.pk, team.pk, place.node_id):
         reason = Reason(HomeMoveCode.IN_USE)
         raise StateConflict(reason, code=reason.code)
     requester = evacuation.requester if evacuation is not None else actor
@@ -152,8 +152,8 @@ def begin(
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
     _record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {_label(move)}")
-    home_use.tell_scheduler(move.owner_id, move.team_id)
-    soon()
+    home_use.notify_scheduler(move.owner_id, move.team_id)
+    process_on_commit()
     return move
 
 
@@ -188,7 +188,7 @@ def cancel_all(**homes: Any) -> None:
 # --- reconciliation --------------------------------------------------------------------------------------
 
 
-def due() -> QuerySet[HomeMove]:
+def due_moves() -> QuerySet[HomeMove]:
     """Return the moves with a step that is due, oldest first."""
     now = timezone.now()
     free = Q(lease="") | Q(lease_expires_at__lte=now)
@@ -200,7 +200,7 @@ def sweep() -> int:
     now = timezone.now()
     working = HomeMove.objects.filter(open=True, state__in=ACTIVE_MOVES, lease_expires_at__gt=now)
     busy = {node for pair in working.exclude(lease="").values_list("source", "target") for node in pair}
-    rows = list(due().values_list("pk", "source", "target", "state")[:BATCH])
+    rows = list(due_moves().values_list("pk", "source", "target", "state")[:BATCH])
     for pk, source, target, state in rows:
         if state in ACTIVE_MOVES:
             if busy & {source, target}:
@@ -213,14 +213,14 @@ def sweep() -> int:
 @transaction.atomic
 def _step(pk: UUID) -> None:
     move = _locked(pk)
-    if move is None or not due().filter(pk=pk).exists():
+    if move is None or not due_moves().filter(pk=pk).exists():
         return
     if not move.active:
         _clean(move)
         return
     for node in (move.source, move.target):
         name = move.source_name if node is move.source else move.target_name
-        if node is None or node.retired or not home_use.believed(move.pool, node.name):
+        if node is None or node.retired or not home_use.is_node_trusted(move.pool, node.name):
             reason = Reason(HomeMoveCode.NODE_GONE, {"node": name})
             _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
             return
@@ -233,7 +233,7 @@ def _step(pk: UUID) -> None:
         if move.failures >= MOST_FAILURES:
             _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason.from_json(move.reason))
             return
-    if move.source is None or home_use.in_use(move.owner_id, move.team_id, move.source.pk):
+    if move.source is None or home_use.is_home_in_use(move.owner_id, move.team_id, move.source.pk):
         # A workspace was placed after the request. Wait until it stops before anything is copied.
         move.reason = Reason(HomeMoveCode.IN_USE).as_json()
         move.next_at = timezone.now() + timedelta(seconds=LATER_S)
@@ -292,7 +292,7 @@ def apply(answer: HomeMoved) -> bool:
             else:
                 move.save()
             if move.open:
-                soon()
+                process_on_commit()
     except ValueError:
         return False
     return True
@@ -300,7 +300,7 @@ def apply(answer: HomeMoved) -> bool:
 
 def _publish_ticket(move: HomeMove) -> None:
     """Publish the ticket to the front door, once the old node serves the home."""
-    machine = machines.by_name(move.pool, move.source_name)
+    machine = machines.machine_of_node(move.pool, move.source_name)
     transfer = file_tickets.Transfer(
         workspace=_name(move),
         socket=files_socket_name(move.team.slug, move.owner.username),
@@ -308,7 +308,7 @@ def _publish_ticket(move: HomeMove) -> None:
         node=machine.name if machine is not None else "",
     )
     try:
-        file_tickets.put_home(live.connection(), _ticket(move), transfer, lifetime_s=OFFER_S)
+        file_tickets.store_home_ticket(live.connection(), _ticket(move), transfer, lifetime_s=OFFER_S)
     except redis.RedisError:
         move.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
     else:
@@ -334,7 +334,7 @@ def _change_place(move: HomeMove) -> None:
     if (
         move.source is None
         or move.target is None
-        or home_use.in_use(move.owner_id, move.team_id, move.source.pk)
+        or home_use.is_home_in_use(move.owner_id, move.team_id, move.source.pk)
     ):
         _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason(HomeMoveCode.IN_USE))
         return
@@ -406,7 +406,7 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
     move.ended_at, move.next_at, move.failures = now, now, 0
     move.lease, move.lease_expires_at = "", None
     move.save()
-    home_use.tell_scheduler(move.owner_id, move.team_id)
+    home_use.notify_scheduler(move.owner_id, move.team_id)
     ticket = _ticket(move)
 
     def forget() -> None:
@@ -415,13 +415,13 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
 
     transaction.on_commit(forget)
     if left:
-        soon()
+        process_on_commit()
 
 
 def _clean(move: HomeMove) -> None:
     """Have a node remove its superseded copy. If the node is gone, nothing is left to do."""
     node, name = (move.source, move.source_name) if move.left == "source" else (move.target, move.target_name)
-    if node is None or not home_use.believed(move.pool, name):
+    if node is None or not home_use.is_node_trusted(move.pool, name):
         move.open = False
         move.save()
         return
@@ -471,7 +471,7 @@ def _name(move: HomeMove) -> str:
     return f"ws-{move.pk.hex}"
 
 
-def soon() -> None:
+def process_on_commit() -> None:
     """Process due moves after the transaction commits."""
     transaction.on_commit(partial(node_commands.send, "control.move_homes", "control"))
 

@@ -48,17 +48,17 @@ NOWHERE: Homes = {}
 FEW = 200
 
 
-def are_apart(pool: Pool) -> bool:
+def has_separate_homes(pool: Pool) -> bool:
     """Return whether each node of the pool keeps separate homes."""
     return pool.runs_on_node and not pool.simulated and not pool.config.get("homes_shared")
 
 
-def of_user(owner_id: UUID, team_id: UUID) -> Homes:
+def home_places(owner_id: UUID, team_id: UUID) -> Homes:
     """Return the places of the home of a user in a team, by pool."""
-    return of_users([(owner_id, team_id)]).get((owner_id, team_id), NOWHERE)
+    return home_places_by_user([(owner_id, team_id)]).get((owner_id, team_id), NOWHERE)
 
 
-def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, HomeAt]]:
+def home_places_by_user(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, HomeAt]]:
     """Return the places of the homes of these users in these teams, with one query."""
     users = {user for user, _team in pairs}
     if not users:
@@ -116,14 +116,16 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
     return allocation.node.pool, place.node.name if place is not None else allocation.node.name
 
 
-def settle(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
+def record_places(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
     """Record the homes of workspaces about to be placed, and return those that cannot be placed so.
 
     `placed` has the node of each workspace. The caller holds the placement lock, so two first placements of
     one home cannot split it. The returned workspaces wait; the next cycle knows their node.
     """
-    apart = [placement for placement in placed if are_apart(placement[1])]
-    homes = of_users([(workspace.owner_id, workspace.team_id) for workspace, _pool, _node in apart])
+    apart = [placement for placement in placed if has_separate_homes(placement[1])]
+    homes = home_places_by_user(
+        [(workspace.owner_id, workspace.team_id) for workspace, _pool, _node in apart]
+    )
     elsewhere: set[UUID] = set()
     fresh: list[tuple[Workspace, Pool, str]] = []
     for workspace, pool, node in apart:

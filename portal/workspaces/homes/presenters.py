@@ -92,7 +92,7 @@ def rows(actor: User, places: Iterable[HomePlace]) -> list[HomeRow]:
     for move in shown.select_related("owner").order_by("asked_at"):
         moves[move.owner_id, move.team_id, move.pool_id] = move
     nodes: dict[Any, list[str]] = {}
-    pools = {place.pool_id for place in places if home_places.are_apart(place.pool)}
+    pools = {place.pool_id for place in places if home_places.has_separate_homes(place.pool)}
     free = Node.objects.filter(pool__in=pools, online=True, cordoned=False, retired=False)
     for pool, name in free.order_by("name").values_list("pool_id", "name"):
         nodes.setdefault(pool, []).append(name)

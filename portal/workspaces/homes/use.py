@@ -55,20 +55,20 @@ def note_used(owner_id: UUID, team_id: UUID) -> None:
     HomePlace.objects.filter(stale, owner=owner_id, team=team_id).update(used_at=now)
 
 
-def in_use(owner_id: UUID, team_id: UUID, node_id: UUID) -> bool:
+def is_home_in_use(owner_id: UUID, team_id: UUID, node_id: UUID) -> bool:
     """Return whether a workspace of the user in the team is allocated on the node."""
     return Allocation.objects.filter(
         workspace__owner=owner_id, workspace__team=team_id, node=node_id, released_at=None
     ).exists()
 
 
-def believed(pool: Pool, node: str) -> bool:
+def is_node_trusted(pool: Pool, node: str) -> bool:
     """Return whether the node is trusted: its machine has neither left nor been revoked."""
-    machine = machines.by_name(pool, node)
+    machine = machines.machine_of_node(pool, node)
     return machine is None or machine.state == MachineState.ACTIVE
 
 
-def tell_scheduler(owner_id: UUID, team_id: UUID) -> None:
+def notify_scheduler(owner_id: UUID, team_id: UUID) -> None:
     """Notify the scheduler that the home of the user in the team is now held or free."""
     for workspace in Workspace.objects.filter(owner=owner_id, team=team_id, state=State.PENDING):
         emit(RequestChanged(workspace))

@@ -17,7 +17,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_operator
 from portal.workspaces import machine_removal
 from portal.workspaces.codes import WorkspaceCode
@@ -35,7 +35,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
     everybody = request.GET.get("all") == "1" and request.user.sees_all
     rows = Paginator(home_presenters.places(request.user, everybody=everybody), ROWS_PER_PAGE)
     page = rows.get_page(request.GET.get("page"))
-    lost = lost_homes.seen_by(request.user).order_by("recreated_at", "-lost_at", "pk")
+    lost = lost_homes.visible_lost_homes(request.user).order_by("recreated_at", "-lost_at", "pk")
     if not everybody:
         lost = lost.filter(owner=request.user)
     shown = home_presenters.rows(request.user, page.object_list)
@@ -53,7 +53,7 @@ def homes(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def recreate(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
     """Confirm, then allow the next start to use a new, empty home."""
-    lost = lost_homes.seen_by(request.user).filter(pk=lost_home_id).first()
+    lost = lost_homes.visible_lost_homes(request.user).filter(pk=lost_home_id).first()
     if lost is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
     lost_homes.require_recreate(request.user, lost)
@@ -106,7 +106,7 @@ def _homes_url(request: SignedInRequest, owner_id: UUID) -> str:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     """Show what is lost with a machine, and remove it after its name is confirmed."""
     require_operator(request.user)

@@ -18,4 +18,4 @@ from portal.workspaces.models.workspaces import StartSecrets as StartSecrets
 from portal.workspaces.models.workspaces import Workspace as Workspace
 from portal.workspaces.models.workspaces import WorkspaceQuerySet as WorkspaceQuerySet
 from portal.workspaces.models.workspaces import WorkspaceStatus as WorkspaceStatus
-from portal.workspaces.models.workspaces import origin_around as origin_around
+from portal.workspaces.models.workspaces import origin_affixes as origin_affixes

@@ -54,7 +54,7 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
         )
 
 
-def origin_around() -> tuple[str, str]:
+def origin_affixes() -> tuple[str, str]:
     """Return the prefix and suffix of a workspace's origin, such as `http://` and `.localhost:8000`."""
     scheme, _, rest = settings.BERTH_PUBLIC_URL.partition("://")
     _, colon, port = rest.partition(":")
@@ -209,7 +209,7 @@ class Workspace(models.Model):
     @property
     def origin(self) -> str:
         """The workspace's own origin, such as `http://ws-0f….localhost:8000`."""
-        before, after = origin_around()
+        before, after = origin_affixes()
         return f"{before}{self.external_name}{after}"
 
     @property

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from portal.common.formatting import format_memory
 from portal.workspaces.orphans.models import Orphan, OrphanKind, OrphanState
-from portal.workspaces.orphans.selectors import AT_ONCE, removed_at
+from portal.workspaces.orphans.selectors import AT_ONCE, automatic_removal_at
 
 LOOKS = {
     OrphanState.FOUND: ("alert-triangle", "wait"),
@@ -45,7 +45,7 @@ def row(orphan: Orphan) -> OrphanRow:
         format_memory(orphan.size_mib) if orphan.size_mib is not None else "",
         icon,
         tone,
-        removed_at(orphan),
+        automatic_removal_at(orphan),
         orphan.kind in AT_ONCE,
         orphan.state == OrphanState.FOUND and orphan.kind != OrphanKind.WORKSPACE,
     )

@@ -31,11 +31,11 @@ def key_of(orphan: Orphan) -> Found:
     return Found(orphan.pool_id, orphan.node, orphan.kind, orphan.name)
 
 
-def there(actor: User) -> QuerySet[Orphan]:
+def present_orphans(actor: User) -> QuerySet[Orphan]:
     return orphans(actor).filter(state__in=THERE)
 
 
-def ended(actor: User) -> QuerySet[Orphan]:
+def ended_orphans(actor: User) -> QuerySet[Orphan]:
     return orphans(actor).filter(~Q(state__in=THERE)).order_by("-ended_at", "-id")
 
 
@@ -46,7 +46,7 @@ def orphan(actor: User, orphan_id: UUID) -> Orphan:
     return orphan
 
 
-def removed_at(orphan: Orphan) -> datetime | None:
+def automatic_removal_at(orphan: Orphan) -> datetime | None:
     """Return when the orphan is removed automatically, or `None` for never."""
     if orphan.state != OrphanState.FOUND or orphan.kind == OrphanKind.HOME:
         return None

@@ -37,7 +37,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
 from portal.workspaces.orphans.ownership import Found, owned
-from portal.workspaces.orphans.selectors import key_of, removed_at
+from portal.workspaces.orphans.selectors import automatic_removal_at, key_of
 from provisioning import messages
 from provisioning.types import Leftover, LeftoverKind, LeftoverRemoval, LeftoverRemoved
 
@@ -68,7 +68,7 @@ def ask(pool: Pool, node: str) -> None:
     )
 
 
-def look_again(*, actor: User) -> None:
+def request_inventories(*, actor: User) -> None:
     """Ask all nodes now, on request of an operator."""
     require_operator(actor)
     ask_all()
@@ -155,7 +155,7 @@ def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
 def homes_measured(event: HomesMeasured) -> None:
     """Record homes without an owner on a node. Pools with shared homes get one row per home."""
     pool, node = event.node.pool, event.node.name
-    if not home_places.are_apart(pool):
+    if not home_places.has_separate_homes(pool):
         first = Orphan.objects.filter(pool=pool, kind=OrphanKind.HOME, state__in=THERE).order_by("pk").first()
         node = first.node if first else node
     leftovers = [Leftover(LeftoverKind.HOME, home.home, "", home.used_mib) for home in event.homes]
@@ -273,7 +273,7 @@ def sweep() -> None:
     for pk in _keys(late):
         _retry(pk, now)
     for row in due.select_related("pool").order_by("first_seen_at")[:500]:
-        at = removed_at(row)
+        at = automatic_removal_at(row)
         if at is not None and at <= now:
             _remove_by_policy(row.pk)
     _forget_unseen(now)

@@ -25,7 +25,7 @@ def sweep_leftovers() -> None:
 @app.task(name="control.apply_leftovers", from_nodes=True)
 def apply_leftovers(pool: str, node: str, found: list[Any]) -> None:
     of = Pool.objects.filter(slug=pool, deleted_at=None).first()
-    if of is None or not node_messages.is_of_the_pool(of, [node]):
+    if of is None or not node_messages.is_from_pool_node(of, [node]):
         return
     seen = received(found, list[Leftover], of=f"the node {node} of {pool}")
     if seen is not None:
@@ -36,5 +36,5 @@ def apply_leftovers(pool: str, node: str, found: list[Any]) -> None:
 def apply_leftover_removed(answer: dict[str, Any]) -> None:
     removed = received(answer, LeftoverRemoved, of="a node worker")
     row = services.row_of(removed) if removed is not None else None
-    if removed is not None and row is not None and node_messages.is_of(row.pool, row.node):
+    if removed is not None and row is not None and node_messages.is_from_asked_node(row.pool, row.node):
         services.apply_removed(removed)

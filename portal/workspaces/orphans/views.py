@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.orphans import presenters, selectors, services
 
@@ -28,11 +28,11 @@ ENDED_SHOWN = 20
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
     """List orphans with their removal times, and those that ended recently."""
-    page = Paginator(selectors.there(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(selectors.present_orphans(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "rows": [presenters.row(orphan) for orphan in page.object_list],
-        "ended": [presenters.row(orphan) for orphan in selectors.ended(request.user)[:ENDED_SHOWN]],
+        "ended": [presenters.row(orphan) for orphan in selectors.ended_orphans(request.user)[:ENDED_SHOWN]],
         "policy": presenters.policy(),
         "may": request.user.operates,
     }
@@ -44,14 +44,14 @@ def refresh(request: SignedInRequest) -> HttpResponse:
     """Ask all nodes for a new listing. A GET only shows the list."""
     require_operator(request.user)
     if request.method == "POST":
-        services.look_again(actor=request.user)
+        services.request_inventories(actor=request.user)
         messages.success(request, _("Checking the nodes. Results appear here within seconds."))
     return redirect("orphans:list")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def delete(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
     """Confirm, then remove an orphan. A home requires its name."""
     require_operator(request.user)

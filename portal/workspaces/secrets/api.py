@@ -147,11 +147,11 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     def update(self, request: UserRequest, *, name: str, **_kwargs: str) -> Response:
         require_fresh(request)
         holder = self.holder()
-        result = services.put(
+        result = services.put_secret(
             actor=request.user,
             holder=holder,
             name=name,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
             **body_of(request, SecretWriteSerializer),
         )
         shown = selectors.secret_named(holder, result.secret.name)
@@ -168,7 +168,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     def partial_update(self, request: UserRequest, **_kwargs: str) -> Response:
         require_fresh(request)
         values = body_of(request, SecretChangeSerializer)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         row = services.change(actor=request.user, secret=self.get_object(), expected=expected, **values)
         return self.answer(row)
 
@@ -181,7 +181,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     )
     def destroy(self, request: UserRequest, **_kwargs: str) -> Response:
         require_fresh(request)
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         services.delete(actor=request.user, secret=self.get_object(), expected=expected)
         return Response(status=204)
 

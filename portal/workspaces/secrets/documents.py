@@ -23,7 +23,7 @@ def all_documents() -> tuple[Documents, Documents]:
     return teams, templates
 
 
-def as_kept(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def stored_documents(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return a holder's secrets of a site file by name, with defaults."""
     usual = {"kind": SecretKind.ENV.value, "description": "", "everywhere": False}
     return {
@@ -32,15 +32,15 @@ def as_kept(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def apply(*, actor: User, holder: Team | Template, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make the holder's secrets in Vault match `wanted` (see `as_kept`); others stay unchanged.
+    """Make the holder's secrets in Vault match `wanted` (see `stored_documents`); others stay unchanged.
 
-    Raises the exceptions of `services.put`.
+    Raises the exceptions of `services.put_secret`.
     """
     present = {row.name: row for row in Secret.objects.filter(**columns_of(holder)).exclude(vault_path="")}
     for name, entry in wanted.items():
         row = present.get(name)
         if row is None or _document(row) != entry:
-            services.put(
+            services.put_secret(
                 actor=actor,
                 holder=holder,
                 name=name,

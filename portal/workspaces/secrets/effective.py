@@ -15,11 +15,11 @@ from uuid import UUID
 from django.db.models import Q
 
 from portal.catalog.models import Template
-from portal.common.encrypted_fields import Unreadable, unseal
+from portal.common.encrypted_fields import Unreadable, decrypt
 from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
-from portal.people.accounts.policies import works_in
+from portal.people.accounts.policies import may_work_in
 from portal.workspaces.secrets import places
 from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Secret, Source, purpose_of
@@ -69,7 +69,7 @@ class Holders:
     templates: frozenset[object]
 
     def offer(self, owner_id: object, team_id: object, template_id: object) -> bool:
-        """Return whether `offer_to` could find a secret for a workspace of these."""
+        """Return whether `available_secrets` could find a secret for a workspace of these."""
         return owner_id in self.users or team_id in self.teams or template_id in self.templates
 
 
@@ -82,7 +82,7 @@ def holders_among(
     return Holders(*(frozenset(row[column] for row in rows) for column in range(3)))
 
 
-def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
+def available_secrets(owner: User, team: Team | None, template: Template | None) -> Offer:
     """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
     holders = Q(user=owner)
     if team is not None:
@@ -90,7 +90,7 @@ def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer
     if template is not None:
         holders |= Q(template=template)
     rows = list(Secret.objects.filter(holders).defer("sealed", "description"))
-    if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
+    if team is not None and any(row.team_id for row in rows) and not may_work_in(owner, team):
         rows = [row for row in rows if row.team_id is None]
     by_name: dict[str, list[Secret]] = {}
     for row in sorted(rows, key=lambda row: ORDER.index(row.source)):
@@ -101,7 +101,7 @@ def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer
 def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
     """Return the distinct names, sorted. Raises `InvalidInput` for unknown names or too much data."""
     wanted = sorted({str(name) for name in named})
-    offer = offer_to(owner, team, template)
+    offer = available_secrets(owner, team, template)
     unknown = offer.missing(wanted)
     reason = None
     if len(wanted) > MAX_NAMED:
@@ -183,7 +183,7 @@ def values_of(
             values.append((row, _fetched_value(row, fetched)))
             continue
         try:
-            values.append((row, unseal(sealed, purpose=purpose_of(row))))
+            values.append((row, decrypt(sealed, purpose=purpose_of(row))))
         except Unreadable:
             raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
     if sum(len(value.encode()) for _row, value in values) > MAX_TOTAL_BYTES:

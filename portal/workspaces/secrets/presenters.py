@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 
 from portal.catalog.models import Template
 from portal.people.accounts.models import Team, User
-from portal.workspaces.secrets.effective import is_automatic, offer_to
+from portal.workspaces.secrets.effective import available_secrets, is_automatic
 from portal.workspaces.secrets.models import Holder, Secret, Source
 
 OF: dict[Source, str | Promise] = {
@@ -47,7 +47,7 @@ def crumbs(holder: Holder) -> list[tuple[str, str]]:
             return [(reverse("catalog_pages:templates"), _("Templates")), (url, holder.name)]
 
 
-def who_gets(holder: Holder) -> str:
+def recipients_sentence(holder: Holder) -> str:
     """Return a sentence about which workspaces get the secrets."""
     match holder:
         case User():
@@ -91,16 +91,16 @@ class Choice:
     chosen: bool
 
 
-def names_offered(owner: User, team: Team | None, template: Template | None) -> list[str]:
+def available_names(owner: User, team: Team | None, template: Template | None) -> list[str]:
     """Return the names of all secrets available to a workspace, for a single choice."""
-    return sorted(offer_to(owner, team, template).by_name)
+    return sorted(available_secrets(owner, team, template).by_name)
 
 
 def choices(
     owner: User, team: Team | None, template: Template | None, named: Collection[str]
 ) -> list[Choice]:
     """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
-    offer = offer_to(owner, team, template)
+    offer = available_secrets(owner, team, template)
     options = []
     for name, rows in offer.by_name.items():
         # The secret without a selection, and the one with it.

@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.catalog.domain_events import EntryDeleted
 from portal.catalog.models import Template
 from portal.common import etags
-from portal.common.encrypted_fields import seal
+from portal.common.encrypted_fields import encrypt
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -40,7 +40,7 @@ class SavedSecret:
     created: bool
 
 
-def put(
+def put_secret(
     *,
     actor: User,
     holder: Holder,
@@ -84,7 +84,7 @@ def put(
         if row is None:
             row = Secret(**columns_of(holder), name=name, created_at=now, created_by=actor, version=0)
         row.version += 1
-        row.sealed = "" if vault_path else seal(value, purpose=purpose_of(row))
+        row.sealed = "" if vault_path else encrypt(value, purpose=purpose_of(row))
         row.vault_path, row.vault_key = vault_path, vault_key
         row.size_bytes = len(value.encode())
         row.changed_at = row.updated_at = now

@@ -6,7 +6,7 @@ from portal.workspaces.secrets import views
 
 app_name = "workspace_secrets"
 urlpatterns = [
-    path("account/secrets/", views.own, name="own"),
+    path("account/secrets/", views.own_secrets, name="own"),
     path("teams/<slug:slug>/secrets/", views.team, name="team"),
     path("catalog/templates/<slug:slug>/secrets/", views.template, name="template"),
     path("secrets/<uuid:secret_id>/", views.detail, name="detail"),

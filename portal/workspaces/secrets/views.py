@@ -28,7 +28,7 @@ from portal.workspaces.secrets.models import Holder, Source
 @sensitive_post_parameters("value")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def own(request: SignedInRequest) -> HttpResponse:
+def own_secrets(request: SignedInRequest) -> HttpResponse:
     """List the user's own secrets, with a form for a new one."""
     return _render_list(request, request.user)
 
@@ -60,7 +60,7 @@ def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         cleaned = form.cleaned_data
         try:
-            services.put(
+            services.put_secret(
                 actor=request.user,
                 holder=holder,
                 name=cleaned["name"].strip(),
@@ -77,7 +77,7 @@ def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
         "holder": holder,
         "of_template": is_template,
         "crumbs": presenters.crumbs(holder),
-        "who_gets": presenters.who_gets(holder),
+        "who_gets": presenters.recipients_sentence(holder),
         "secrets": list(selectors.secrets_of(holder)),
         "keeps": policies.may_keep(request.user, holder),
         "form": form,
@@ -109,10 +109,10 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
         if cleaned["value"] and {name: cleaned[name] for name in place} == place:
             cleaned |= dict.fromkeys(place, "")
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         try:
             if cleaned["value"] or {name: cleaned[name] for name in place} != place:
-                services.put(
+                services.put_secret(
                     actor=request.user,
                     holder=secret.holder,
                     name=secret.name,

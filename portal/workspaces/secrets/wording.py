@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Params, Text, listed
+from portal.common.reasons.wording import Params, Text, joined_lists
 from portal.workspaces.secrets.codes import SecretCode
 
 
@@ -48,7 +48,7 @@ TEXTS: dict[StrEnum, Text] = {
     SecretCode.UNKNOWN_NAMED: Text(
         _("Neither you nor the team has these secrets: %(names)s."),
         _("Save the secrets first, or remove their names."),
-        prepare=listed("names"),
+        prepare=joined_lists("names"),
     ),
     SecretCode.UNREADABLE: Text(
         _("The secret %(name)s cannot be decrypted because the portal's secret key has changed."),
@@ -114,7 +114,7 @@ TEXTS: dict[StrEnum, Text] = {
     SecretCode.VAULT_PATH_NOT_ALLOWED: Text(
         _("These secrets can only use Vault paths below %(allowed)s."),
         _("Enter a path below one of these."),
-        prepare=listed("allowed"),
+        prepare=joined_lists("allowed"),
     ),
     SecretCode.VAULT_SEALED: Text(
         _("A secret of this workspace is in Vault, which is sealed."),

@@ -7,7 +7,7 @@ from enum import StrEnum
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.wording import Params, Text, listed, names_joined, reason_of, sentence_of
+from portal.common.reasons.wording import Params, Text, join_names, joined_lists, reason_of, sentence_of
 from portal.workspaces.codes import WorkspaceCode
 
 STATE_WORDS = {
@@ -41,7 +41,7 @@ def _exit_code(params: Params) -> Params:
 
 def _device_lost(params: Params) -> Params:
     """Format lost `devices`; `replaced` means that nothing had been started, so others are allocated."""
-    values = {"names": names_joined(params["devices"])}
+    values = {"names": join_names(params["devices"])}
     count = len(params["devices"])
     if params.get("replaced"):
         text = ngettext(
@@ -60,7 +60,7 @@ def _device_lost(params: Params) -> Params:
 
 
 def _format_names(params: Params) -> Params:
-    return {**params, "names": names_joined(params["names"])}
+    return {**params, "names": join_names(params["names"])}
 
 
 TEXTS: dict[StrEnum, Text] = {
@@ -197,7 +197,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("Read it again, then retry with its new ETag."),
     ),
     WorkspaceCode.TEAM_MISSING: Text(
-        _("A workspace must be charged to a team."), _("Choose one of: %(known)s."), prepare=listed("known")
+        _("A workspace must be charged to a team."),
+        _("Choose one of: %(known)s."),
+        prepare=joined_lists("known"),
     ),
     WorkspaceCode.IN_NO_TEAM: Text(
         _("You are not a member of any team, and every workspace is charged to a team."),
@@ -243,7 +245,7 @@ TEXTS: dict[StrEnum, Text] = {
             "count",
         ),
         _("Choose to delete the workspaces too (API: workspaces=delete). Home folders are kept by default."),
-        prepare=listed("names"),
+        prepare=joined_lists("names"),
     ),
     WorkspaceCode.ENTRY_IN_USE: Text(
         ngettext_lazy(

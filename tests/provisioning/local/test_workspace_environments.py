@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from local_support import Pool, ask
 
-from portal.catalog.environments.sources import with_packages
+from portal.catalog.environments.sources import pinned_requirements
 from provisioning.drivers.local import isolation
 from provisioning.drivers.local.driver import SPARES_FOR_S
 from provisioning.drivers.local.failures import EnvironmentMissing
@@ -145,7 +145,7 @@ def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
     asked_for = PackagesOf(spec.team, spec.owner, digest, "analysis")
     own = [tuple(each.split("==")) for each in pool.driver.own_packages(asked_for)]
     assert own == [("extra", "2.5")]
-    source = with_packages("packages", "alpha\n", have={"alpha": "1.0"}, more=own)
+    source = pinned_requirements("packages", "alpha\n", have={"alpha": "1.0"}, more=own)
     assert source == "alpha==1.0\nextra==2.5\n"
     bench = Bench(Store(pool.driver.environments.folder), machine(pool.home / "local"))
     made = bench.build(source)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quota.limits.shares import MAX_SHARE, Claim, decayed, divide, dominant_share
+from portal.quota.limits.shares import MAX_SHARE, Claim, decay_average, divide, dominant_share
 from portal.quota.limits.tree import UNGOVERNED, QuotaTree
 from portal.quota.limits.types import Cohort, Limit, Team
 
@@ -80,9 +80,9 @@ def test_who_borrows_with_no_weight_comes_last():
 
 
 def test_use_halves_in_a_half_life():
-    assert decayed({GPU: 1000}, {}, 3600, 3600) == {GPU: 500}
-    assert decayed({}, {GPU: 1000}, 2 * 3600, 3600) == {GPU: 750}
-    assert decayed({GPU: 1}, {}, 100 * 3600, 3600) == {}
+    assert decay_average({GPU: 1000}, {}, 3600, 3600) == {GPU: 500}
+    assert decay_average({}, {GPU: 1000}, 2 * 3600, 3600) == {GPU: 750}
+    assert decay_average({GPU: 1}, {}, 100 * 3600, 3600) == {}
 
 
 def test_nobody_without_weight_gets_more_than_is_deserved():

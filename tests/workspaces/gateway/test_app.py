@@ -80,7 +80,7 @@ class TestForwardAuth:
     async def test_an_upstream_cookie_joins_those_of_the_app(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
-        workspace_views.put(redis, view(upstream_headers={"Cookie": "session=s"}))
+        workspace_views.store_view(redis, view(upstream_headers={"Cookie": "session=s"}))
         answer = await ask(http, cookie, ("cookie", "a=1"))
         assert answer.headers["cookie"] == "a=1; session=s"
         assert "authorization" not in answer.headers
@@ -185,9 +185,9 @@ class TestForwardAuth:
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         assert (await ask(http, cookie)).status_code == 200
-        workspace_views.put(redis, view(user_ids=frozenset({"8"}), revision=1))
+        workspace_views.store_view(redis, view(user_ids=frozenset({"8"}), revision=1))
         assert code(await ask(http, cookie)) == (403, "forbidden")
-        workspace_views.put(redis, view(revision=2))
+        workspace_views.store_view(redis, view(revision=2))
         assert (await ask(http, cookie)).status_code == 200
         tickets.revoke_user(redis, "7")
         assert code(await ask(http, cookie)) == (401, "not_signed_in")
@@ -316,7 +316,7 @@ class TestStates:
     async def test_a_page_says_what_is_and_leads_back(
         self, http: Http, cookie: tuple[str, str], redis: Redis, now: str, says: str, refreshes: bool
     ) -> None:
-        workspace_views.put(redis, view(state=now))
+        workspace_views.store_view(redis, view(state=now))
         direct = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         asked = await ask(http, cookie, *BROWSER.items())
         for answer in (asked, direct):
@@ -342,7 +342,7 @@ class TestStates:
     async def test_a_simulated_workspace_says_so(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
-        workspace_views.put(redis, view(simulated=True))
+        workspace_views.store_view(redis, view(simulated=True))
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         assert answer.status_code == 200
         assert "This is a simulated workspace: nothing runs behind it." in answer.text
@@ -351,11 +351,11 @@ class TestStates:
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         """Its page is the client's, whatever its status: no answer without a way lets anybody through."""
-        workspace_views.put(redis, view(simulated=True))
+        workspace_views.store_view(redis, view(simulated=True))
         answer = await ask(http, cookie)
         assert (answer.status_code, code(answer)[1]) == (200, "workspace_simulated")
         assert not [name for name in answer.headers if name.startswith("x-berth-")]
-        workspace_views.put(redis, view(endpoint="", revision=1))
+        workspace_views.store_view(redis, view(endpoint="", revision=1))
         assert code(await ask(http, cookie)) == (503, "workspace_connecting")
 
     @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ class TestStates:
     async def test_forward_auth_says_where_to_go(
         self, http: Http, cookie: tuple[str, str], redis: Redis, place: dict[str, str], said: dict[str, str]
     ) -> None:
-        workspace_views.put(redis, view(**place))
+        workspace_views.store_view(redis, view(**place))
         answer = await ask(http, cookie)
         assert answer.status_code == 200
         assert {name: value for name, value in answer.headers.items() if name.startswith("x-berth-")} == said
@@ -663,7 +663,7 @@ class TestTransfers:
     def issued(self, redis: Redis, **more: str) -> str:
         ticket = file_tickets.new()
         transfer = file_tickets.Transfer(WS_A, f"files-{'c' * 32}.1", **more)
-        file_tickets.put(redis, ticket, transfer, user_id="7", lifetime_s=60)
+        file_tickets.store_ticket(redis, ticket, transfer, user_id="7", lifetime_s=60)
         return f"{file_tickets.PREFIX}{ticket}"
 
     async def test_a_ticket_leads_to_the_files_once_without_a_cookie(self, http: Http, redis: Redis) -> None:

@@ -100,7 +100,7 @@ async def test_a_browser_with_a_session_leaves_no_such_entry(
 async def test_who_does_not_get_in_has_not_entered(http: Http, portal: Portal, redis: Redis) -> None:
     assert code(await ask(http, ("authorization", "Bearer other"))) == (403, "forbidden")
     assert code(await ask(http, ("authorization", "Bearer bad"))) == (401, "not_signed_in")
-    workspace_views.put(redis, view(state="stopped", revision=5))
+    workspace_views.store_view(redis, view(state="stopped", revision=5))
     assert (await ask(http, BEARER)).status_code == 503
     assert portal.entries == []
 

@@ -147,7 +147,7 @@ def test_an_app_sees_nothing_of_berths_own(door: Stack) -> None:
 
 def test_where_to_go_is_forward_auths_word_alone(door: Stack) -> None:
     """A client names another place; and a workspace without one is not led astray by it."""
-    workspace_views.put(door.redis, door.view(endpoint="", revision=2))
+    workspace_views.store_view(door.redis, door.view(endpoint="", revision=2))
     elsewhere = {
         "x_berth_socket": f"{WS_A}.1",
         "x_berth_gateway": f"127.0.0.1:{door.upstream_port}",
@@ -288,7 +288,7 @@ def test_an_upload_to_a_workspace_passes_as_it_comes_and_has_no_limit(door: Stac
         yield from (b"x" * (1 << 20) for _ in range(16))
 
     with door.app(takes) as name:
-        workspace_views.put(door.redis, door.view(socket=name, endpoint="", revision=2))
+        workspace_views.store_view(door.redis, door.view(socket=name, endpoint="", revision=2))
         url = f"http://127.0.0.1:{door.proxy_port}/upload"
         headers = {"host": door.host(), "authorization": "Bearer good"}
         answer = httpx.post(url, content=parts(), headers=headers, timeout=60)
@@ -324,7 +324,7 @@ def test_an_upload_of_five_gigabytes_passes(door: Stack, tmp_path: Path) -> None
         listener.bind(place.name)
         listener.listen()
         threading.Thread(target=count, args=(listener,), daemon=True).start()
-        workspace_views.put(door.redis, door.view(socket=f"{WS_A}.9", endpoint="", revision=2))
+        workspace_views.store_view(door.redis, door.view(socket=f"{WS_A}.9", endpoint="", revision=2))
         headers = {"host": door.host(), "authorization": "Bearer good"}
         with file.open("rb") as sent:
             url = f"http://127.0.0.1:{door.proxy_port}/upload"
@@ -348,7 +348,7 @@ def test_what_an_app_sends_comes_at_once(door: Stack, kind: bytes) -> None:
         await send({"type": "http.response.body", "body": b"last"})
 
     with door.app(tells) as name:
-        workspace_views.put(door.redis, door.view(socket=name, endpoint="", revision=2))
+        workspace_views.store_view(door.redis, door.view(socket=name, endpoint="", revision=2))
         headers = {"host": door.host(), "authorization": "Bearer good", "accept-encoding": "gzip"}
         url = f"http://127.0.0.1:{door.proxy_port}/"
         try:
@@ -390,7 +390,7 @@ def test_a_request_is_never_repeated(door: Stack) -> None:
         thread = threading.Thread(target=dies, daemon=True)
         thread.start()
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        workspace_views.put(door.redis, door.view(endpoint=endpoint, revision=2))
+        workspace_views.store_view(door.redis, door.view(endpoint=endpoint, revision=2))
         for method in ("POST", "DELETE", "GET"):
             answer = door.get("/run", method=method, authorization="Bearer good", origin=door.origin())
             assert answer.status_code == 502
@@ -407,7 +407,7 @@ def test_the_next_start_of_a_workspace_is_entered_at_once(door: Stack) -> None:
     """Connections to the one before are kept and dead: nobody meets them."""
     for generation in (1, 2, 3):
         with door.app(echo, generation) as name:
-            workspace_views.put(door.redis, door.view(socket=name, endpoint="", revision=generation))
+            workspace_views.store_view(door.redis, door.view(socket=name, endpoint="", revision=generation))
             for method in ("GET", "POST", "GET"):
                 answer = door.get("/x", method=method, authorization="Bearer good", origin=door.origin())
                 assert answer.status_code == 200, (generation, method)
@@ -457,7 +457,7 @@ def test_a_workspace_of_another_node_is_entered_through_its_gateway(behind: Stac
         behind.app(echo, 3, below="gpu-07") as name,
     ):
         place = {"socket": name, "endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
-        workspace_views.put(behind.redis, behind.view(**place, revision=2))
+        workspace_views.store_view(behind.redis, behind.view(**place, revision=2))
         for method in ("GET", "POST"):
             answer = behind.get(
                 "/files/a%2Fb",
@@ -479,11 +479,11 @@ def test_an_app_of_another_node_that_is_away_has_a_page_and_a_problem(behind: St
     """The answer is the one for an app of this machine, not the empty one of the node's gateway."""
     with node(behind, "gpu-07", behind.authority.node("gpu-07"), behind.authority) as port:
         place = {"endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
-        workspace_views.put(behind.redis, behind.view(**place, socket=f"{WS_A}.99", revision=2))
+        workspace_views.store_view(behind.redis, behind.view(**place, socket=f"{WS_A}.99", revision=2))
         page = behind.get("/lab", authorization="Bearer good", accept="text/html,*/*")
         problem = behind.get("/api", authorization="Bearer good")
         with behind.app(echo, 4, below="gpu-07") as name:
-            workspace_views.put(behind.redis, behind.view(**place, socket=name, revision=3))
+            workspace_views.store_view(behind.redis, behind.view(**place, socket=name, revision=3))
             own = behind.get("/refuses/502", authorization="Bearer good")
     assert (page.status_code, "This workspace does not answer" in page.text) == (502, True)
     assert (problem.status_code, problem.json()["code"]) == (502, "workspace_unavailable")
@@ -515,7 +515,7 @@ def test_a_gateway_that_is_not_that_nodes_gets_nothing(behind: Stack, tmp_path: 
         port = server.getsockname()[1]
         place = {"socket": f"{WS_A}.3", "endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
         behind.redis.flushall()
-        workspace_views.put(behind.redis, behind.view(**place, revision=2))
+        workspace_views.store_view(behind.redis, behind.view(**place, revision=2))
         answer = behind.get("/secret", authorization="Bearer good")
         thread.join(20)
     assert answer.status_code == 502
@@ -575,7 +575,7 @@ def test_an_apps_own_answer_is_the_clients_as_it_is(door: Stack, status: int) ->
 
 
 def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
-    workspace_views.put(door.redis, door.view(endpoint="", socket=f"{WS_A}.99", revision=2))
+    workspace_views.store_view(door.redis, door.view(endpoint="", socket=f"{WS_A}.99", revision=2))
     page = door.get("/lab", authorization="Bearer good", accept="text/html,*/*")
     assert page.status_code == 502
     assert "This workspace does not answer" in page.text

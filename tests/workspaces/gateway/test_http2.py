@@ -156,7 +156,7 @@ def test_an_upload_passes_as_it_comes(runs: Front) -> None:
         await send({"type": "http.response.body", "body": b"taken "})
 
     with runs.stack.app(takes) as name:
-        workspace_views.put(runs.stack.redis, runs.stack.view(socket=name, endpoint="", revision=2))
+        workspace_views.store_view(runs.stack.redis, runs.stack.view(socket=name, endpoint="", revision=2))
         command = runs.curl("--upload-file", "-", "--write-out", SAID)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as curl:
             said, _ = curl.communicate(bytes(UPLOAD_BYTES), timeout=120)
@@ -173,7 +173,7 @@ def test_a_stream_comes_at_once_and_is_cut_with_the_right_to_it(runs: Front) -> 
             await asyncio.sleep(0.1)
 
     with runs.stack.app(ticking, 3) as name:
-        workspace_views.put(runs.stack.redis, runs.stack.view(socket=name, endpoint="", revision=3))
+        workspace_views.store_view(runs.stack.redis, runs.stack.view(socket=name, endpoint="", revision=3))
         command = runs.curl("--no-buffer", "--header", "Accept: text/event-stream", path="/ticks")
         with subprocess.Popen(command, stdout=subprocess.PIPE) as curl:
             assert curl.stdout is not None

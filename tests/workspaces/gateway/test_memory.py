@@ -49,7 +49,7 @@ async def test_requests_like_one_before_cost_no_look_at_redis(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
-    workspace_views.put(redis, view())
+    workspace_views.store_view(redis, view())
     looks = Looks(warm, monkeypatch)
     for _ in range(20):
         assert (await ask(http, cookie)).status_code == 200
@@ -64,8 +64,10 @@ async def test_requests_like_one_before_cost_no_look_at_redis(
 HARMS: dict[str, Callable[[Redis], object]] = {
     "signed out": lambda redis: tickets.revoke_user(redis, "7"),
     "workspace's sessions ended": lambda redis: tickets.revoke_workspace(redis, WS_A),
-    "stopped": lambda redis: workspace_views.put(redis, view(state="stopped", revision=5)),
-    "given to another": lambda redis: workspace_views.put(redis, view(user_ids=frozenset({"8"}), revision=5)),
+    "stopped": lambda redis: workspace_views.store_view(redis, view(state="stopped", revision=5)),
+    "given to another": lambda redis: workspace_views.store_view(
+        redis, view(user_ids=frozenset({"8"}), revision=5)
+    ),
 }
 
 
@@ -75,7 +77,7 @@ async def test_a_right_taken_away_is_gone_at_the_next_request(
 ) -> None:
     for _ in range(25):
         redis.flushall()
-        workspace_views.put(redis, view())
+        workspace_views.store_view(redis, view())
         cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
         for _ in range(4):
             assert (await ask(http, cookie)).status_code == 200
@@ -86,7 +88,7 @@ async def test_a_right_taken_away_is_gone_at_the_next_request(
 async def test_what_redis_has_lost_is_forgotten(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis
 ) -> None:
-    workspace_views.put(redis, view())
+    workspace_views.store_view(redis, view())
     cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
     for _ in range(4):
         assert (await ask(http, cookie)).status_code == 200
@@ -102,7 +104,7 @@ async def test_what_redis_has_lost_is_forgotten(
 async def test_leaving_ends_the_session_at_once(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis
 ) -> None:
-    workspace_views.put(redis, view())
+    workspace_views.store_view(redis, view())
     value = await cookie_for(redis, redis_async)
     cookie = ("cookie", f"berth_ws={value}")
     for _ in range(4):
@@ -136,7 +138,7 @@ async def test_a_gateway_that_is_not_told_asks_redis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "RETRY_S", 3600.0)
-    workspace_views.put(redis, view())
+    workspace_views.store_view(redis, view())
     cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
     for _ in range(4):
         assert (await ask(http, cookie)).status_code == 200
@@ -159,7 +161,7 @@ async def test_it_is_told_again_after_a_lost_connection(warm: Gateway, redis: Re
 async def test_an_answer_from_before_a_change_is_not_kept(warm: Gateway, redis: Redis) -> None:
     key = workspace_views.key(WS_B)
     mark = warm.memory.mark()
-    workspace_views.put(redis, view(WS_B))
+    workspace_views.store_view(redis, view(WS_B))
     async with asyncio.timeout(30):
         while warm.memory.mark() == mark:
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from portal.fleet.machines.models import Machine
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import trouble_of
+from portal.workspaces.troubles import problem_sentence
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import WorkspaceRef
 from tests import sites
@@ -56,7 +56,7 @@ def test_on_this_machine_there_is_no_gateway(workspace, local_pool, alice, team)
 
 def test_nobody_is_sent_to_a_machine_that_was_revoked(workspace, olga, monkeypatch):
     put = []
-    monkeypatch.setattr(publishing.workspace_views, "put", lambda _redis, view: put.append(view))
+    monkeypatch.setattr(publishing.workspace_views, "store_view", lambda _redis, view: put.append(view))
     services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     assert [(view.external_name, view.socket, view.gateway) for view in put] == [
         (workspace.external_name, "", "")
@@ -67,21 +67,21 @@ def test_nobody_is_sent_to_a_machine_that_was_revoked(workspace, olga, monkeypat
 def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
     workspace, olga, local_pool, alice, team, monkeypatch, django_capture_on_commit_callbacks
 ):
-    monkeypatch.setattr(publishing.workspace_views, "put", lambda *_: None)
+    monkeypatch.setattr(publishing.workspace_views, "store_view", lambda *_: None)
     other = running_on(Node.objects.get(pool=local_pool, name="node-1"), alice, team)
     with django_capture_on_commit_callbacks(execute=True):
         services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     for found in (workspace, other):
         found.status.refresh_from_db()
-    assert trouble_of(workspace).startswith("gpu-07 was revoked, so the portal can no longer reach")
-    assert trouble_of(other) == ""
+    assert problem_sentence(workspace).startswith("gpu-07 was revoked, so the portal can no longer reach")
+    assert problem_sentence(other) == ""
 
 
 def test_its_page_is_told_and_says_what_to_do(
     workspace, olga, alice, as_user, monkeypatch, django_capture_on_commit_callbacks
 ):
     told = []
-    monkeypatch.setattr(publishing.workspace_views, "put", lambda *_: None)
+    monkeypatch.setattr(publishing.workspace_views, "store_view", lambda *_: None)
     monkeypatch.setattr(live, "publish", lambda pk, owner, kind: told.append((pk, owner, kind)))
     page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
     assert "act-open" in page and "Machine revoked" not in page

@@ -17,7 +17,7 @@ from portal.common.passes import key_of
 from portal.people.accounts import changes
 from portal.workspaces.gateway import app as gateway_app
 from portal.workspaces.gateway import bearers, passes, tickets, workspace_views
-from portal.workspaces.gateway.request import ClientRequest, forwarded
+from portal.workspaces.gateway.request import ClientRequest, forwarded_request
 from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.engine
@@ -32,7 +32,7 @@ class Asked:
 
     def forwarded(self, scope: object) -> ClientRequest:
         self.count += 1
-        return forwarded(scope)  # type: ignore[arg-type]
+        return forwarded_request(scope)  # type: ignore[arg-type]
 
 
 class Counted(dict[str, str]):
@@ -49,7 +49,7 @@ class Counted(dict[str, str]):
 def asked() -> Iterator[Asked]:
     found = Asked()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gateway_app, "forwarded", found.forwarded)
+        patch.setattr(gateway_app, "forwarded_request", found.forwarded)
         yield found
 
 
@@ -70,7 +70,7 @@ def door(passing: Stack) -> Stack:
     }
     passing.portal.tokens = {"t" * 43: "7", "o" * 43: "8"}
     for view in passing.portal.views.values():
-        workspace_views.put(passing.redis, view)
+        workspace_views.store_view(passing.redis, view)
     return passing
 
 
@@ -155,7 +155,7 @@ def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) 
 def test_other_credentials_of_apps(
     door: Stack, asked: Asked, upstream: dict[str, str], cookies: str | None, authorization: str | None
 ) -> None:
-    workspace_views.put(door.redis, at_socket(door, upstream_headers=upstream, revision=3))
+    workspace_views.store_view(door.redis, at_socket(door, upstream_headers=upstream, revision=3))
     own = cookie_of(door)
     for sent in (own, BEARER):
         warm(door, asked, sent)
@@ -175,7 +175,7 @@ def test_what_a_pass_cannot_say_is_asked_about(door: Stack, asked: Asked) -> Non
         {"Cookie": "other=b"},
     ):
         door.redis.flushall()
-        workspace_views.put(door.redis, at_socket(door, upstream_headers=upstream))
+        workspace_views.store_view(door.redis, at_socket(door, upstream_headers=upstream))
         for _ in range(5):
             assert not by_pass(door, asked, BEARER)
     assert ask(door, BEARER).status_code == 200
@@ -206,7 +206,7 @@ def test_no_spelling_of_a_forged_header_reaches_the_app(door: Stack, asked: Aske
 
 def test_an_app_that_is_gone_has_its_page(door: Stack, asked: Asked) -> None:
     """Its socket refuses before the word of its end has come."""
-    workspace_views.put(door.redis, at_socket(door, socket=f"{WS_A}.7", revision=9))
+    workspace_views.store_view(door.redis, at_socket(door, socket=f"{WS_A}.7", revision=9))
     own = cookie_of(door)
     with door.app(echo, 7):
         warm(door, asked, own)
@@ -393,8 +393,10 @@ def test_over_https_the_prefixed_cookie_alone_has_a_pass(tmp_path: Path, asked: 
 HARMS = {
     "signed out": lambda door: tickets.revoke_user(door.redis, "7"),
     "sessions ended": lambda door: tickets.revoke_workspace(door.redis, WS_A),
-    "stopped": lambda door: workspace_views.put(door.redis, at_socket(door, state="stopping", revision=9)),
-    "given to another": lambda door: workspace_views.put(
+    "stopped": lambda door: workspace_views.store_view(
+        door.redis, at_socket(door, state="stopping", revision=9)
+    ),
+    "given to another": lambda door: workspace_views.store_view(
         door.redis, at_socket(door, user_ids=frozenset({"8"}), revision=9)
     ),
     "emptied": lambda door: door.redis.flushall(),
@@ -493,7 +495,7 @@ def test_the_next_start_is_entered_and_the_one_before_is_not(
     own = cookie_of(door)
     warm(door, asked, own)
     with door.app(second, 2):
-        workspace_views.put(door.redis, at_socket(door, socket=f"{WS_A}.2", revision=9))
+        workspace_views.store_view(door.redis, at_socket(door, socket=f"{WS_A}.2", revision=9))
         eventually(lambda: ask(door, own).headers["x-upstream"] == "second" or None)
         for _ in range(20):
             assert ask(door, own).headers["x-upstream"] == "second"

@@ -131,7 +131,7 @@ def test_a_service_worker_is_planted_only_where_the_template_allows_it(routed: S
     answer = routed.get("/files/evil.js", **asked)
     assert (answer.status_code, answer.json()["code"]) == (403, "service_worker_refused")
     assert routed.get("/files/evil.js", cookie=cookie).status_code == 200
-    workspace_views.put(routed.redis, routed.view(service_workers=True, revision=1))
+    workspace_views.store_view(routed.redis, routed.view(service_workers=True, revision=1))
     assert routed.get("/sw.js", **asked).status_code == 200
 
 
@@ -159,7 +159,7 @@ async def test_websockets_pass_with_own_origin_and_without_and_not_with_another(
 
 
 async def test_a_websocket_to_a_stopped_workspace_is_refused(routed: Stack) -> None:
-    workspace_views.put(routed.redis, routed.view(state="stopped", revision=3))
+    workspace_views.store_view(routed.redis, routed.view(state="stopped", revision=3))
     for headers, status in (({"Authorization": "Bearer good"}, 503), ({}, 401)):
         with pytest.raises(InvalidStatus) as caught:
             async with connect(
@@ -228,21 +228,21 @@ def test_what_does_not_run_has_a_page_and_comes_back(routed: Stack) -> None:
         assert not [name for name in answer.headers if name.startswith("x-berth-")]
         return answer
 
-    workspace_views.put(routed.redis, view(endpoint="", revision=2))
+    workspace_views.store_view(routed.redis, view(endpoint="", revision=2))
     found = page()
     assert found.status_code == 503
     assert "is almost ready" in found.text
     for state in ("stopping", "stopped", "terminating", "failed"):
         # Where it answered is still known: nobody is sent to an app that is ending.
-        workspace_views.put(routed.redis, routed.view(state=state, revision=3))
+        workspace_views.store_view(routed.redis, routed.view(state=state, revision=3))
         assert page().status_code == 503
-    workspace_views.put(routed.redis, routed.view(state="stopped", revision=3))
+    workspace_views.store_view(routed.redis, routed.view(state="stopped", revision=3))
     found = page()
     assert "Ada’s &lt;notebook&gt; is stopped" in found.text
     assert "refresh" not in found.text
-    workspace_views.put(routed.redis, view(simulated=True, revision=4))
+    workspace_views.store_view(routed.redis, view(simulated=True, revision=4))
     assert "nothing runs behind it" in page().text
-    workspace_views.put(routed.redis, routed.view(revision=5))
+    workspace_views.store_view(routed.redis, routed.view(revision=5))
     arrived(routed)
 
 
@@ -267,7 +267,7 @@ def test_nobody_gets_in_unasked_while_workspaces_come_and_go(routed: Stack) -> N
     try:
         for _ in range(3):
             for name in names:
-                workspace_views.put(routed.redis, routed.view(name))
+                workspace_views.store_view(routed.redis, routed.view(name))
             for name in names:
                 workspace_views.drop(routed.redis, name)
     finally:

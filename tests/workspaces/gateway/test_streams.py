@@ -38,7 +38,7 @@ from tests.certificates import Authority
 
 pytestmark = pytest.mark.engine
 CUT_S = 2.0
-TOKEN = front_door.onward_token_of(SECRET)
+TOKEN = front_door.gateway_process_token(SECRET)
 
 
 @pytest.fixture
@@ -94,16 +94,16 @@ def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
     "signed out": lambda door: tickets.revoke_user(door.redis, "7"),
     "sessions of the workspace ended": lambda door: tickets.revoke_workspace(door.redis, WS_A),
-    "no longer among those who may": lambda door: workspace_views.put(
+    "no longer among those who may": lambda door: workspace_views.store_view(
         door.redis, door.view(user_ids=frozenset({"9"}), revision=5)
     ),
-    "on a machine that was revoked": lambda door: workspace_views.put(
+    "on a machine that was revoked": lambda door: workspace_views.store_view(
         door.redis, door.view(endpoint="", revision=5)
     ),
-    "another start": lambda door: workspace_views.put(
+    "another start": lambda door: workspace_views.store_view(
         door.redis, door.view(endpoint="http://127.0.0.1:1", revision=5)
     ),
-    "deleted": lambda door: workspace_views.put(door.redis, door.view(state="terminated", revision=5)),
+    "deleted": lambda door: workspace_views.store_view(door.redis, door.view(state="terminated", revision=5)),
 }
 
 
@@ -154,7 +154,7 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
 
     session = await asyncio.to_thread(cookie_of, door)
     with door.app(ticking, 3) as place:
-        workspace_views.put(door.redis, view(socket=place, endpoint="", revision=3))
+        workspace_views.store_view(door.redis, view(socket=place, endpoint="", revision=3))
         url = f"http://127.0.0.1:{door.proxy_port}/ticks"
         headers = {"host": door.host(), "accept": "text/event-stream", **session}
         async with (
@@ -176,7 +176,7 @@ async def test_what_changes_and_takes_nothing_away_cuts_nothing(door: Stack) -> 
     session = await asyncio.to_thread(cookie_of, door)
     async with talking(door, session) as channel:
         for revision, state in enumerate(("running", "running", "stopping"), 10):
-            workspace_views.put(door.redis, door.view(name=WS_A, state=state, revision=revision))
+            workspace_views.store_view(door.redis, door.view(name=WS_A, state=state, revision=revision))
         workspace_views.drop(door.redis, WS_B)
         door.redis.incr(ACCOUNTS_KEY)
         await asyncio.sleep(1)

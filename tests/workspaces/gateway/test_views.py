@@ -85,20 +85,20 @@ def test_nobody_is_let_through_to_what_does_not_run_or_answers_nowhere(
 @pytest.mark.engine
 class TestViews:
     def test_an_older_revision_does_not_replace_a_newer_one(self, redis: Redis) -> None:
-        assert workspace_views.put(redis, view(revision=2, state="stopped"))
-        assert not workspace_views.put(redis, view(revision=1))
+        assert workspace_views.store_view(redis, view(revision=2, state="stopped"))
+        assert not workspace_views.store_view(redis, view(revision=1))
         assert workspace_views.decode(redis.get(workspace_views.key(WS_A))) == view(
             revision=2, state="stopped"
         )
-        assert workspace_views.put(redis, view(revision=2, state="failed"))
+        assert workspace_views.store_view(redis, view(revision=2, state="failed"))
         assert 0 < redis.ttl(workspace_views.key(WS_A)) <= workspace_views.VIEW_TTL_S
         workspace_views.drop(redis, WS_A)
-        assert workspace_views.put(redis, view(revision=1))
+        assert workspace_views.store_view(redis, view(revision=1))
 
     async def test_healing_does_not_replace_what_was_written_meanwhile(
         self, redis: Redis, redis_async: AsyncRedis
     ) -> None:
-        workspace_views.put(redis, view(state="stopped", revision=2))
+        workspace_views.store_view(redis, view(state="stopped", revision=2))
         await workspace_views.heal(redis_async, view())
         found = workspace_views.decode(redis.get(workspace_views.key(WS_A)))
         assert found is not None
@@ -106,7 +106,7 @@ class TestViews:
 
     def test_a_damaged_view_is_replaced(self, redis: Redis) -> None:
         redis.set(workspace_views.key(WS_A), "not json")
-        assert workspace_views.put(redis, view())
+        assert workspace_views.store_view(redis, view())
         assert workspace_views.decode(redis.get(workspace_views.key(WS_A))) == view()
 
 

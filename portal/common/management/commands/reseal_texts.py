@@ -18,7 +18,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         lost = 0
         for column in encrypted_fields.COLUMNS:
-            written, unreadable = encrypted_fields.reseal(column)
+            written, unreadable = encrypted_fields.reencrypt(column)
             lost += unreadable
             name = f"{column.model._meta.verbose_name_plural}, {column.field}"
             self.stdout.write(f"{name}: {written} re-encrypted, {unreadable} unreadable")

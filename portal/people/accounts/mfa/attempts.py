@@ -38,7 +38,7 @@ def code(request: HttpRequest, user: User, entered: str) -> Type:
     factor_types: list[Type] = []
 
     def right() -> bool:
-        row = factors.used_code(user, entered[:40])
+        row = factors.use_up_code(user, entered[:40])
         if row is not None:
             factor_types.append(Type(row.type))
         return row is not None
@@ -87,7 +87,7 @@ def _note(user: User, factor: str, *, locked: bool) -> None:
         message=f"gave too many wrong proofs as {user.username}: {factor}"
         if locked
         else f"gave a wrong proof as {user.username}: {factor}",
-        targets=sessions.about(user),
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "factor": factor},
     )
     if locked and factor == "code" and not unread_of(user, CODES_LOCKED).exists():

@@ -74,7 +74,7 @@ def overview_of(user: User) -> Overview:
     return Overview(app_since, app_used_at, passkeys, codes_left)
 
 
-def with_factors(users: UserQuerySet) -> UserQuerySet:
+def prefetch_factors(users: UserQuerySet) -> UserQuerySet:
     """Prefetch factors for `kinds_of`, without secrets."""
     rows = Authenticator.objects.filter(type__in=FACTORS).only("user_id", "type")
     prefetched: UserQuerySet = users.prefetch_related(Prefetch("authenticator_set", rows, to_attr=_HELD))
@@ -82,7 +82,7 @@ def with_factors(users: UserQuerySet) -> UserQuerySet:
 
 
 def kinds_of(user: User) -> list[SecondFactor]:
-    """Return the kinds of factors a user has, each once. Runs a query unless `with_factors` was used."""
+    """Return the kinds of factors a user has, each once. Runs a query unless `prefetch_factors` was used."""
     rows = getattr(user, _HELD, None)
     if rows is None:
         rows = Authenticator.objects.filter(user=user, type__in=FACTORS).only("type")
@@ -90,7 +90,7 @@ def kinds_of(user: User) -> list[SecondFactor]:
     return [kind for kind in SecondFactor if kind in kinds]
 
 
-def having(users: UserQuerySet, kind: str) -> UserQuerySet:
+def users_with_factor(users: UserQuerySet, kind: str) -> UserQuerySet:
     """Return users with this `SecondFactor`, or people without any for `NO_FACTOR`.
 
     Empty for unknown kinds.
@@ -135,7 +135,7 @@ def matching_counter(secret: str, code: str, *, after: int = -1) -> int | None:
 
 
 @transaction.atomic
-def used_code(user: User, code: str) -> Authenticator | None:
+def use_up_code(user: User, code: str) -> Authenticator | None:
     """Use up a code. Returns the factor that it belongs to, or None if it is wrong or already used."""
     rows = Authenticator.objects.filter(user=user, type__in=(Type.TOTP, Type.RECOVERY_CODES))
     for row in rows.order_by("pk").select_for_update():

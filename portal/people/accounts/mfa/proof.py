@@ -1,7 +1,7 @@
 """Step-up authentication: sensitive operations require a recent proof of identity.
 
-A session starts with a proof. Pages use `stepped_up`, REST uses `require_fresh`. API tokens are exempt,
-because scopes limit them.
+A session starts with a proof. Pages use `require_fresh_proof`, REST uses `require_fresh`. API tokens are
+exempt, because scopes limit them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def require_fresh(request: Any) -> None:
         raise ProofTooOld(Reason(MfaCode.CONFIRM_FIRST))
 
 
-def stepped_up(
+def require_fresh_proof(
     view: View | None = None,
     *,
     when: Callable[..., bool] = lambda _request, **_named: True,

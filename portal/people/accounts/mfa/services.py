@@ -46,7 +46,7 @@ def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> 
 
     Raises `InvalidInput` (`code`), and `StateConflict` if an app exists.
     """
-    user = deactivation.locked(actor)
+    user = deactivation.lock_user(actor)
     if Authenticator.objects.filter(user=user, type=Type.TOTP).exists():
         raise StateConflict(Reason(MfaCode.APP_THERE))
     counter = factors.matching_counter(secret, code)
@@ -61,7 +61,7 @@ def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> 
 @transaction.atomic
 def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) -> SetUp:
     """Add the passkey that answered `passkeys.options_to_add`. Raises `InvalidInput` and `StateConflict`."""
-    user = deactivation.locked(actor)
+    user = deactivation.lock_user(actor)
     name = _name(name)
     if Authenticator.objects.filter(user=user, type=Type.WEBAUTHN).count() >= factors.MAX_PASSKEYS:
         raise StateConflict(Reason(MfaCode.TOO_MANY_PASSKEYS, {"count": factors.MAX_PASSKEYS}))
@@ -85,7 +85,7 @@ def rename_passkey(*, actor: User, passkey_id: int, name: str) -> None:
 @transaction.atomic
 def remove_passkey(*, actor: User, passkey_id: int) -> None:
     """Remove a passkey. Raises `NotFound`, and `StateConflict` for the last factor if a role requires one."""
-    user = deactivation.locked(actor)
+    user = deactivation.lock_user(actor)
     row = _passkey(user, passkey_id)
     name = row.data["name"]
     row.delete()
@@ -95,7 +95,7 @@ def remove_passkey(*, actor: User, passkey_id: int) -> None:
 @transaction.atomic
 def remove_app(*, actor: User) -> None:
     """Remove the authenticator app. Raises like `remove_passkey`."""
-    user = deactivation.locked(actor)
+    user = deactivation.lock_user(actor)
     deleted, _by_model = Authenticator.objects.filter(user=user, type=Type.TOTP).delete()
     if not deleted:
         raise NotFound(Reason(MfaCode.NO_APP))
@@ -105,7 +105,7 @@ def remove_app(*, actor: User) -> None:
 @transaction.atomic
 def new_codes(*, actor: User) -> list[str]:
     """Replace the recovery codes and return new ones. Raises `StateConflict` without a second factor."""
-    user = deactivation.locked(actor)
+    user = deactivation.lock_user(actor)
     if not _has_factor(user):
         raise StateConflict(Reason(MfaCode.NO_FACTOR))
     Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).delete()
@@ -121,7 +121,7 @@ def reset(*, actor: User | SystemActor, user: User) -> None:
     Raises `NotAllowed` unless an administrator.
     """
     policies.require_administrator(actor)
-    user = deactivation.locked(user)
+    user = deactivation.lock_user(user)
     if not remove_all(user):
         return
     ended = sessions.end_all(user)
@@ -151,7 +151,7 @@ def _finish_adding(request: HttpRequest, user: User, factor: str, message: str) 
     if first:
         user.mfa_since = timezone.now()
         user.save(update_fields=["mfa_since"])
-        ended = sessions.keep_only(request, user)
+        ended = sessions.end_all_except_current(request, user)
     _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {factor}",
             {"factor": factor, "sessions": ended})  # fmt: skip
     _notify(user, message)
@@ -196,7 +196,7 @@ def _name(name: str) -> str:
 def _record(
     actor: User | SystemActor, user: User, kind: AuditKind, message: str, data: dict[str, Any]
 ) -> None:
-    events.record(actor=actor, kind=kind, message=message, targets=sessions.about(user), data=data)
+    events.record(actor=actor, kind=kind, message=message, targets=sessions.audit_targets(user), data=data)
 
 
 def _notify(user: User, message: str) -> None:

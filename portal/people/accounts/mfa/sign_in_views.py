@@ -47,7 +47,7 @@ def second_factor(request: HttpRequest) -> HttpResponse:
         else:
             record_authentication(request, user, method="mfa", type=used)
             response = stage.exit()
-            devices.remember(request, response, user, trust=bool(request.POST.get("trust")))
+            devices.remember_browser(request, response, user, trust=bool(request.POST.get("trust")))
             return response
     overview = factors.overview_of(user)
     context = {
@@ -78,8 +78,8 @@ def passkey(request: HttpRequest) -> HttpResponse:
     if request.user.is_authenticated:
         return redirect(wanted)
     key = f"passkey:{limits.network_of(request_context.current().address)}"
-    if limits.reached(key, window=attempts.WINDOW) >= settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
-        return lockout.too_many(request)
+    if limits.current_count(key, window=attempts.WINDOW) >= settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+        return lockout.refused_sign_in_page(request)
     try:
         user = attempts.passkey(request, Purpose.SIGN_IN, request.POST.get("credential", ""))
     except InvalidInput as error:

@@ -23,7 +23,13 @@ from portal.people.accounts.mfa import factors, passkeys, services
 from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.forms import AppForm, PasskeyNameForm
 from portal.people.accounts.mfa.passkeys import Purpose
-from portal.people.accounts.mfa.proof import ProofTooOld, confirm, confirmation_page, is_fresh, stepped_up
+from portal.people.accounts.mfa.proof import (
+    ProofTooOld,
+    confirm,
+    confirmation_page,
+    is_fresh,
+    require_fresh_proof,
+)
 from portal.people.accounts.mfa.required import open_before_setup
 
 SECRET = "berth_app_secret"  # noqa: S105
@@ -46,7 +52,7 @@ def two_step(request: SignedInRequest) -> HttpResponse:
 @sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up(reading=True)
+@require_fresh_proof(reading=True)
 def app(request: SignedInRequest) -> HttpResponse:
     """Set up an authenticator app. Its secret stays in the session until a code confirms it."""
     if factors.overview_of(request.user).app_since is not None:
@@ -73,7 +79,7 @@ def app(request: SignedInRequest) -> HttpResponse:
 @open_before_setup
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def app_remove(request: SignedInRequest) -> HttpResponse:
     """Ask for confirmation, then remove the app."""
     if request.method != "POST":
@@ -90,7 +96,7 @@ def app_remove(request: SignedInRequest) -> HttpResponse:
 @open_before_setup
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def codes(request: SignedInRequest) -> HttpResponse:
     """Create new recovery codes and show them once."""
     if request.method != "POST":
@@ -127,7 +133,7 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
 @open_before_setup
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up(reading=True)
+@require_fresh_proof(reading=True)
 def passkey_add(request: SignedInRequest) -> HttpResponse:
     """Add a passkey, created by the page's script."""
     count = len(factors.overview_of(request.user).passkeys)
@@ -171,7 +177,7 @@ def passkey_options(request: SignedInRequest) -> JsonResponse:
 @open_before_setup
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
     """Rename a passkey. A GET redirects to the list."""
     if request.method == "POST":
@@ -189,7 +195,7 @@ def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
 @open_before_setup
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up
+@require_fresh_proof
 def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
     """Ask for confirmation, then remove a passkey."""
     passkey = {row.id: row for row in factors.overview_of(request.user).passkeys}.get(passkey_id)

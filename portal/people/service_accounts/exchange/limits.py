@@ -45,12 +45,12 @@ class Refusals:
         return self.window_left_s if self.count > MAX_REFUSALS else 0
 
 
-def of_address(address: str) -> str:
+def address_key(address: str) -> str:
     """Return the key of an address, for tokens whose sender is not proven."""
     return f"address:{network_of(address)}"
 
 
-def of_identity(rule: str, issuer: str, subject: str) -> str:
+def identity_key(rule: str, issuer: str, subject: str) -> str:
     """Return the key of a verified identity under a rule. `rule` is empty if none matches."""
     identity = f"{rule}\n{issuer}\n{subject}"
     return f"identity:{hashlib.sha256(identity.encode()).hexdigest()}"

@@ -105,7 +105,7 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str], idempot
         team=rule.account.owning_team,
         message=f"got a token {'again ' if spent is None else ''}by the rule “{rule.name}” for "
         f"{assertion.subject}"[:500],
-        targets=sessions.about(rule.account),
+        targets=sessions.audit_targets(rule.account),
         data={**about, "token": str(made.token.pk), "scopes": made.token.scopes},
     )
     assert made.token.expires_at is not None
@@ -131,7 +131,7 @@ def _reissue(
         or token.scopes != scopes
     ):
         raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account})
-    return tokens.reissue(token, expires_at=_renewed(token, rule, now))
+    return tokens.replace_secret(token, expires_at=_renewed(token, rule, now))
 
 
 def renew(*, token: ApiToken) -> ApiToken:
@@ -222,9 +222,9 @@ def _record_refusal(refused: Refused) -> None:
     """Count a refusal and record it. Above the limit, set `retry_after_s` instead."""
     about = refused.about
     if "issuer" in about and "unverified" not in about:
-        key = limits.of_identity(about.get("rule", ""), about["issuer"], about["subject"])
+        key = limits.identity_key(about.get("rule", ""), about["issuer"], about["subject"])
     else:
-        key = limits.of_address(request_context.current().address)
+        key = limits.address_key(request_context.current().address)
     refusals = limits.count(key)
     refused.retry_after_s = refusals.retry_after_s
     if refused.retry_after_s:
@@ -237,7 +237,7 @@ def _record_refusal(refused: Refused) -> None:
         message="was refused a token exchange"
         + (", and further ones are not recorded for a while" if refusals.last_recorded else ""),
         cause=refused.reason.as_json(),
-        targets=sessions.about(account) if account is not None else (),
+        targets=sessions.audit_targets(account) if account is not None else (),
         data=about,
     )
 

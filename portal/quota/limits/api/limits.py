@@ -21,7 +21,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
-    named_in,
+    not_found_as_invalid,
     operation,
     routes,
 )
@@ -188,7 +188,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
             team=quota.team,
             cohort=quota.cohort,
             resource=quota.resource,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
             **body_of(request, QuotaChangeSerializer),
         )
         return self._written_response(self.get_object(), done)
@@ -207,7 +207,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
             team=quota.team,
             cohort=quota.cohort,
             resource=quota.resource,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return Response(status=204)
 
@@ -227,7 +227,7 @@ class TeamUsage(ApiView):
     )
     def get(self, request: UserRequest, slug: str) -> Response:
         team = selectors.team_for(request.user, slug)
-        bars = selectors.bars_for(team, request.user)
+        bars = selectors.team_usage(team, request.user)
         return Response(UsageSerializer({"team": team.slug, "resources": bars}).data)
 
 
@@ -318,7 +318,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
             user=cap.user,
             resource=cap.resource,
             amount=amount,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self._written_response(self.get_object(), done)
 
@@ -336,13 +336,13 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
             team=cap.team,
             user=cap.user,
             resource=cap.resource,
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return Response(status=204)
 
 
 def _own_team(actor: User, slug: str) -> Team:
-    with named_in("team"):
+    with not_found_as_invalid("team"):
         return selectors.team_for(actor, slug)
 
 

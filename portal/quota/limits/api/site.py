@@ -133,7 +133,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
             name=body["name"],
             parent=named_cohort(request.user, body["parent"], "parent"),
             weight_milli=body["weight_milli"],
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return self.answer(self.get_object())
 
@@ -146,7 +146,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
         cohorts.delete_cohort(
-            actor=request.user, cohort=self.get_object(), expected=etags.expected_by(request)
+            actor=request.user, cohort=self.get_object(), expected=etags.expected_versions(request)
         )
         return Response(status=204)
 
@@ -195,7 +195,7 @@ class TeamShareDetail(ApiView):
             cohort=named_cohort(request.user, body["cohort"]),
             weight_milli=body["weight_milli"],
             reclaim=body["reclaim"],
-            expected=etags.expected_by(request),
+            expected=etags.expected_versions(request),
         )
         return _share(team)
 
@@ -244,7 +244,7 @@ class SiteLimitViewSet(_OfResource):
     )
     def update(self, request: UserRequest, resource: str) -> Response:
         amount = body_of(request, SiteLimitChangeSerializer)["amount"]
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         done = services.set_site_limit(
             actor=request.user, resource=resource, amount=amount, expected=expected
         )
@@ -260,7 +260,7 @@ class SiteLimitViewSet(_OfResource):
         errors=[400, 404, 412],
     )
     def destroy(self, request: UserRequest, resource: str) -> Response:
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         services.remove_site_limit(actor=request.user, resource=resource, expected=expected)
         return Response(status=204)
 
@@ -296,7 +296,7 @@ class RateViewSet(_OfResource):
     )
     def update(self, request: UserRequest, resource: str) -> Response:
         rate = body_of(request, RateChangeSerializer)["rate_milli"]
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         services.set_rate(actor=request.user, resource=resource, rate_milli=rate, expected=expected)
         name = services.clean_resource(resource)
         return self.answer(ResourceRate(resource=name, rate_milli=rate))
@@ -309,7 +309,7 @@ class RateViewSet(_OfResource):
         errors=[400, 404, 412],
     )
     def destroy(self, request: UserRequest, resource: str) -> Response:
-        expected = etags.expected_by(request)
+        expected = etags.expected_versions(request)
         services.remove_rate(actor=request.user, resource=resource, expected=expected)
         return Response(status=204)
 

@@ -13,7 +13,7 @@ from portal.quota.limits import resources
 _ORDER = (resources.GPU, resources.CPU, resources.MEMORY, resources.DISK, resources.WORKSPACES)
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_resources(names: Iterable[str]) -> list[str]:
     """Sort resources for display: accelerators, then other resources; simulated ones last."""
 
     def place(name: str) -> tuple[bool, int, str]:

@@ -22,10 +22,10 @@ class TeamQuota:
     more: int = 0
 
 
-def for_home(user: User) -> list[TeamQuota]:
+def home_page_quotas(user: User) -> list[TeamQuota]:
     """Return the reader's limited teams, each with its most important bars."""
     teams = list(accounts.own_teams(user)[:MAX_TEAMS])
-    bars_by_team = limits.bars_for_many(teams, user) if teams else {}
+    bars_by_team = limits.usage_by_team(teams, user) if teams else {}
     shown = []
     for team in teams:
         bars = [bar for bar in bars_by_team[team.slug] if not bar.unlimited]

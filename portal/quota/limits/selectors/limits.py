@@ -24,7 +24,7 @@ from portal.people.accounts.models import Team, User
 from portal.quota.limits import limit_tree, policies, resources, types
 from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
-from portal.quota.limits.presenters.bars import QuotaUsage, in_order
+from portal.quota.limits.presenters.bars import QuotaUsage, sort_resources
 from portal.quota.limits.tree import UNGOVERNED, QuotaTree
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Workspace
@@ -152,25 +152,25 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
 # --- bars ---------------------------------------------------------------------------------------------
 
 
-def bars_for(team: Team, actor: User | None = None) -> list[QuotaUsage]:
+def team_usage(team: Team, actor: User | None = None) -> list[QuotaUsage]:
     """Return one bar per relevant resource of the team; with `actor`, includes the actor's usage and cap."""
-    return bars_for_many([team], actor)[team.slug]
+    return usage_by_team([team], actor)[team.slug]
 
 
-def bars_for_many(teams: Iterable[Team], actor: User | None = None) -> dict[str, list[QuotaUsage]]:
+def usage_by_team(teams: Iterable[Team], actor: User | None = None) -> dict[str, list[QuotaUsage]]:
     """Return the bars of several teams by slug, with the same number of queries as for one."""
     slugs = [team.slug for team in teams]
     now = usage_snapshot(slugs)
-    return {slug: bars_of(now, slug, actor) for slug in slugs}
+    return {slug: team_usage_in(now, slug, actor) for slug in slugs}
 
 
-def bar_of(team: Team, resource: str, actor: User | None = None) -> QuotaUsage | None:
+def resource_usage(team: Team, resource: str, actor: User | None = None) -> QuotaUsage | None:
     """Return the bar of one resource of a team, relevant or not; None if the team no longer exists."""
     now = usage_snapshot([team.slug])
     return _bar(now, team.slug, resource, actor) if team.slug in now.teams else None
 
 
-def bars_of(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[QuotaUsage]:
+def team_usage_in(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[QuotaUsage]:
     """Return the bars of a team in the snapshot, accelerators first."""
     if slug not in now.teams:
         return []
@@ -181,7 +181,7 @@ def bars_of(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[Qu
         plain = name.removeprefix(resources.SIMULATED)
         if resources.is_accelerator(name) or plain in SHOWN_UNLIMITED or name in now.site_limits:
             names.add(name)
-    return [_bar(now, slug, name, actor) for name in in_order(names)]
+    return [_bar(now, slug, name, actor) for name in sort_resources(names)]
 
 
 def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> QuotaUsage:
@@ -261,7 +261,8 @@ def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UU
         own = team.member_caps.get(key, {})
         names = {name for name in amounts if resources.is_accelerator(name)} | set(caps)
         uses_by_user[user.pk] = [
-            MemberUse(name, amounts.get(name, 0), caps.get(name), name in own) for name in in_order(names)
+            MemberUse(name, amounts.get(name, 0), caps.get(name), name in own)
+            for name in sort_resources(names)
         ]
     return uses_by_user
 

@@ -10,7 +10,7 @@ from portal.fleet.inventory import counting
 from portal.people.accounts.models import Team
 from portal.quota.limits import resources, types
 from portal.quota.limits.models import Cohort, Quota
-from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.limits.selectors.limits import SHOWN_UNLIMITED, Amounts, UsageSnapshot, add
 
 
@@ -62,7 +62,7 @@ def site_view(now: UsageSnapshot) -> list[SiteLine]:
         SiteLine(
             name, there.get(name, 0), nominal.get(name, 0), total.get(name, 0), now.site_limits.get(name)
         )
-        for name in in_order({*there, *nominal, *total, *now.site_limits})
+        for name in sort_resources({*there, *nominal, *total, *now.site_limits})
     ]
 
 
@@ -185,6 +185,6 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
 
 def known_resources(lines: Sequence[SiteLine]) -> list[str]:
     """Return the resources that the page offers, including those that can always be limited."""
-    return in_order(
+    return sort_resources(
         {line.resource for line in lines} | {resources.GPU, *SHOWN_UNLIMITED, resources.WORKSPACES}
     )

@@ -208,7 +208,7 @@ def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, 
 
 def _notes_on_use(team: Team, resource: str) -> tuple[Reason, ...]:
     """Return notes on running workspaces that exceed the new limit."""
-    bar = limits.bar_of(team, resource)
+    bar = limits.resource_usage(team, resource)
     if bar is None or bar.over == 0:
         return ()
     params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.over}
@@ -318,7 +318,7 @@ def _record_cap(
 
 def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> tuple[Reason, ...]:
     notes = []
-    bar = limits.bar_of(team, resource, actor=user)
+    bar = limits.resource_usage(team, resource, actor=user)
     if bar is not None and bar.limit is not None and amount > bar.limit:
         params = {"team": team.name, "resource": resource, "amount": bar.limit}
         notes.append(Reason(QuotaCode.CAP_ABOVE_TEAM, params))

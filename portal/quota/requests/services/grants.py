@@ -33,7 +33,7 @@ WARNING = timedelta(hours=24)
 BATCH = 200
 
 
-def give(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant:
+def create_grant(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant:
     """Create the grant of an approved request, inside its transaction."""
     grant = Grant.objects.create(
         team=request.team,

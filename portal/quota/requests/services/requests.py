@@ -33,16 +33,16 @@ from portal.quota.ledger import services as ledger
 from portal.quota.requests import policies
 from portal.quota.requests.codes import RequestCode
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
+from portal.quota.requests.services.grants import create_grant
 from portal.quota.requests.services.grants import end_due_grants as end_due_grants
-from portal.quota.requests.services.grants import give
 from portal.quota.requests.services.grants import revoke_grant as revoke_grant
-from portal.quota.requests.services.rules import left_of, rules_for
+from portal.quota.requests.services.rules import remaining_allowance, rules_for
 from portal.quota.requests.services.validation import MAX_NOTE, check
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order import WorkspaceOrder
-from portal.workspaces.transitions import locked
+from portal.workspaces.transitions import lock_workspace
 
 
 def url_of(request: QuotaRequest) -> str:
@@ -162,7 +162,7 @@ def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
     for rule in rules_for(request.team, request.resource, request.requester):
         if request.until - now > timedelta(hours=rule.hours_at_most):
             continue
-        if request.amount <= left_of(rule, request.team, now):
+        if request.amount <= remaining_allowance(rule, request.team, now):
             return rule
     return None
 
@@ -179,7 +179,7 @@ def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
         granted_amount=request.amount,
         granted_until=request.until,
     )
-    give(request=request, amount=request.amount, until=request.until)
+    create_grant(request=request, amount=request.amount, until=request.until)
     events.record(
         actor=SYSTEM,
         kind=AuditKind.QUOTA_REQUEST_APPROVED,
@@ -231,7 +231,7 @@ def approve(
     if request.kind == RequestKind.LEDGER:
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.note[:200])
     else:
-        give(request=request, amount=granted, until=ends)
+        create_grant(request=request, amount=granted, until=ends)
     amounts = format_resource_amount(request.resource, granted)
     if granted < request.amount:
         requested = format_amount(request.resource, request.amount)
@@ -382,7 +382,7 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
     if request.workspace_id is None:
         return
     # Under lock: another grant may have allowed it to start meanwhile.
-    waiting = locked(request.workspace_id)
+    waiting = lock_workspace(request.workspace_id)
     if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         return
     if waiting.quota_requests.filter(state=RequestState.OPEN).exclude(pk=request.pk).exists():

@@ -137,7 +137,7 @@ def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRul
     ]
 
 
-def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
+def remaining_allowance(rule: AutoApproveRule, team: Team, now: datetime) -> int:
     """Return what the rule still allows the team, minus all its active grants from rules."""
     granted = (
         Grant.objects.active(now)
@@ -248,7 +248,7 @@ def delegate(
 
 
 @transaction.atomic
-def take_back(*, actor: User, delegation_id: UUID) -> None:
+def end_delegation(*, actor: User, delegation_id: UUID) -> None:
     """End a delegation now. For its approver, its delegate and administrators. Idempotent."""
     delegation = (
         Delegation.objects.select_for_update(of=("self",))

@@ -19,13 +19,13 @@ from portal.catalog.lifetimes import lifetime_of
 from portal.catalog.repositories.rules import Source
 from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
-from portal.common.htmx import partial_of, wants
+from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import approvers
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.forms import add_problems
-from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.mfa.proof import require_fresh_proof
 from portal.people.accounts.models import Team, User
 from portal.quota.limits import resources
 from portal.quota.requests import policies, presenters
@@ -54,7 +54,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
     teams = list(accounts.chargeable_teams(request.user))
     start, gone = _start(request.user, data)
     resource_names = presenters.known_resources(teams, _resource(data.get("resource", "")))
-    hint = wants(request, "hint")
+    hint = requests_element(request, "hint")
     form = AskForm(
         request.POST if request.method == "POST" else None,
         initial=_initial(data, resource_names),
@@ -110,7 +110,7 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
             "checkpointed": True if "checkpointed" in data else None,
             "secrets": strip_nul(data.get("secrets", "")).split(),
             "git": _git(data),
-            "environment": software.named(actor, strip_nul(data.get("environment", ""))),
+            "environment": software.find_environment(actor, strip_nul(data.get("environment", ""))),
         }, ""
     except PortalError as error:
         return None, error.message
@@ -170,7 +170,9 @@ def _hint(
         resource = resources.GPU_HOURS
     draft = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
     standing = [line for line in presenters.lines(selectors.evidence(draft)) if line.key in HINTS]
-    at_once = selectors.at_once(request.user, team, resource) if kind == RequestKind.QUOTA else None
+    at_once = (
+        selectors.immediate_approval(request.user, team, resource) if kind == RequestKind.QUOTA else None
+    )
     return {
         "team": team,
         "lines": standing,
@@ -193,14 +195,14 @@ HINTS = frozenset({"standing", "budget", "site"})
 def approvals(request: SignedInRequest) -> HttpResponse:
     """Show requests for the reader to decide, recent decisions, and the reader's own requests."""
     user = request.user
-    if wants(request, "news"):
+    if requests_element(request, "news"):
         # Only counts new requests, so that forms in progress are preserved.
         shown = strip_nul(request.GET.get("known", "")).split(",")
-        ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]
+        ids = [str(pk) for pk in selectors.requests_to_decide(user).values_list("pk", flat=True)]
         context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in shown])}
         return render(request, "quota_requests/approvals.html#news", context)
     rows = presenters.inbox(user)
-    decides = policies.decides_any(user)
+    decides = policies.may_decide_any(user)
     context = {
         "rows": rows,
         "waiting": selectors.open_count(user) if rows else 0,
@@ -208,8 +210,10 @@ def approvals(request: SignedInRequest) -> HttpResponse:
         "decides": decides,
         "approves": approvers.may_decide_all(user),
         "in_place_of": None if approvers.is_approver(user) else approvers.delegator_of(user),
-        "decided": [presenters.shown(user, item) for item in selectors.decided_for(user)] if decides else [],
-        "page": Paginator(selectors.of_user(user), ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "decided": [presenters.present_request(user, item) for item in selectors.latest_decisions(user)]
+        if decides
+        else [],
+        "page": Paginator(selectors.requests_of_user(user), ROWS_PER_PAGE).get_page(request.GET.get("page")),
     }
     return render(request, "quota_requests/approvals.html", context)
 
@@ -221,7 +225,7 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     quota_request = selectors.request_by_id(request.user, request_id)
     sees_evidence = selectors.may_decide(request.user, quota_request)
     context = {
-        "item": presenters.shown(
+        "item": presenters.present_request(
             request.user, quota_request, selectors.evidence(quota_request) if sees_evidence else None
         ),
         "events": selectors.history_of(quota_request)[:50],
@@ -244,7 +248,7 @@ def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@stepped_up(when=_approves_much)
+@require_fresh_proof(when=_approves_much)
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Approve, approve less, or deny. A GET, as after signing in again, only shows the request."""
     quota_request = selectors.request_by_id(request.user, request_id)
@@ -282,7 +286,7 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
     if request.htmx:
         quota_request = selectors.request_by_id(request.user, request_id)
         still_open = selectors.may_decide(request.user, quota_request)
-        item = presenters.shown(
+        item = presenters.present_request(
             request.user,
             quota_request,
             selectors.evidence(quota_request) if still_open else None,

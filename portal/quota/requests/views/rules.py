@@ -137,9 +137,9 @@ def delegate(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def take_back(request: SignedInRequest, delegation_id: UUID) -> HttpResponse:
+def end_delegation(request: SignedInRequest, delegation_id: UUID) -> HttpResponse:
     """End a delegation now. A GET, as after signing in again, only shows the list."""
     if request.method == "POST":
-        services.take_back(actor=request.user, delegation_id=delegation_id)
+        services.end_delegation(actor=request.user, delegation_id=delegation_id)
         messages.success(request, _("Delegation ended."))
     return redirect("quota_requests:rules")

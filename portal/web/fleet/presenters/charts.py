@@ -290,7 +290,7 @@ def _columns(*, with_percentile: bool) -> tuple[str, ...]:
     return _("Mean"), _("Maximum")
 
 
-def hours_drawn_together(series: Series) -> int:
+def hours_per_point(series: Series) -> int:
     """Return how many hours are merged into one point; 0 if none are."""
     bundle = -(-len(series.points) // MAX_POINTS)
     return bundle * series.step_s // 3600 if bundle > 1 else 0

@@ -19,7 +19,7 @@ from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.models import Device, PoolState
 from portal.gpu_checks.presenters import RECOVERY, Block, block, format_report_text
-from portal.gpu_checks.selectors import checked_with
+from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
 from portal.web.fleet.presenters.history import newest_events
@@ -95,7 +95,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         name=display_name(device),
         state=state,
         look=LOOKS[state],
-        why=why(device, checked_with([device])),
+        why=unavailability_sentence(device, devices_served_as_peers([device])),
         recovery=str(RECOVERY.get(device.recovery, "")),
         idle_s=series.idle_s(device, now) if state is DeviceState.IDLE else 0,
         holders=tuple(dict.fromkeys(holder for row in rows for holder in row.holders)),
@@ -108,10 +108,10 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     )
 
 
-def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
+def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
     """Return why it takes no work now in one sentence, or an empty string. Follows the order of the states.
 
-    `with_check_of` is the result of `gpu_checks.selectors.checked_with`.
+    `with_check_of` is the result of `gpu_checks.selectors.devices_served_as_peers`.
     """
     node, pool = device.node, device.node.pool
     if not device.present:

@@ -22,7 +22,7 @@ from portal.fleet.inventory.device_states import (
     OUT_OF_SERVICE,
     DeviceState,
     StateLook,
-    with_state,
+    annotate_state,
 )
 from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceKind
@@ -198,7 +198,7 @@ def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
 def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
     pools = {node.pool_id for node in nodes.values()}
     columns: Iterable[Any] = (
-        with_state(Device.objects.filter(KNOWN, node__pool__in=pools), now)
+        annotate_state(Device.objects.filter(KNOWN, node__pool__in=pools), now)
         .order_by("index", "mig_start", "uuid")
         .values_list(
             "node_id", "index", "model", "kind", "uuid", "parent_uuid", "mig_profile", "mig_start",

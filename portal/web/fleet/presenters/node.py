@@ -21,16 +21,16 @@ from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines.conditions import Look, look_of_node, notes_of
 from portal.fleet.machines.policies import may_see
-from portal.fleet.machines.selectors import of_nodes
+from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import pairs
-from portal.gpu_checks.selectors import checked_with
+from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
-from portal.web.fleet.presenters.device import why
+from portal.web.fleet.presenters.device import unavailability_sentence
 from portal.web.fleet.presenters.history import newest_events
 from portal.workspaces.homes import evacuations
-from portal.workspaces.homes.evacuation_presenters import words_of
-from portal.workspaces.homes.places import are_apart
+from portal.workspaces.homes.evacuation_presenters import homes_text
+from portal.workspaces.homes.places import has_separate_homes
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 from provisioning.types import HEADROOM, PRESSURE
@@ -90,15 +90,15 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
             )
         )
     only = Node.objects.filter(pk=node.pk)
-    counts = counting.by_pool(only, now, counting.counted(devices)).get(node.pool_id, {})
+    counts = counting.counts_by_pool(only, now, counting.countable_devices(devices)).get(node.pool_id, {})
     rows = []
-    with_check_of = checked_with(devices)
+    with_check_of = devices_served_as_peers(devices)
     for device in devices:
         state = DeviceState(device.state)
-        rows.append((device, state, LOOKS[state], why(device, with_check_of)))
-    machine = of_nodes(node.pool, [node.name]).get(node.name)
+        rows.append((device, state, LOOKS[state], unavailability_sentence(device, with_check_of)))
+    machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
-    missing = [_missing_text(gpu) for gpu in missing_gpus.of_node(node, devices)]
+    missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
     return NodePage(
         node=node,
         look=look_of_node(node, machine, now),
@@ -130,11 +130,11 @@ def _missing_text(gpu: MissingGpu) -> str:
 
 
 def _homes(actor: User, node: Node) -> tuple[str, str]:
-    if not (may_see(actor) and are_apart(node.pool)):
+    if not (may_see(actor) and has_separate_homes(node.pool)):
         return "", ""
-    homes, last = evacuations.homes_there(actor, node), evacuations.last_from(actor, node)
+    homes, last = evacuations.homes_on_node(actor, node), evacuations.latest_evacuation(actor, node)
     going = last.target_name if last is not None and last.going else ""
-    return (words_of(homes), going) if homes.homes or going else ("", "")
+    return (homes_text(homes), going) if homes.homes or going else ("", "")
 
 
 def _pressure_text(value: Any) -> str:

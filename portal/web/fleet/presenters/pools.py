@@ -21,7 +21,7 @@ from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.fleet.machines.conditions import Look, look_of_node
-from portal.fleet.machines.selectors import of_nodes
+from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -182,7 +182,7 @@ def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
     counted = counting.devices(nodes)
     for device in counted:
         devices[device.pool].append(device)
-    counts = counting.by_pool(nodes, counted=counted)
+    counts = counting.counts_by_pool(nodes, counted=counted)
     facts: dict[UUID, list[tuple[bool, int, str]]] = defaultdict(list)
     for pool_id, online, warnings, note in nodes.values_list(
         "pool", "online", "warnings", "accelerator_note"
@@ -226,14 +226,14 @@ def _total_count(devices: Iterable[CountedDevice]) -> Count:
 
 def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[NodeRow], list[Device]]:
     """Return rows for these nodes of the pool (from `selectors.nodes`), and their devices; one query."""
-    machines = of_nodes(pool, [node.name for node in nodes])
+    machines = machines_by_node(pool, [node.name for node in nodes])
     rows: list[NodeRow] = []
     devices: list[Device] = []
     for node in nodes:
-        its_devices = counting.counted(node.devices.all())
+        its_devices = counting.countable_devices(node.devices.all())
         devices.extend(node.devices.all())
         real = not node.pool.simulated
-        own, prefix = counting.of_node(node), "" if real else resources.SIMULATED
+        own, prefix = counting.node_counts(node), "" if real else resources.SIMULATED
         simulated = _("simulated")
         rows.append(
             NodeRow(

@@ -47,7 +47,7 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
+def redirect_to_device(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
     """Redirect to the device at this place. Short URLs keep a map of 1000 devices small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
     device = places.order_by("kind", "-present").first()
@@ -152,7 +152,7 @@ def _pick_of_homes(request: SignedInRequest, node: Node) -> dict[str, Any] | Non
     """Return the choice of target nodes for homes when a node is drained, or `None`."""
     if request.method == "POST":
         return None
-    homes = evacuations.homes_there(request.user, node)
+    homes = evacuations.homes_on_node(request.user, node)
     if homes.refused is not None:
         return None
     return {
@@ -163,7 +163,7 @@ def _pick_of_homes(request: SignedInRequest, node: Node) -> dict[str, Any] | Non
         "hint": _(
             "%(homes)s. If not moved, new workspaces of their users wait until %(node)s returns to service."
         )
-        % {"homes": evacuation_presenters.words_of(homes), "node": node.name},
+        % {"homes": evacuation_presenters.homes_text(homes), "node": node.name},
     }
 
 

@@ -20,10 +20,10 @@ from portal.common.reasons.wording import sentence_of
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import pools, selectors, services
 from portal.fleet.inventory.models import Allocation
-from portal.fleet.machines.readiness import missing
+from portal.fleet.machines.readiness import missing_requirements
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.policies import require_operator
-from portal.web.fleet.forms import PoolForm, shown
+from portal.web.fleet.forms import PoolForm, config_text
 
 VERSIONS_SHOWN = 20
 
@@ -58,14 +58,14 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "name": pool.name,
         "placement_policy": pool.placement_policy,
         "rebalancing": pool.rebalancing,
-        "config": shown(pool.config),
+        "config": config_text(pool.config),
         "version": etags.version_of(pool),
     }
     form = PoolForm(request.POST if request.method == "POST" else None, initial=initial, changing=True)
     if request.method == "POST" and form.is_valid():
         try:
             pools.change(
-                actor=request.user, pool=pool, given=form.given(), expected=etags.expected_by(request)
+                actor=request.user, pool=pool, given=form.given(), expected=etags.expected_versions(request)
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -76,8 +76,8 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     context = {
         "form": form,
         "pool": pool,
-        "missing": [sentence_of(field) for field in missing(pool)],
-        "versions": history.with_predecessors(revisions)[:VERSIONS_SHOWN],
+        "missing": [sentence_of(field) for field in missing_requirements(pool)],
+        "versions": history.revisions_with_changes(revisions)[:VERSIONS_SHOWN],
         "back": reverse("fleet:pool", args=[slug]),
     }
     return render(request, "fleet/pool_form.html", context, status=form_status(form))

@@ -45,12 +45,12 @@ class EnvironmentField:
 def environment_field(actor: User, template: Template, team: Team | None, slug: str) -> EnvironmentField:
     """Return the field with environment `slug` chosen, or the template's own if empty or unusable."""
     rows, has_more = _choosable(actor, team, slug)
-    coming = environments.coming(rows)
+    coming = environments.pending_versions(rows)
     refusals = {row.pk: software.refusal_of(template, team, row, coming.get(row.pk)) for row in rows}
     requested = next((row for row in rows if row.slug == slug), None)
     chosen = requested if requested is not None and refusals[requested.pk] is None else None
     default = software.default_of(template, team)
-    runs_in = software.chosen(template, team, chosen) if chosen is not None else default
+    runs_in = software.choose_software(template, team, chosen) if chosen is not None else default
     problem = _problem(slug, requested, refusals) if has_more else None
     return EnvironmentField(
         software=runs_in,

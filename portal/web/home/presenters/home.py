@@ -34,7 +34,7 @@ class LastChoice:
         return _("Your last choice would have to wait. %(why)s") % {"why": self.verdict.message}
 
 
-def without_team(actor: User) -> dict[str, Any]:
+def join_page_data(actor: User) -> dict[str, Any]:
     """Return the data for users without a team: available teams and their requests.
 
     Otherwise `joined` is their first team, and `starts` says whether they may start workspaces. Operators and
@@ -43,15 +43,15 @@ def without_team(actor: User) -> dict[str, Any]:
     joined = accounts.own_teams(actor).first()
     if joined is not None or actor.sees_all:
         return {"no_team": False, "joined": joined, "starts": accounts.chargeable_teams(actor).exists()}
-    return {"no_team": True, "joined": None, **join_presenters.for_home(actor)}
+    return {"no_team": True, "joined": None, **join_presenters.home_page_context(actor)}
 
 
 def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
     """Return the last choice with its verdict, or `None` if it is no longer possible."""
     if last is None:
         return None
-    environment = software.again(last)
-    choice = software.chosen(last.template, last.team, environment)
+    environment = software.environment_to_repeat(last)
+    choice = software.choose_software(last.template, last.team, environment)
     verdict = admission.assess(
         template=last.template,
         flavor=last.flavor,

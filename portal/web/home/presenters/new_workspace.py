@@ -20,7 +20,7 @@ from portal.people.accounts.selectors import chargeable_teams
 from portal.quota.limits.presenters.bars import QuotaUsage
 from portal.quota.limits.selectors import limits
 from portal.scheduling import admission, offers
-from portal.web.catalog.environments import standings_of
+from portal.web.catalog.environments import environment_states
 from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
 from portal.workspaces import selectors, software
 from portal.workspaces.codes import GitCode
@@ -256,7 +256,7 @@ def _template_cards(wishes: _Preferences, team: Team | None) -> tuple[list[Templ
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
-    standings = standings_of(offer.template for offer in cards)
+    standings = environment_states(offer.template for offer in cards)
     return [
         TemplateCard(
             template=offer.template,
@@ -273,7 +273,7 @@ def _environment_slug(wishes: _Preferences, template: Template) -> str:
     if wishes.environment is not None:
         return wishes.environment
     last = wishes.last
-    before = software.again(last) if last is not None and last.template == template else None
+    before = software.environment_to_repeat(last) if last is not None and last.template == template else None
     return before.slug if before is not None else ""
 
 
@@ -367,7 +367,7 @@ def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
     """Return the limits of the team for the summary."""
-    return [bar for bar in limits.bars_for(team, actor) if not bar.unlimited] if team is not None else []
+    return [bar for bar in limits.team_usage(team, actor) if not bar.unlimited] if team is not None else []
 
 
 def _pick(among: Sequence[str], *wishes: str) -> str:

@@ -16,7 +16,7 @@ from portal.quota.ledger import selectors as ledger_selectors
 from portal.quota.ledger.models import Period
 from portal.quota.limits import policies, resources
 from portal.quota.limits.models import MemberCap
-from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.limits.selectors import limits
 from portal.quota.limits.selectors.limits import MemberUse
 from portal.quota.requests import selectors as request_selectors
@@ -70,7 +70,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
     """Return the context of the page's quota parts."""
     now = limits.usage_snapshot([team.slug])
     members = list(memberships)
-    bars = limits.bars_of(now, team.slug, actor)
+    bars = limits.team_usage_in(now, team.slug, actor)
     uses = limits.members_use(now, team.slug, [membership.user for membership in members])
     used = now.uses[team.slug].by_user
     caps = [
@@ -78,7 +78,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         for cap in limits.caps_of(team)
     ]
     may_split = policies.may_split(actor, team)
-    choices = in_order({bar.resource for bar in bars} | {resources.GPU, resources.WORKSPACES})
+    choices = sort_resources({bar.resource for bar in bars} | {resources.GPU, resources.WORKSPACES})
     return {
         "bars": bars,
         "unlimited": all(bar.unlimited for bar in bars),
@@ -97,5 +97,5 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         )
         if may_split
         else [],
-        "requests": request_selectors.of_team(team),
+        "requests": request_selectors.requests_of_team(team),
     }

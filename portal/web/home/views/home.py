@@ -11,7 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.catalog.environments.presenters import preparation
-from portal.common.htmx import partial_of, wants
+from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import selectors as inventory
@@ -29,18 +29,18 @@ WORKSPACES_PER_PAGE = 24
 def home(request: SignedInRequest) -> HttpResponse:
     """Show the user's workspaces, a button that repeats the last choice, and free capacity."""
     user = request.user
-    if wants(request, "capacity"):
+    if requests_element(request, "capacity"):
         free = {
             "capacities": pools.capacities(inventory.pools()),
-            "team_quotas": limits.for_home(user),
+            "team_quotas": limits.home_page_quotas(user),
         }
         return render(request, "home/home.html#capacity", free)
-    if wants(request, "preparation"):
+    if requests_element(request, "preparation"):
         return render(request, "home/home.html#preparation", {"preparation": preparation(user)})
-    if wants(request, "no-team"):
-        return render(request, "home/home.html#no-team", home_presenters.without_team(user))
+    if requests_element(request, "no-team"):
+        return render(request, "home/home.html#no-team", home_presenters.join_page_data(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
-    sees_all = policies.sees_others(user)
+    sees_all = policies.may_see_others(user)
     if user.only_views:
         # A viewer has no workspaces of their own.
         filters["whose"] = "all"
@@ -48,12 +48,12 @@ def home(request: SignedInRequest) -> HttpResponse:
         visible = selectors.workspaces_for(user).filter(state__in=LIVE)
     else:
         filters["whose"] = ""
-        visible = selectors.own_live(user)
-    workspaces = presenters.filtered(visible, q=filters["q"], state=filters["state"])
+        visible = selectors.own_workspaces(user)
+    workspaces = presenters.filter_workspaces(visible, q=filters["q"], state=filters["state"])
     page = Paginator(workspaces, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     cards = presenters.cards(user, page.object_list)
     total = visible.count()
-    full_page = not wants(request, "list")
+    full_page = not requests_element(request, "list")
     last = selectors.last_choice(user) if full_page or not total else None
     context: dict[str, Any] = {
         "cards": cards,
@@ -70,7 +70,7 @@ def home(request: SignedInRequest) -> HttpResponse:
             "preparation": preparation(user),
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in cards),
-            "team_quotas": limits.for_home(user),
-            **home_presenters.without_team(user),
+            "team_quotas": limits.home_page_quotas(user),
+            **home_presenters.join_page_data(user),
         }
     return render(request, partial_of(request, "home/home.html", "list"), context)

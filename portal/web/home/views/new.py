@@ -17,7 +17,7 @@ from django_htmx.http import replace_url
 from portal.catalog import selectors as catalog
 from portal.catalog.repositories.rules import Source
 from portal.common.errors import InvalidInput, PortalError, StateConflict
-from portal.common.htmx import wants
+from portal.common.htmx import requests_element
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours, strip_nul
@@ -27,7 +27,7 @@ from portal.web.home.presenters import new_workspace
 from portal.workspaces import selectors, services, software
 from portal.workspaces.order import MAX_EXPECTED_S, MIN_EXPECTED_S, WorkspaceOrder, require_in_range
 from portal.workspaces.secrets import presenters as secrets
-from portal.workspaces.views import to_workspace
+from portal.workspaces.views import redirect_to_workspace
 
 ONCE_MAX = 64
 AS_TEMPLATE = "-"
@@ -46,9 +46,9 @@ def new(request: SignedInRequest) -> HttpResponse:
     data = request.POST if request.method == "POST" else request.GET
     once = strip_nul(data.get("once", ""))[:ONCE_MAX]
     if once and request.method != "POST" and not request.htmx:
-        workspace = selectors.made_with(request.user, _key(once))
+        workspace = selectors.workspace_created_with(request.user, _key(once))
         if workspace is not None:
-            return to_workspace(workspace)
+            return redirect_to_workspace(workspace)
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
     error: PortalError | None = None
     if request.method == "POST" and "check" not in data:
@@ -80,14 +80,14 @@ def new(request: SignedInRequest) -> HttpResponse:
         "start_without_gpu": "start_without_gpu" in data,
         "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
-        "git_secrets": secrets.names_offered(request.user, choice.team, choice.template),
+        "git_secrets": secrets.available_names(request.user, choice.team, choice.template),
         "once": once or uuid4().hex,
         # The suggested environment follows the template until the user chooses another one.
         "kept_environment": f"{choice.environment or AS_TEMPLATE}:{choice.template.slug}"
         if environment is None and choice.template is not None
         else "",
     }
-    if wants(request, "choice"):
+    if requests_element(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
         # Keeps the choice across reloads, bookmarks and the back button.
         params = {**chosen, "environment": environment, "name": "" if rename else name}
@@ -175,7 +175,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         template=catalog.template_by_slug(request.user, chosen["template"]),
         flavor=catalog.flavor_by_slug(request.user, chosen["flavor"]),
         name=name,
-        environment=software.named(request.user, _environment_to_start(request.POST)),
+        environment=software.find_environment(request.user, _environment_to_start(request.POST)),
         lifetime_s=parse_hours(request.POST.get("hours", "")),
         # An unchecked box means no answer: the template and flavor decide.
         checkpointed=True if "checkpointed" in request.POST else None,
@@ -191,7 +191,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         if conflict.code != "idempotency_key_reused":
             raise
         creation = services.create(actor=request.user, order=order)
-    return to_workspace(creation.workspace, opening=True)
+    return redirect_to_workspace(creation.workspace, opening=True)
 
 
 def _seconds_if_valid(hours: str) -> int | None:

@@ -51,10 +51,10 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         "may_manage": team.deletion_started_at is None and policies.may_manage_team(request.user, team),
         "homes_left": deletions.waiting(team=team).count(),
         "own_membership": members.filter(user=request.user).first(),
-        "may_ask": policies.works_in(request.user, team),
+        "may_ask": policies.may_work_in(request.user, team),
         "form": form,
         "roles": Role.choices,
-        **service_accounts.for_team(request.user, team),
+        **service_accounts.team_section_context(request.user, team),
         **team_presenters.quota_of(request.user, team, page.object_list),
     }
     return render(request, "home/team.html", context, status=form_status(form))
