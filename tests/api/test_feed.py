@@ -70,7 +70,7 @@ def test_the_gateway_process_sends_the_addresses_of_the_portal(
     )
     events = Event.objects.filter(kind__in=TYPE_OF_KIND).order_by("pk")
     settings.ROOT_URLCONF = "portal.stream_urls"
-    shown = [payloads.of_entry(event)["data"] for event in events]
+    shown = [payloads.entry_payload(event)["data"] for event in events]
     settings.ROOT_URLCONF = "portal.urls"
     urls = {
         subject: each["url"]

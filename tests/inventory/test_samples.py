@@ -154,7 +154,7 @@ def with_gpu(**fields) -> dict:
 def test_what_is_wrong_is_left_out(wrong, caplog):
     good = rollup(UUID, NOON + 60, [1])
     assert apply(wrong, good, now_s=NOON + 121) == samples.Applied(written=1, refused=1)
-    assert "left out" in caplog.text and only().start_s == NOON + 60
+    assert "ignored sample" in caplog.text and only().start_s == NOON + 60
 
 
 def test_not_even_a_list():
