@@ -136,6 +136,10 @@ class Me(ApiView):
         return Response(status=204)
 
 
+DELETION_RETRY_AFTER_S = 5
+"""Seconds until a client should look again whether a team is deleted."""
+
+
 @documented(list="List teams", retrieve="Read a team")
 class TeamViewSet(ReadViewSet):
     tag = "teams"
@@ -229,6 +233,7 @@ class TeamViewSet(ReadViewSet):
         responses={202: TeamSerializer, 204: None},
         parameters=[TEAM_HOMES, IF_MATCH],
         errors=[400, 404, 409, 412],
+        retry_after_s=DELETION_RETRY_AFTER_S,
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
         team = teams.delete(
