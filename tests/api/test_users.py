@@ -90,10 +90,12 @@ def test_changes_keep_what_they_do_not_name(api: Any, ada: Any, team: Any, bob: 
     )
 
 
-def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any) -> None:
+def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any, team: Any) -> None:
     for _ in range(2):
         row = api(ada).post("users/bob/deactivate", {"note": "left"}).json()
         assert (row["state"], bool(row["deactivated_at"])) == ("deactivated", True)
+    read = api(ada).get("users/bob").json()
+    assert read["teams"] and api(ada).send("PATCH", "users/bob", read).json() == read
     row = api(ada).post("users/bob/reactivate").json()
     assert (row["state"], row["deactivated_at"]) == ("active", None)
     reset = api(ada).post("users/bob/reset-password").json()

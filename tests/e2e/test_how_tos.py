@@ -188,8 +188,11 @@ def test_the_consoles_of_the_guides(here: HowToMachine) -> None:
         here.do(f"mkdir {home}/data && touch {home}/data/old.bin && echo weights > model.bin")
         here.do(f"chown -R --reference={home} {home}/data")
         here.do("berth stop trial --wait")
-        guides = ("ci", "webhooks", "people", "files")
-        sessions = [session for name in guides for session in blocks(name, "console")]
+        # Trust rules and job tokens need an issuer on the internet.
+        sessions = blocks("ci", "console")[:2]
+        sessions += [
+            session for name in ("webhooks", "people", "files") for session in blocks(name, "console")
+        ]
         assert len(sessions) == 5
         for session in sessions:
             console.follow(session, here.do, made_up=made_up)

@@ -260,6 +260,9 @@ def _require_no_work(user: User, places: Places | None) -> None:
 def _place(actor: User | SystemActor, user: User, places: Places) -> None:
     """Set the user's memberships to exactly these."""
     wanted = _teams(places)
+    roles = dict(user.memberships.values_list("team", "role"))
+    if {team.pk: role for team, role in wanted.items()} == roles:
+        return
     if wanted:
         _require_active(user)
     for team, role in wanted.items():
