@@ -272,7 +272,7 @@ def observed(
         idle_s=clock.idle_s,
         gpu_idle_s=clock.gpu_idle_s,
         active=active_of(signals) if watched else None,
-        report=_encode(report).decode(),
+        report=_encode(clock.last).decode(),
         signals=_encode(signals).decode(),
     )
 

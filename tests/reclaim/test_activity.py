@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.reclaim.engine.activity import (
+    MAX_FILL_S,
+    MAX_FILL_SHARE,
     MAX_GAP_S,
     UNMEASURED_S,
     IdleClock,
@@ -96,21 +98,37 @@ def test_each_kind_of_work_begins_the_clock_anew(changes, kinds):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "missing",
     [
         {"cpu_seconds": None},
-        {"cpu_seconds": 1.0},
         {"jobs": None},
         {"traffic_bytes": None},
-        {"traffic_bytes": 1},
         {"kernels": None},
         {"kernels_busy": None},
         {"terminals": None},
-        {"gpu_percent": None},
     ],
 )
-def test_what_was_not_measured_counts_as_work(changes):
+def test_an_incomplete_report_counts_as_a_missing_one(missing):
+    """Its time is idle once the next report shows that nothing was done; until then it does not count."""
+    assert idle_after(ON_GPU, missing) == 0
+    assert idle_after(ON_GPU, {}, {}, missing) == 120
+    measured = {
+        name: getattr(ON_GPU, name) for name in missing if name not in ("cpu_seconds", "traffic_bytes")
+    }
+    if "cpu_seconds" in missing:
+        measured["cpu_seconds"] = 52.4
+    if "traffic_bytes" in missing:
+        measured["traffic_bytes"] = 9_000_000
+    assert idle_after(ON_GPU, {}, {}, missing, measured) == 240
+    assert idle_after(ON_GPU, {}, {}, missing, {**measured, "kernels_stamp": "2026-11-23T10:03:00Z"}) == 0
+    assert idle_after(ON_GPU, {}, {}, {**missing, "gpu_percent": 1}) == 0
+    assert idle_after(ON_GPU, {}, {}, *[missing] * int(MAX_FILL_S / 60 + 1)) == 0
+
+
+@pytest.mark.parametrize("changes", [{"cpu_seconds": 1.0}, {"traffic_bytes": 1}, {"gpu_percent": None}])
+def test_unmeasured_gpus_and_counters_that_restart_count_as_work(changes):
     assert idle_after(ON_GPU, {}, {}, changes) == 0
+    assert idle_after(ON_GPU, {}, {}, {**changes, "jobs": None}) == 0
 
 
 def test_without_kernels_or_gpus_these_are_not_asked_for():
@@ -155,7 +173,7 @@ def test_what_an_app_never_reports_is_active_for_a_limited_time(missing):
     assert idle_after(QUIET, *[missing] * minutes) == 0
     assert idle_after(QUIET, *[missing] * (minutes + 1)) == 60
     measured = {name: getattr(QUIET, name) for name in missing}
-    assert idle_after(QUIET, *[missing] * minutes, measured, measured, missing) == 0
+    assert idle_after(QUIET, *[missing] * minutes, measured, measured, *[missing] * minutes) == 0
 
 
 @pytest.mark.parametrize(
@@ -182,6 +200,59 @@ def test_time_that_nobody_watched_begins_the_clock_anew():
     assert idle_after(QUIET, {}, {"by_s": -5.0}) == 0
 
 
+HOUR = [{}] * 60
+
+
+def test_a_gap_between_idle_times_is_idle():
+    assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0}) == 3900
+    assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0}, {}) == 3960
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernels_busy": 1},
+        {"kernels_stamp": "2026-11-23T10:01:00Z"},
+        {"terminals_stamp": "2026-11-23T10:01:00Z"},
+        {"jobs": 1},
+        {"gpu_percent": 1},
+        {"gpu_percent": None},
+        # A process has computed for 20 s in it.
+        {"cpu_seconds": 50.0 + 36 + 20},
+        {"traffic_bytes": 2**40},
+    ],
+)
+def test_a_gap_with_work_in_it_or_after_it_is_work(changes):
+    assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0, **changes}, {}) <= 60
+
+
+def test_a_gap_after_work_is_work():
+    assert idle_after(ON_GPU, *HOUR, {"jobs": 1}, {"by_s": 300.0, "jobs": 0}) == 0
+
+
+def test_filled_gaps_are_bounded_in_length_and_share():
+    assert idle_after(ON_GPU, *HOUR, {"by_s": MAX_FILL_S}) == 3600 + MAX_FILL_S
+    assert idle_after(ON_GPU, *HOUR, {"by_s": MAX_FILL_S + 1}) == 0
+    assert idle_after(ON_GPU, *[{}] * 19, {"by_s": 300.0}) == 0
+    assert idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}) == 1500
+    assert idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}, {"by_s": 300.0}) == 0
+    assert idle_after(ON_GPU, *HOUR, *[{"by_s": 300.0}, *[{}] * 20] * 10) == 3600 + 10 * 1500
+    # After work its share is counted from zero.
+    assert (
+        idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}, {"jobs": 1}, {"jobs": 0}, *[{}] * 19, {"by_s": 300.0})
+        == 1500
+    )
+
+
+def test_a_gap_is_idle_for_gpus_while_other_work_goes_on():
+    busy = [{"jobs": 1}] * 60
+    reports = [ON_GPU]
+    for change in (*busy, {"by_s": 300.0, "jobs": 1}):
+        reports.append(after(reports[-1], **change))
+    clock = walk(reports)
+    assert (clock.idle_s, clock.gpu_idle_s) == (0, 3900)
+
+
 def test_work_on_cpu_is_idle_for_its_gpus():
     clock = walk([ON_GPU, after(ON_GPU, jobs=1)])
     assert (clock.idle_s, clock.gpu_idle_s) == (0, 60)
@@ -202,18 +273,25 @@ changed = st.fixed_dictionaries(
 
 
 @given(st.lists(changed, max_size=30))
-def test_idleness_is_never_more_than_the_time_since_anything_was_active_or_unwatched(changes):
-    clock: IdleClock | None = None
-    report, watched_idle = ON_GPU, 0.0
+def test_idleness_is_never_more_than_the_time_since_anything_was_active_and_mostly_observed(changes):
+    report = ON_GPU
     clock, _signals = observe(None, report)
+    observed_s = total_s = 0.0
     for change in changes:
-        before, report = report, after(report, **change)
+        report = after(report, **change)
+        before, over_s = clock, report.at_s - clock.last.at_s
         clock, found = observe(clock, report)
-        over = report.at_s - before.at_s
-        if over == 0:
-            report = before
+        if clock is before:
+            assert over_s <= MAX_FILL_S
             continue
-        quiet = 0 < over <= MAX_GAP_S and not any(each.active for each in found)
-        watched_idle = watched_idle + over if quiet else 0.0
-        assert clock.idle_s == pytest.approx(watched_idle)
+        if over_s < 0 or any(each.active for each in found):
+            observed_s = total_s = 0.0
+            assert clock.idle_s == 0
+        else:
+            total_s += over_s
+            observed_s += over_s if over_s <= MAX_GAP_S else 0.0
+        if clock.idle_s == 0:
+            observed_s = total_s = 0.0
+        assert clock.idle_s == pytest.approx(total_s)
+        assert observed_s >= (1 - MAX_FILL_SHARE) * total_s - 1e-6
         assert clock.gpu_idle_s >= clock.idle_s

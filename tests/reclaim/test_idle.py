@@ -90,11 +90,8 @@ def test_an_idle_one_is_warned_and_stopped_and_told_why(running, alice, lives):
             {"jobs": 1},
             {"kernels": {"count": 1, "busy": 1, "last_activity": None}},
             {"cpu_seconds": 500.0},
-            {"jobs": None},
-            {"traffic_bytes": None},
-            {"kernels": None},
         ],
-        [{"jobs": 1}, {"kernels": None}],
+        [{"jobs": 1}],
         "each sign of work has quick tests of the engine",
     ),
 )
@@ -103,6 +100,26 @@ def test_work_takes_the_notice_back(running, lives, work):
     assert lives(1, **work).withdrawn == 1
     assert not ReclaimNotice.objects.exists()
     assert state(running) == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    "missing",
+    quick_of(
+        [{"jobs": None}, {"traffic_bytes": None}, {"kernels": None}],
+        [{"kernels": None}],
+        "each has quick tests of the engine",
+    ),
+)
+def test_incomplete_reports_take_the_notice_back_after_three_minutes(running, lives, missing):
+    assert lives(40).warned == 1
+    assert lives(3, **missing) == passes.Passed()
+    row = WorkspaceActivity.objects.get()
+    assert row.idle_s == 39 * 60
+    assert lives(1, **missing).withdrawn == 1
+    assert not ReclaimNotice.objects.exists()
+    # What comes then shows that nothing was done: the time is idle, and the notice a new one.
+    assert lives(1).warned == 1
+    assert WorkspaceActivity.objects.get().idle_s == 44 * 60
 
 
 def test_what_goes_by_the_gateway_is_work_from_a_threshold_on(running, alice, lives, as_user, with_token):

@@ -1,8 +1,13 @@
 """Activity signals, one function each, and a clock that adds up observed idle time.
 
-Missing data does not count as idle: unmeasured signals are active, and unobserved time, such as an outage of
-the portal or the agent, resets the clock. What an app does not report for `UNMEASURED_S` is ignored while
-the other signals are measured: otherwise a broken app would be active forever.
+Missing data does not count as idle: unmeasured signals are active, and unobserved time resets the clock.
+There are two exceptions:
+
+- A gap between two complete reports is filled if neither the time before it nor the report after it shows
+  work, within `MAX_FILL_S` and `MAX_FILL_SHARE`. Counters and stamps cover the gap itself; GPUs are known
+  only before and after it. An incomplete report without work is treated as missing.
+- What an app does not report for `UNMEASURED_S` is ignored while the other signals are measured: otherwise a
+  broken app would be active forever.
 """
 
 from __future__ import annotations
@@ -17,6 +22,10 @@ TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
+MAX_FILL_S = 600.0
+"""Maximum seconds of one gap that is filled as idle."""
+MAX_FILL_SHARE = 0.2
+"""Maximum share of all filled gaps in an idle time. Beyond it the clock restarts."""
 UNMEASURED_S = 1800.0
 """Seconds for which an app's own signals may be unmeasured and count as active."""
 
@@ -39,7 +48,8 @@ class Report:
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
     Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
-    `unmeasured_since_s`: since when some of `BY_APP` has been unmeasured in every report, set by `observe`.
+    Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
+    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock.
     """
 
     at_s: float
@@ -58,6 +68,8 @@ class Report:
     jobs: int | None = None
     traffic_bytes: int | None = None
     unmeasured_since_s: float | None = None
+    filled_s: float = 0.0
+    gpu_filled_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +180,10 @@ def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
 
 
 def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[Signal, ...]]:
-    """Return the clock after a report, and its signals. Idempotent for the same report."""
+    """Return the clock after a report, and its signals. Idempotent for the same report.
+
+    Returns the same clock for an incomplete report without work: the next one may fill the time.
+    """
     if clock is None:
         return IdleClock(report), signals_of(report, report)
     over_s = report.at_s - clock.last.at_s
@@ -176,17 +191,53 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
         return clock, ()
     report = replace(report, unmeasured_since_s=_unmeasured_since(report, clock.last))
     signals = signals_of(report, clock.last)
-    if not 0 < over_s <= MAX_GAP_S:
+    if over_s < 0:
         return IdleClock(report), signals
+    complete = _is_complete(report)
+    if not complete and clock.idle_s > 0 and over_s <= MAX_FILL_S and _is_quiet(report, signals):
+        return clock, ()
     gpu_active = next((signal.active for signal in signals if signal.kind is SignalKind.GPU), True)
-    return (
-        IdleClock(
-            report,
-            idle_s=0.0 if any(signal.active for signal in signals) else clock.idle_s + over_s,
-            gpu_idle_s=0.0 if gpu_active else clock.gpu_idle_s + over_s,
-        ),
-        signals,
-    )
+    active = any(signal.active for signal in signals) or (over_s > MAX_GAP_S and not complete)
+    idle_s, filled_s = _advance(clock.idle_s, clock.last.filled_s, over_s, active=active)
+    gpu_idle_s, gpu_filled_s = _advance(clock.gpu_idle_s, clock.last.gpu_filled_s, over_s, active=gpu_active)
+    report = replace(report, filled_s=filled_s, gpu_filled_s=gpu_filled_s)
+    return IdleClock(report, idle_s, gpu_idle_s), signals
+
+
+def _advance(idle_s: float, filled_s: float, over_s: float, *, active: bool) -> tuple[float, float]:
+    """Return the idle seconds after `over_s` more, and how many of them are filled gaps."""
+    if active:
+        return 0.0, 0.0
+    if over_s <= MAX_GAP_S:
+        return idle_s + over_s, filled_s
+    filled_s += over_s
+    if not idle_s or over_s > MAX_FILL_S or filled_s > MAX_FILL_SHARE * (idle_s + over_s):
+        return 0.0, 0.0
+    return idle_s + over_s, filled_s
+
+
+def _is_complete(report: Report) -> bool:
+    """Return whether the agent and its app have measured everything that they can report."""
+    figures = [report.cpu_seconds, report.jobs]
+    if report.has_kernels:
+        figures += [report.kernels, report.kernels_busy]
+    if report.has_terminals:
+        figures.append(report.terminals)
+    if report.has_traffic:
+        figures.append(report.traffic_bytes)
+    return None not in figures
+
+
+def _is_quiet(report: Report, signals: tuple[Signal, ...]) -> bool:
+    """Return whether an incomplete report shows no work. Unmeasured GPUs and restarted counters are work."""
+    missing = {
+        SignalKind.CPU: report.cpu_seconds is None,
+        SignalKind.KERNELS: report.kernels is None or report.kernels_busy is None,
+        SignalKind.TERMINALS: report.terminals is None,
+        SignalKind.JOBS: report.jobs is None,
+        SignalKind.TRAFFIC: report.traffic_bytes is None,
+    }
+    return not any(signal.active and not missing.get(signal.kind) for signal in signals)
 
 
 def _unmeasured_since(report: Report, before: Report) -> float | None:
