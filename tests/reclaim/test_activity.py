@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -14,13 +15,16 @@ from portal.reclaim.engine.activity import (
     MAX_FILL_SHARE,
     MAX_GAP_S,
     UNMEASURED_S,
+    WAITING_BYTES_S,
+    WAITING_CORES,
+    WAITING_S,
     IdleClock,
     Report,
     SignalKind,
     observe,
     signals_of,
 )
-from portal.reclaim.observing import Seen, Used, report_of
+from portal.reclaim.observing import ActivityRecord, Seen, Used, clock_of, observed, report_of
 
 QUIET = Report(
     at_s=1000.0,
@@ -57,11 +61,16 @@ def walk(reports: list[Report]) -> IdleClock:
     return clock
 
 
-def idle_after(start: Report, *changes: dict[str, object]) -> float:
-    reports = [start]
+def followed(report: Report, changes: list[dict[str, object]]) -> list[Report]:
+    """The report, and those that follow it."""
+    reports = [report]
     for change in changes:
         reports.append(after(reports[-1], **change))
-    return walk(reports).idle_s
+    return reports
+
+
+def idle_after(start: Report, *changes: dict[str, object]) -> float:
+    return walk(followed(start, list(changes))).idle_s
 
 
 def active(start: Report, **changes: object) -> set[str]:
@@ -158,6 +167,17 @@ def test_each_app_is_asked_for_what_its_agent_reports(app, seen, kinds):
     assert all(each.active for each in found if each.value is None)
 
 
+def test_a_thread_or_a_task_works_although_its_cell_has_returned():
+    kernel = replace(QUIET, kernels_cpu_seconds=1.0, kernels_io_bytes=5_000)
+    assert active(kernel) == set()
+    assert active(kernel, kernels_cpu_seconds=1.05) == set()
+    assert active(kernel, kernels_cpu_seconds=1.3) == active(kernel, kernels_io_bytes=15_000) == {"kernels"}
+    # One that was restarted has used less, and its stamp has changed.
+    assert active(kernel, kernels_cpu_seconds=0.5) == active(kernel, kernels_io_bytes=None) == set()
+    assert active(kernel, kernels_cpu_seconds=1.3, kernels_io_bytes=None) == {"kernels"}
+    assert active(kernel, kernels=0, kernels_cpu_seconds=1.3) == set()
+
+
 def test_a_running_cell_of_marimo_is_work_and_its_quiet_notebook_is_not():
     notebook = replace(QUIET, kernels_stamp=None)
     assert idle_after(notebook, {}, {"kernels_busy": 1}) == 0
@@ -187,6 +207,20 @@ def test_what_an_app_never_reports_is_active_for_a_limited_time(missing):
 )
 def test_without_cpu_and_gpus_or_with_work_nothing_is_assumed(missing):
     assert idle_after(ON_GPU, *[missing] * 40) == 0
+
+
+def test_stored_rows_go_on_as_the_clock_does():
+    """What the clock knows of earlier reports is in the row: filled gaps, waiting and unmeasured times."""
+    changes = [{}] * 20 + [{"by_s": 300.0}, {"jobs": 1}] + [{"jobs": 1, "kernels": None}] * 35
+    row, clock = None, None
+    for report in followed(WAITS, changes):
+        clock, _signals = observe(clock, report)
+        record = None
+        if row is not None:
+            record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+        row = observed(UUID(int=1), 1, record, report) or row
+        assert row is not None
+        assert clock_of(ActivityRecord(1, row.idle_s, row.gpu_idle_s, row.active, row.report)) == clock
 
 
 def test_the_same_report_again_is_no_time():
@@ -245,17 +279,63 @@ def test_filled_gaps_are_bounded_in_length_and_share():
 
 
 def test_a_gap_is_idle_for_gpus_while_other_work_goes_on():
-    busy = [{"jobs": 1}] * 60
-    reports = [ON_GPU]
-    for change in (*busy, {"by_s": 300.0, "jobs": 1}):
-        reports.append(after(reports[-1], **change))
-    clock = walk(reports)
+    clock = walk(followed(ON_GPU, [*[{"jobs": 1}] * 60, {"by_s": 300.0, "jobs": 1}]))
     assert (clock.idle_s, clock.gpu_idle_s) == (0, 3900)
 
 
 def test_work_on_cpu_is_idle_for_its_gpus():
     clock = walk([ON_GPU, after(ON_GPU, jobs=1)])
     assert (clock.idle_s, clock.gpu_idle_s) == (0, 60)
+
+
+WAITS = replace(ON_GPU, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=10_000)
+WAITING_MINUTES = int(WAITING_S / 60)
+
+
+def test_a_command_that_waits_for_long_is_no_work():
+    assert idle_after(WAITS, *[{}] * (WAITING_MINUTES - 1)) == 0
+    assert idle_after(WAITS, *[{}] * (WAITING_MINUTES + 1)) == 120
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"jobs": 2},
+        {"jobs_cpu_seconds": 3.0 + 61 * WAITING_CORES},
+        {"jobs_io_bytes": 10_000 + 60 * int(WAITING_BYTES_S)},
+        {"jobs_cpu_seconds": 2.0},
+        {"gpu_percent": 1},
+        {"terminals_stamp": "2026-11-23T10:01:00Z"},
+        {"kernels_stamp": "2026-11-23T10:01:00Z"},
+        {"by_s": MAX_FILL_S + 1},
+    ],
+)
+def test_a_command_that_does_something_waits_anew(changes):
+    waits = [{}] * (WAITING_MINUTES + 5)
+    assert idle_after(WAITS, *waits) == 360
+    assert idle_after(WAITS, *waits, changes) == 0
+    # Nor does it become idle soon afterwards, if it still waits.
+    reports = followed(WAITS, [*waits, changes])
+    reports += followed(reports[-1], [{"gpu_percent": 0, "gpu_idle_since_s": reports[-1].at_s}] * 30)[1:]
+    assert walk(reports).idle_s == 0
+
+
+def test_short_commands_are_work_although_none_runs_when_it_is_looked_at():
+    shell = replace(WAITS, jobs=0)
+    assert active(shell) == set()
+    assert active(shell, jobs_cpu_seconds=4.0) == active(shell, jobs_io_bytes=20_000) == {"jobs"}
+
+
+@pytest.mark.parametrize("name", ["jobs_cpu_seconds", "jobs_io_bytes"])
+def test_a_command_whose_use_is_not_measured_is_work(name):
+    unmeasured = replace(WAITS, **{name: None})
+    assert idle_after(unmeasured, *[{}] * 2 * WAITING_MINUTES) == 0
+
+
+def test_an_incomplete_report_or_a_gap_does_not_end_the_waiting():
+    half = [{}] * (WAITING_MINUTES // 2)
+    for between in ([{"kernels": None}, {"kernels": 1}], [{"by_s": 300.0}]):
+        assert idle_after(WAITS, *half, *between, *half) > 0
 
 
 changed = st.fixed_dictionaries(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from portal.reclaim.engine.activity import WAITING_S
 from portal.reclaim.engine.ladder import Policy
 from tests.reclaim.histories import FOLDER, History, recorded
 from tests.reclaim.recording.session import FALSELY_KEPT, KEPT, STOPPED
@@ -41,6 +42,29 @@ def test_a_recorded_session_gets_the_right_verdict(history: History, policy: str
         assert history.expected in (KEPT, FALSELY_KEPT)
         assert found.stopped_s is None, "stopped although it works"
         assert found.warned_s == []
+
+
+WAITING = {
+    *("terminal-background", "terminal-editor", "terminal-infinity", "terminal-pdb", "terminal-server"),
+    *("terminal-sleep", "terminal-tmux", "terminal-tmux-closed", "jupyter-cell-nohup", "jupyter-cell-popen"),
+}
+"""Recorded sessions in which nothing happens but that a command waits."""
+
+
+@pytest.mark.slow("walks over many recordings for hours")
+@pytest.mark.parametrize("policy", quick_of(POLICIES, ["strict"], "the strict one waits as long"))
+def test_only_commands_that_wait_stop_after_hours_without_other_work(policy: str) -> None:
+    rules = POLICIES[policy]
+    limit_s = WAITING_S + (rules.idle_s or 0)
+    stopped = set()
+    for history in HISTORIES:
+        if history.expected == STOPPED or not history.name.startswith(("terminal-", "jupyter-")):
+            continue
+        found = walk(history, rules, until_s=history.reports[-1][0] + limit_s + SLACK_S)
+        if found.stopped_s is not None:
+            assert limit_s <= found.stopped_s
+            stopped.add(history.name)
+    assert stopped == WAITING
 
 
 @pytest.mark.slow("walks over all recordings")

@@ -20,6 +20,16 @@ CPU_CORES = 0.05
 """Average cores from which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
+WAITING_S = 4 * 3600.0
+"""Seconds after which commands that only wait stop to count as work, if there is no other work."""
+WAITING_CORES = 0.005
+"""Average cores of all commands together, below which they wait."""
+WAITING_BYTES_S = 100.0
+"""Average bytes per second that all commands together read and write, below which they wait."""
+KERNEL_CORES = 0.003
+"""Average cores from which kernels and their children work although no cell runs. A quiet one uses fewer."""
+KERNEL_BYTES_S = 100.0
+"""Average bytes per second read and written, from which they work."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
 MAX_FILL_S = 600.0
@@ -48,7 +58,9 @@ class Report:
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
     Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
+    Counters of kernels and commands are sums over all of them since the start.
     Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
+    `waiting_since_s`, since when commands only wait and nothing else works;
     `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock.
     """
 
@@ -63,11 +75,16 @@ class Report:
     kernels: int | None = None
     kernels_busy: int | None = None
     kernels_stamp: str | None = None
+    kernels_cpu_seconds: float | None = None
+    kernels_io_bytes: int | None = None
     terminals: int | None = None
     terminals_stamp: str | None = None
     jobs: int | None = None
+    jobs_cpu_seconds: float | None = None
+    jobs_io_bytes: int | None = None
     traffic_bytes: int | None = None
     unmeasured_since_s: float | None = None
+    waiting_since_s: float | None = None
     filled_s: float = 0.0
     gpu_filled_s: float = 0.0
 
@@ -95,6 +112,17 @@ def _unknown(kind: SignalKind, threshold: float) -> Signal:
     return Signal(kind, None, threshold, active=True)
 
 
+def _rate(over_s: float, now: float | None, before: float | None) -> float | None:
+    """Return the growth of a counter per second. None: not measured, or restarted."""
+    if over_s <= 0 or now is None or before is None or now < before:
+        return None
+    return (now - before) / over_s
+
+
+def _reaches(rate: float | None, threshold: float) -> bool:
+    return rate is not None and rate >= threshold
+
+
 def gpu(report: Report, before: Report) -> Signal | None:
     """Return the GPU signal: any GPU above 0 %, now or in a report since the last observation."""
     if not report.has_gpus:
@@ -120,12 +148,19 @@ def cpu(report: Report, before: Report) -> Signal:
 
 
 def kernels(report: Report, before: Report) -> Signal | None:
-    """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since."""
+    """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since.
+
+    Threads, tasks and child processes of a kernel may work without a running cell.
+    """
     if not report.has_kernels:
         return None
     if report.kernels is None or report.kernels_busy is None:
         return _unknown(SignalKind.KERNELS, 1)
-    used = report.kernels > 0 and report.kernels_stamp != before.kernels_stamp
+    over_s = report.at_s - before.at_s
+    cores = _rate(over_s, report.kernels_cpu_seconds, before.kernels_cpu_seconds)
+    bytes_s = _rate(over_s, report.kernels_io_bytes, before.kernels_io_bytes)
+    works = _reaches(cores, KERNEL_CORES) or _reaches(bytes_s, KERNEL_BYTES_S)
+    used = report.kernels > 0 and (report.kernels_stamp != before.kernels_stamp or works)
     return Signal(SignalKind.KERNELS, report.kernels_busy, 1, report.kernels_busy > 0 or used)
 
 
@@ -139,11 +174,27 @@ def terminals(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.TERMINALS, int(used), 1, used)
 
 
-def jobs(report: Report, _before: Report) -> Signal:
-    """Return the job signal: commands of shells, in foreground or background, computing or waiting."""
+def jobs(report: Report, before: Report) -> Signal:
+    """Return the job signal: commands of shells, in foreground or background.
+
+    They work, or have waited for less than `WAITING_S`. Short ones, as in a loop of a shell, may have ended.
+    """
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
-    return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0)
+    cores, bytes_s = _use_of_jobs(report, before)
+    if _reaches(cores, WAITING_CORES) or _reaches(bytes_s, WAITING_BYTES_S):
+        return Signal(SignalKind.JOBS, max(report.jobs, 1), 1, active=True)
+    waited = report.waiting_since_s is not None and report.at_s - report.waiting_since_s >= WAITING_S
+    return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0 and not waited)
+
+
+def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | None]:
+    """Return the average cores and bytes per second of commands."""
+    over_s = report.at_s - before.at_s
+    return (
+        _rate(over_s, report.jobs_cpu_seconds, before.jobs_cpu_seconds),
+        _rate(over_s, report.jobs_io_bytes, before.jobs_io_bytes),
+    )
 
 
 def traffic(report: Report, before: Report) -> Signal | None:
@@ -190,12 +241,13 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     if over_s == 0:
         return clock, ()
     report = replace(report, unmeasured_since_s=_unmeasured_since(report, clock.last))
-    signals = signals_of(report, clock.last)
     if over_s < 0:
-        return IdleClock(report), signals
+        return IdleClock(report), signals_of(report, clock.last)
     complete = _is_complete(report)
-    if not complete and clock.idle_s > 0 and over_s <= MAX_FILL_S and _is_quiet(report, signals):
+    if not complete and over_s <= MAX_FILL_S and _is_quiet(report, clock):
         return clock, ()
+    report = replace(report, waiting_since_s=_waiting_since(report, clock.last))
+    signals = signals_of(report, clock.last)
     gpu_active = next((signal.active for signal in signals if signal.kind is SignalKind.GPU), True)
     active = any(signal.active for signal in signals) or (over_s > MAX_GAP_S and not complete)
     idle_s, filled_s = _advance(clock.idle_s, clock.last.filled_s, over_s, active=active)
@@ -228,16 +280,35 @@ def _is_complete(report: Report) -> bool:
     return None not in figures
 
 
-def _is_quiet(report: Report, signals: tuple[Signal, ...]) -> bool:
-    """Return whether an incomplete report shows no work. Unmeasured GPUs and restarted counters are work."""
+def _is_quiet(report: Report, clock: IdleClock) -> bool:
+    """Return whether an incomplete report after an idle or waiting time shows no work.
+
+    Unmeasured GPUs and restarted counters are work.
+    """
+    before = clock.last
     missing = {
         SignalKind.CPU: report.cpu_seconds is None,
         SignalKind.KERNELS: report.kernels is None or report.kernels_busy is None,
         SignalKind.TERMINALS: report.terminals is None,
-        SignalKind.JOBS: report.jobs is None,
+        SignalKind.JOBS: report.jobs is None or before.waiting_since_s is not None,
         SignalKind.TRAFFIC: report.traffic_bytes is None,
     }
-    return not any(signal.active and not missing.get(signal.kind) for signal in signals)
+    if clock.idle_s == 0 and before.waiting_since_s is None:
+        return False
+    return not any(signal.active and not missing.get(signal.kind) for signal in signals_of(report, before))
+
+
+def _waiting_since(report: Report, before: Report) -> float | None:
+    """Return since when commands have only waited and nothing else has worked, else None."""
+    over_s = report.at_s - before.at_s
+    if over_s > MAX_FILL_S or not report.jobs or before.jobs is None or report.jobs > before.jobs:
+        return None
+    if any(signal.active for signal in signals_of(report, before) if signal.kind is not SignalKind.JOBS):
+        return None
+    cores, bytes_s = _use_of_jobs(report, before)
+    if cores is None or bytes_s is None or cores >= WAITING_CORES or bytes_s >= WAITING_BYTES_S:
+        return None
+    return before.at_s if before.waiting_since_s is None else before.waiting_since_s
 
 
 def _unmeasured_since(report: Report, before: Report) -> float | None:
