@@ -74,6 +74,10 @@ class Seen(msgspec.Struct):
     terminals: Used | None = None
     cpu_seconds: float | None = None
     jobs: int | None = None
+    jobs_cpu_seconds: float | None = None
+    jobs_io_bytes: int | None = None
+    kernels_cpu_seconds: float | None = None
+    kernels_io_bytes: int | None = None
     gpus: list[_Gpu] | None = None
     gpus_stale_s: int | None = None
     traffic_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -247,9 +251,13 @@ def report_of(
         kernels=kernels.count,
         kernels_busy=kernels.busy,
         kernels_stamp=kernels.last_activity,
+        kernels_cpu_seconds=seen.kernels_cpu_seconds,
+        kernels_io_bytes=seen.kernels_io_bytes,
         terminals=terminals.count,
         terminals_stamp=terminals.last_activity,
         jobs=seen.jobs,
+        jobs_cpu_seconds=seen.jobs_cpu_seconds,
+        jobs_io_bytes=seen.jobs_io_bytes,
         has_traffic=traffic is not msgspec.UNSET,
         traffic_bytes=traffic if isinstance(traffic, int) else None,
     )
@@ -272,7 +280,7 @@ def next_activity(
         idle_s=clock.idle_s,
         gpu_idle_s=clock.gpu_idle_s,
         active=active_kinds(signals) if watched else None,
-        report=_encode(report).decode(),
+        report=_encode(clock.last).decode(),
         signals=_encode(signals).decode(),
     )
 

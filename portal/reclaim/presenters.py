@@ -120,6 +120,8 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
             text = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
         elif kind == SignalKind.TERMINALS:
             text = _("used") if value else _("not used")
+        elif kind == SignalKind.JOBS and value and not signal["active"]:
+            text = _("%(value)d waiting for hours") % signal
         elif kind == SignalKind.KERNELS and signal["active"] and not value:
             text = _("used since the last check")
         else:

@@ -89,6 +89,11 @@ FIGURES: dict[str, Any] = {
     "processes": Count | None,
     # Shell commands, in the foreground of terminals or in the background.
     "jobs": Count | None,
+    # CPU time, and bytes read and written, since the start: by commands, and by kernels with their children.
+    "jobs_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
+    "jobs_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
+    "kernels_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
+    "kernels_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
     # Seconds without an answer from their driver; null if it answers or there are no GPUs.
     "gpus_stale_s": Whole | None,

@@ -26,7 +26,10 @@ TAIL_S = 60.0
 SILENT_S = 30.0
 """Who has sent nothing for so long at the end of the recording sends nothing more."""
 STAMPED = ("kernels", "terminals")
-COUNTED = ("cpu_seconds", "traffic_bytes")
+COUNTED = (
+    *("cpu_seconds", "traffic_bytes"),
+    *("jobs_cpu_seconds", "jobs_io_bytes", "kernels_cpu_seconds", "kernels_io_bytes"),
+)
 Figures = dict[str, Any]
 
 
@@ -91,12 +94,13 @@ class History:
         (base_s, base), tail = self.reports[begin], self.reports[begin + 1 :]
         used = {name: _grown(name, base, tail[-1][1]) for name in COUNTED}
         fresh = self.began_at + timedelta(seconds=base_s)
+        stamps = {name: (tail[-1][1].get(name) or {}).get("last_activity") for name in STAMPED}
         for again in range(1, int(until_s / TAIL_S) + 1):
             for at, figures in tail:
                 shift_s = again * (last_s - base_s)
                 if at + shift_s > until_s:
                     return
-                yield at + shift_s, _shifted(figures, shift_s, again, used, fresh)
+                yield at + shift_s, _shifted(figures, last_s - base_s, again, used, fresh, stamps)
 
 
 def _grown(name: str, before: Figures, after: Figures) -> float:
@@ -105,16 +109,28 @@ def _grown(name: str, before: Figures, after: Figures) -> float:
     return 0 if first is None or last is None else last - first
 
 
-def _shifted(figures: Figures, by_s: float, again: int, used: dict[str, float], fresh: datetime) -> Figures:
-    """Figures that much later. A time that lies in what is repeated moves on with it; an older one stays."""
+def _shifted(
+    figures: Figures,
+    by_s: float,
+    again: int,
+    used: dict[str, float],
+    fresh: datetime,
+    stamps: dict[str, str | None],
+) -> Figures:
+    """Figures so many times that much later. A time that lies in what is repeated moves on with it.
+
+    An older one is that of the repetition before, if there is any (`stamps`, at the end), and else stays.
+    """
     found = dict(figures)
     for name, grown in used.items():
         if found.get(name) is not None:
             found[name] = round(found[name] + again * grown, 2)
     for name in STAMPED:
-        stamp = (found.get(name) or {}).get("last_activity")
+        stamp, times = (found.get(name) or {}).get("last_activity"), again
+        if stamp and datetime.fromisoformat(stamp) < fresh:
+            stamp, times = stamps[name], again - 1
         if stamp and datetime.fromisoformat(stamp) >= fresh:
-            later = datetime.fromisoformat(stamp) + timedelta(seconds=by_s)
+            later = datetime.fromisoformat(stamp) + timedelta(seconds=times * by_s)
             found[name] = {**found[name], "last_activity": later.isoformat()}
     return found
 

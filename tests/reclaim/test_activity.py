@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.reclaim.engine.activity import (
+    MAX_FILL_S,
+    MAX_FILL_SHARE,
     MAX_GAP_S,
     UNMEASURED_S,
+    WAITING_BYTES_S,
+    WAITING_CORES,
+    WAITING_S,
     IdleClock,
     Report,
     SignalKind,
     observe,
     signals_of,
 )
-from portal.reclaim.observing import Seen, Used, report_of
+from portal.reclaim.observing import ActivityRecord, Seen, Used, clock_of, next_activity, report_of
 
 QUIET = Report(
     at_s=1000.0,
@@ -55,11 +61,16 @@ def walk(reports: list[Report]) -> IdleClock:
     return clock
 
 
-def idle_after(start: Report, *changes: dict[str, object]) -> float:
-    reports = [start]
+def followed(report: Report, changes: list[dict[str, object]]) -> list[Report]:
+    """The report, and those that follow it."""
+    reports = [report]
     for change in changes:
         reports.append(after(reports[-1], **change))
-    return walk(reports).idle_s
+    return reports
+
+
+def idle_after(start: Report, *changes: dict[str, object]) -> float:
+    return walk(followed(start, list(changes))).idle_s
 
 
 def active(start: Report, **changes: object) -> set[str]:
@@ -96,21 +107,37 @@ def test_each_kind_of_work_begins_the_clock_anew(changes, kinds):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "missing",
     [
         {"cpu_seconds": None},
-        {"cpu_seconds": 1.0},
         {"jobs": None},
         {"traffic_bytes": None},
-        {"traffic_bytes": 1},
         {"kernels": None},
         {"kernels_busy": None},
         {"terminals": None},
-        {"gpu_percent": None},
     ],
 )
-def test_what_was_not_measured_counts_as_work(changes):
+def test_an_incomplete_report_counts_as_a_missing_one(missing):
+    """Its time is idle once the next report shows that nothing was done; until then it does not count."""
+    assert idle_after(ON_GPU, missing) == 0
+    assert idle_after(ON_GPU, {}, {}, missing) == 120
+    measured = {
+        name: getattr(ON_GPU, name) for name in missing if name not in ("cpu_seconds", "traffic_bytes")
+    }
+    if "cpu_seconds" in missing:
+        measured["cpu_seconds"] = 52.4
+    if "traffic_bytes" in missing:
+        measured["traffic_bytes"] = 9_000_000
+    assert idle_after(ON_GPU, {}, {}, missing, measured) == 240
+    assert idle_after(ON_GPU, {}, {}, missing, {**measured, "kernels_stamp": "2026-11-23T10:03:00Z"}) == 0
+    assert idle_after(ON_GPU, {}, {}, {**missing, "gpu_percent": 1}) == 0
+    assert idle_after(ON_GPU, {}, {}, *[missing] * int(MAX_FILL_S / 60 + 1)) == 0
+
+
+@pytest.mark.parametrize("changes", [{"cpu_seconds": 1.0}, {"traffic_bytes": 1}, {"gpu_percent": None}])
+def test_unmeasured_gpus_and_counters_that_restart_count_as_work(changes):
     assert idle_after(ON_GPU, {}, {}, changes) == 0
+    assert idle_after(ON_GPU, {}, {}, {**changes, "jobs": None}) == 0
 
 
 def test_without_kernels_or_gpus_these_are_not_asked_for():
@@ -140,6 +167,17 @@ def test_each_app_is_asked_for_what_its_agent_reports(app, seen, kinds):
     assert all(each.active for each in found if each.value is None)
 
 
+def test_a_thread_or_a_task_works_although_its_cell_has_returned():
+    kernel = replace(QUIET, kernels_cpu_seconds=1.0, kernels_io_bytes=5_000)
+    assert active(kernel) == set()
+    assert active(kernel, kernels_cpu_seconds=1.05) == set()
+    assert active(kernel, kernels_cpu_seconds=1.3) == active(kernel, kernels_io_bytes=15_000) == {"kernels"}
+    # One that was restarted has used less, and its stamp has changed.
+    assert active(kernel, kernels_cpu_seconds=0.5) == active(kernel, kernels_io_bytes=None) == set()
+    assert active(kernel, kernels_cpu_seconds=1.3, kernels_io_bytes=None) == {"kernels"}
+    assert active(kernel, kernels=0, kernels_cpu_seconds=1.3) == set()
+
+
 def test_a_running_cell_of_marimo_is_work_and_its_quiet_notebook_is_not():
     notebook = replace(QUIET, kernels_stamp=None)
     assert idle_after(notebook, {}, {"kernels_busy": 1}) == 0
@@ -155,7 +193,7 @@ def test_what_an_app_never_reports_is_active_for_a_limited_time(missing):
     assert idle_after(QUIET, *[missing] * minutes) == 0
     assert idle_after(QUIET, *[missing] * (minutes + 1)) == 60
     measured = {name: getattr(QUIET, name) for name in missing}
-    assert idle_after(QUIET, *[missing] * minutes, measured, measured, missing) == 0
+    assert idle_after(QUIET, *[missing] * minutes, measured, measured, *[missing] * minutes) == 0
 
 
 @pytest.mark.parametrize(
@@ -171,6 +209,20 @@ def test_without_cpu_and_gpus_or_with_work_nothing_is_assumed(missing):
     assert idle_after(ON_GPU, *[missing] * 40) == 0
 
 
+def test_stored_rows_go_on_as_the_clock_does():
+    """What the clock knows of earlier reports is in the row: filled gaps, waiting and unmeasured times."""
+    changes = [{}] * 20 + [{"by_s": 300.0}, {"jobs": 1}] + [{"jobs": 1, "kernels": None}] * 35
+    row, clock = None, None
+    for report in followed(WAITS, changes):
+        clock, _signals = observe(clock, report)
+        record = None
+        if row is not None:
+            record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+        row = next_activity(UUID(int=1), 1, record, report) or row
+        assert row is not None
+        assert clock_of(ActivityRecord(1, row.idle_s, row.gpu_idle_s, row.active, row.report)) == clock
+
+
 def test_the_same_report_again_is_no_time():
     clock = walk([QUIET, after(QUIET)])
     assert observe(clock, clock.last) == (clock, ())
@@ -182,9 +234,108 @@ def test_time_that_nobody_watched_begins_the_clock_anew():
     assert idle_after(QUIET, {}, {"by_s": -5.0}) == 0
 
 
+HOUR = [{}] * 60
+
+
+def test_a_gap_between_idle_times_is_idle():
+    assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0}) == 3900
+    assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0}, {}) == 3960
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernels_busy": 1},
+        {"kernels_stamp": "2026-11-23T10:01:00Z"},
+        {"terminals_stamp": "2026-11-23T10:01:00Z"},
+        {"jobs": 1},
+        {"gpu_percent": 1},
+        {"gpu_percent": None},
+        # A process has computed for 20 s in it.
+        {"cpu_seconds": 50.0 + 36 + 20},
+        {"traffic_bytes": 2**40},
+    ],
+)
+def test_a_gap_with_work_in_it_or_after_it_is_work(changes):
+    assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0, **changes}, {}) <= 60
+
+
+def test_a_gap_after_work_is_work():
+    assert idle_after(ON_GPU, *HOUR, {"jobs": 1}, {"by_s": 300.0, "jobs": 0}) == 0
+
+
+def test_filled_gaps_are_bounded_in_length_and_share():
+    assert idle_after(ON_GPU, *HOUR, {"by_s": MAX_FILL_S}) == 3600 + MAX_FILL_S
+    assert idle_after(ON_GPU, *HOUR, {"by_s": MAX_FILL_S + 1}) == 0
+    assert idle_after(ON_GPU, *[{}] * 19, {"by_s": 300.0}) == 0
+    assert idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}) == 1500
+    assert idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}, {"by_s": 300.0}) == 0
+    assert idle_after(ON_GPU, *HOUR, *[{"by_s": 300.0}, *[{}] * 20] * 10) == 3600 + 10 * 1500
+    # After work its share is counted from zero.
+    assert (
+        idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}, {"jobs": 1}, {"jobs": 0}, *[{}] * 19, {"by_s": 300.0})
+        == 1500
+    )
+
+
+def test_a_gap_is_idle_for_gpus_while_other_work_goes_on():
+    clock = walk(followed(ON_GPU, [*[{"jobs": 1}] * 60, {"by_s": 300.0, "jobs": 1}]))
+    assert (clock.idle_s, clock.gpu_idle_s) == (0, 3900)
+
+
 def test_work_on_cpu_is_idle_for_its_gpus():
     clock = walk([ON_GPU, after(ON_GPU, jobs=1)])
     assert (clock.idle_s, clock.gpu_idle_s) == (0, 60)
+
+
+WAITS = replace(ON_GPU, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=10_000)
+WAITING_MINUTES = int(WAITING_S / 60)
+
+
+def test_a_command_that_waits_for_long_is_no_work():
+    assert idle_after(WAITS, *[{}] * (WAITING_MINUTES - 1)) == 0
+    assert idle_after(WAITS, *[{}] * (WAITING_MINUTES + 1)) == 120
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"jobs": 2},
+        {"jobs_cpu_seconds": 3.0 + 61 * WAITING_CORES},
+        {"jobs_io_bytes": 10_000 + 60 * int(WAITING_BYTES_S)},
+        {"jobs_cpu_seconds": 2.0},
+        {"gpu_percent": 1},
+        {"terminals_stamp": "2026-11-23T10:01:00Z"},
+        {"kernels_stamp": "2026-11-23T10:01:00Z"},
+        {"by_s": MAX_FILL_S + 1},
+    ],
+)
+def test_a_command_that_does_something_waits_anew(changes):
+    waits = [{}] * (WAITING_MINUTES + 5)
+    assert idle_after(WAITS, *waits) == 360
+    assert idle_after(WAITS, *waits, changes) == 0
+    # Nor does it become idle soon afterwards, if it still waits.
+    reports = followed(WAITS, [*waits, changes])
+    reports += followed(reports[-1], [{"gpu_percent": 0, "gpu_idle_since_s": reports[-1].at_s}] * 30)[1:]
+    assert walk(reports).idle_s == 0
+
+
+def test_short_commands_are_work_although_none_runs_when_it_is_looked_at():
+    shell = replace(WAITS, jobs=0)
+    assert active(shell) == set()
+    assert active(shell, jobs_cpu_seconds=4.0) == active(shell, jobs_io_bytes=20_000) == {"jobs"}
+
+
+@pytest.mark.parametrize("name", ["jobs_cpu_seconds", "jobs_io_bytes"])
+def test_a_command_whose_use_is_not_measured_is_work(name):
+    unmeasured = replace(WAITS, **{name: None})
+    assert idle_after(unmeasured, *[{}] * 2 * WAITING_MINUTES) == 0
+
+
+def test_an_incomplete_report_or_a_gap_does_not_end_the_waiting():
+    half = [{}] * (WAITING_MINUTES // 2)
+    for between in ([{"kernels": None}, {"kernels": 1}], [{"by_s": 300.0}]):
+        assert idle_after(WAITS, *half, *between, *half) > 0
 
 
 changed = st.fixed_dictionaries(
@@ -202,18 +353,25 @@ changed = st.fixed_dictionaries(
 
 
 @given(st.lists(changed, max_size=30))
-def test_idleness_is_never_more_than_the_time_since_anything_was_active_or_unwatched(changes):
-    clock: IdleClock | None = None
-    report, watched_idle = ON_GPU, 0.0
+def test_idleness_is_never_more_than_the_time_since_anything_was_active_and_mostly_observed(changes):
+    report = ON_GPU
     clock, _signals = observe(None, report)
+    observed_s = total_s = 0.0
     for change in changes:
-        before, report = report, after(report, **change)
+        report = after(report, **change)
+        before, over_s = clock, report.at_s - clock.last.at_s
         clock, found = observe(clock, report)
-        over = report.at_s - before.at_s
-        if over == 0:
-            report = before
+        if clock is before:
+            assert over_s <= MAX_FILL_S
             continue
-        quiet = 0 < over <= MAX_GAP_S and not any(each.active for each in found)
-        watched_idle = watched_idle + over if quiet else 0.0
-        assert clock.idle_s == pytest.approx(watched_idle)
+        if over_s < 0 or any(each.active for each in found):
+            observed_s = total_s = 0.0
+            assert clock.idle_s == 0
+        else:
+            total_s += over_s
+            observed_s += over_s if over_s <= MAX_GAP_S else 0.0
+        if clock.idle_s == 0:
+            observed_s = total_s = 0.0
+        assert clock.idle_s == pytest.approx(total_s)
+        assert observed_s >= (1 - MAX_FILL_SHARE) * total_s - 1e-6
         assert clock.gpu_idle_s >= clock.idle_s

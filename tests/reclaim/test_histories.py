@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from portal.reclaim.engine.activity import WAITING_S
 from portal.reclaim.engine.ladder import Policy
 from tests.reclaim.histories import FOLDER, History, recorded
 from tests.reclaim.recording.session import FALSELY_KEPT, KEPT, STOPPED
 from tests.reclaim.recording.sessions import BY_NAME, VARIANTS
 from tests.reclaim.walking import walk
+from tests.suite.choice import quick_of
 
 HOUR = 3600
 POLICIES = {
@@ -40,6 +42,54 @@ def test_a_recorded_session_gets_the_right_verdict(history: History, policy: str
         assert history.expected in (KEPT, FALSELY_KEPT)
         assert found.stopped_s is None, "stopped although it works"
         assert found.warned_s == []
+
+
+WAITING = {
+    *("terminal-background", "terminal-editor", "terminal-infinity", "terminal-pdb", "terminal-server"),
+    *("terminal-sleep", "terminal-tmux", "terminal-tmux-closed", "jupyter-cell-nohup", "jupyter-cell-popen"),
+}
+"""Recorded sessions in which nothing happens but that a command waits."""
+
+
+@pytest.mark.slow("walks over many recordings for hours")
+@pytest.mark.parametrize("policy", quick_of(POLICIES, ["strict"], "the strict one waits as long"))
+def test_only_commands_that_wait_stop_after_hours_without_other_work(policy: str) -> None:
+    rules = POLICIES[policy]
+    limit_s = WAITING_S + (rules.idle_s or 0)
+    stopped = set()
+    for history in HISTORIES:
+        if history.expected == STOPPED or not history.name.startswith(("terminal-", "jupyter-")):
+            continue
+        found = walk(history, rules, until_s=history.reports[-1][0] + limit_s + SLACK_S)
+        if found.stopped_s is not None:
+            assert limit_s <= found.stopped_s
+            stopped.add(history.name)
+    assert stopped == WAITING
+
+
+@pytest.mark.slow("walks over all recordings")
+@pytest.mark.parametrize(
+    ("pause_s", "stops"),
+    quick_of(
+        [(300, True), (900, False)], [(300, True)], "bounds have quick tests of the engine", several=True
+    ),
+)
+def test_a_node_that_pauses_every_hour_changes_no_verdict_within_bounds(pause_s: int, stops: bool) -> None:
+    """The node is silent before the 50th minute of each hour. What works is kept, however long that is."""
+    rules = POLICIES["default"]
+    verdicts: dict[str, set[bool]] = {}
+    for history in HISTORIES:
+        if history.jump_s:
+            continue
+        found = walk(
+            history,
+            rules,
+            until_s=4 * HOUR,
+            lost=lambda at_s: 3000 - pause_s <= at_s % HOUR < 3000,
+        )
+        verdicts.setdefault(history.expected, set()).add(found.stopped_s is not None)
+        assert history.expected == STOPPED or found.warned_s == [], history.name
+    assert verdicts == {STOPPED: {stops}, KEPT: {False}, FALSELY_KEPT: {False}}
 
 
 def test_all_that_was_asked_for_is_there_and_says_what_is_stood_in() -> None:

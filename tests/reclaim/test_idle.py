@@ -11,6 +11,7 @@ from django.utils import timezone
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.reclaim import bar, keeping, observing, passes
+from portal.reclaim.engine.activity import WAITING_S
 from portal.reclaim.models import ActivityChange, IdleSpell, LastPass, ReclaimNotice, WorkspaceActivity
 from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State
@@ -90,11 +91,8 @@ def test_an_idle_one_is_warned_and_stopped_and_told_why(running, alice, lives):
             {"jobs": 1},
             {"kernels": {"count": 1, "busy": 1, "last_activity": None}},
             {"cpu_seconds": 500.0},
-            {"jobs": None},
-            {"traffic_bytes": None},
-            {"kernels": None},
         ],
-        [{"jobs": 1}, {"kernels": None}],
+        [{"jobs": 1}],
         "each sign of work has quick tests of the engine",
     ),
 )
@@ -103,6 +101,38 @@ def test_work_takes_the_notice_back(running, lives, work):
     assert lives(1, **work).withdrawn == 1
     assert not ReclaimNotice.objects.exists()
     assert state(running) == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    "missing",
+    quick_of(
+        [{"jobs": None}, {"traffic_bytes": None}, {"kernels": None}],
+        [{"kernels": None}],
+        "each has quick tests of the engine",
+    ),
+)
+def test_incomplete_reports_take_the_notice_back_after_three_minutes(running, lives, missing):
+    assert lives(40).warned == 1
+    assert lives(3, **missing) == passes.Passed()
+    row = WorkspaceActivity.objects.get()
+    assert row.idle_s == 39 * 60
+    assert lives(1, **missing).withdrawn == 1
+    assert not ReclaimNotice.objects.exists()
+    # What comes then shows that nothing was done: the time is idle, and the notice a new one.
+    assert lives(1).warned == 1
+    assert WorkspaceActivity.objects.get().idle_s == 44 * 60
+
+
+def test_a_command_that_has_waited_for_hours_is_shown_as_one(running, alice, lives, as_user):
+    assert lives(2, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=500) == passes.Passed()
+    row = WorkspaceActivity.objects.get()
+    report = json.loads(row.report)
+    assert report["waiting_since_s"] is not None
+    row.report = json.dumps({**report, "waiting_since_s": report["at_s"] - WAITING_S})
+    row.save()
+    lives(1, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=500)
+    assert WorkspaceActivity.objects.get().idle_s == 60
+    assert "1 waiting for hours" in as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
 
 
 def test_what_goes_by_the_gateway_is_work_from_a_threshold_on(running, alice, lives, as_user, with_token):

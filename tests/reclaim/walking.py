@@ -7,7 +7,7 @@ seconds `decide` says what is due, and notices are kept as a pass keeps them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -81,10 +81,15 @@ class Portal:
         return RunState(idle_s=row.idle_s, gpu_idle_s=row.gpu_idle_s)
 
 
-def walk(history: History, policy: Policy, *, until_s: float) -> Outcome:
-    """What the portal does with a workspace of that history in that time, with one GPU."""
+def walk(
+    history: History, policy: Policy, *, until_s: float, lost: Callable[[float], bool] = lambda _at_s: False
+) -> Outcome:
+    """What the portal does with a workspace of that history in that time, with one GPU.
+
+    `lost` says which reports do not arrive, by their time.
+    """
     found, portal, notice = Outcome(), Portal(), None
-    reports = with_gpu(history, until_s)
+    reports = (report for report in with_gpu(history, until_s) if not lost(report[0]))
     following = next(reports, None)
     last_pass: datetime | None = None
     jump_at_s = history.reports[-1][0] / 2

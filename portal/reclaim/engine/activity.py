@@ -1,8 +1,13 @@
 """Activity signals, one function each, and a clock that adds up observed idle time.
 
-Missing data does not count as idle: unmeasured signals are active, and unobserved time, such as an outage of
-the portal or the agent, resets the clock. What an app does not report for `UNMEASURED_S` is ignored while
-the other signals are measured: otherwise a broken app would be active forever.
+Missing data does not count as idle: unmeasured signals are active, and unobserved time resets the clock.
+There are two exceptions:
+
+- A gap between two complete reports is filled if neither the time before it nor the report after it shows
+  work, within `MAX_FILL_S` and `MAX_FILL_SHARE`. Counters and stamps cover the gap itself; GPUs are known
+  only before and after it. An incomplete report without work is treated as missing.
+- What an app does not report for `UNMEASURED_S` is ignored while the other signals are measured: otherwise a
+  broken app would be active forever.
 """
 
 from __future__ import annotations
@@ -15,8 +20,22 @@ CPU_CORES = 0.05
 """Average cores from which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
+WAITING_S = 4 * 3600.0
+"""Seconds after which commands that only wait stop to count as work, if there is no other work."""
+WAITING_CORES = 0.005
+"""Average cores of all commands together, below which they wait."""
+WAITING_BYTES_S = 100.0
+"""Average bytes per second that all commands together read and write, below which they wait."""
+KERNEL_CORES = 0.003
+"""Average cores from which kernels and their children work although no cell runs. A quiet one uses fewer."""
+KERNEL_BYTES_S = 100.0
+"""Average bytes per second read and written, from which they work."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
+MAX_FILL_S = 600.0
+"""Maximum seconds of one gap that is filled as idle."""
+MAX_FILL_SHARE = 0.2
+"""Maximum share of all filled gaps in an idle time. Beyond it the clock restarts."""
 UNMEASURED_S = 1800.0
 """Seconds for which an app's own signals may be unmeasured and count as active."""
 
@@ -39,7 +58,10 @@ class Report:
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
     Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
-    `unmeasured_since_s`: since when some of `BY_APP` has been unmeasured in every report, set by `observe`.
+    Counters of kernels and commands are sums over all of them since the start.
+    Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
+    `waiting_since_s`, since when commands only wait and nothing else works;
+    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock.
     """
 
     at_s: float
@@ -53,11 +75,18 @@ class Report:
     kernels: int | None = None
     kernels_busy: int | None = None
     kernels_stamp: str | None = None
+    kernels_cpu_seconds: float | None = None
+    kernels_io_bytes: int | None = None
     terminals: int | None = None
     terminals_stamp: str | None = None
     jobs: int | None = None
+    jobs_cpu_seconds: float | None = None
+    jobs_io_bytes: int | None = None
     traffic_bytes: int | None = None
     unmeasured_since_s: float | None = None
+    waiting_since_s: float | None = None
+    filled_s: float = 0.0
+    gpu_filled_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +110,17 @@ class IdleClock:
 
 def _unknown(kind: SignalKind, threshold: float) -> Signal:
     return Signal(kind, None, threshold, active=True)
+
+
+def _rate(over_s: float, now: float | None, before: float | None) -> float | None:
+    """Return the growth of a counter per second. None: not measured, or restarted."""
+    if over_s <= 0 or now is None or before is None or now < before:
+        return None
+    return (now - before) / over_s
+
+
+def _reaches(rate: float | None, threshold: float) -> bool:
+    return rate is not None and rate >= threshold
 
 
 def gpu(report: Report, before: Report) -> Signal | None:
@@ -108,12 +148,19 @@ def cpu(report: Report, before: Report) -> Signal:
 
 
 def kernels(report: Report, before: Report) -> Signal | None:
-    """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since."""
+    """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since.
+
+    Threads, tasks and child processes of a kernel may work without a running cell.
+    """
     if not report.has_kernels:
         return None
     if report.kernels is None or report.kernels_busy is None:
         return _unknown(SignalKind.KERNELS, 1)
-    used = report.kernels > 0 and report.kernels_stamp != before.kernels_stamp
+    over_s = report.at_s - before.at_s
+    cores = _rate(over_s, report.kernels_cpu_seconds, before.kernels_cpu_seconds)
+    bytes_s = _rate(over_s, report.kernels_io_bytes, before.kernels_io_bytes)
+    works = _reaches(cores, KERNEL_CORES) or _reaches(bytes_s, KERNEL_BYTES_S)
+    used = report.kernels > 0 and (report.kernels_stamp != before.kernels_stamp or works)
     return Signal(SignalKind.KERNELS, report.kernels_busy, 1, report.kernels_busy > 0 or used)
 
 
@@ -127,11 +174,27 @@ def terminals(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.TERMINALS, int(used), 1, used)
 
 
-def jobs(report: Report, _before: Report) -> Signal:
-    """Return the job signal: commands of shells, in foreground or background, computing or waiting."""
+def jobs(report: Report, before: Report) -> Signal:
+    """Return the job signal: commands of shells, in foreground or background.
+
+    They work, or have waited for less than `WAITING_S`. Short ones, as in a loop of a shell, may have ended.
+    """
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
-    return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0)
+    cores, bytes_s = _use_of_jobs(report, before)
+    if _reaches(cores, WAITING_CORES) or _reaches(bytes_s, WAITING_BYTES_S):
+        return Signal(SignalKind.JOBS, max(report.jobs, 1), 1, active=True)
+    waited = report.waiting_since_s is not None and report.at_s - report.waiting_since_s >= WAITING_S
+    return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0 and not waited)
+
+
+def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | None]:
+    """Return the average cores and bytes per second of commands."""
+    over_s = report.at_s - before.at_s
+    return (
+        _rate(over_s, report.jobs_cpu_seconds, before.jobs_cpu_seconds),
+        _rate(over_s, report.jobs_io_bytes, before.jobs_io_bytes),
+    )
 
 
 def traffic(report: Report, before: Report) -> Signal | None:
@@ -168,25 +231,84 @@ def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
 
 
 def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[Signal, ...]]:
-    """Return the clock after a report, and its signals. Idempotent for the same report."""
+    """Return the clock after a report, and its signals. Idempotent for the same report.
+
+    Returns the same clock for an incomplete report without work: the next one may fill the time.
+    """
     if clock is None:
         return IdleClock(report), signals_of(report, report)
     over_s = report.at_s - clock.last.at_s
     if over_s == 0:
         return clock, ()
     report = replace(report, unmeasured_since_s=_unmeasured_since(report, clock.last))
+    if over_s < 0:
+        return IdleClock(report), signals_of(report, clock.last)
+    complete = _is_complete(report)
+    if not complete and over_s <= MAX_FILL_S and _is_quiet(report, clock):
+        return clock, ()
+    report = replace(report, waiting_since_s=_waiting_since(report, clock.last))
     signals = signals_of(report, clock.last)
-    if not 0 < over_s <= MAX_GAP_S:
-        return IdleClock(report), signals
     gpu_active = next((signal.active for signal in signals if signal.kind is SignalKind.GPU), True)
-    return (
-        IdleClock(
-            report,
-            idle_s=0.0 if any(signal.active for signal in signals) else clock.idle_s + over_s,
-            gpu_idle_s=0.0 if gpu_active else clock.gpu_idle_s + over_s,
-        ),
-        signals,
-    )
+    active = any(signal.active for signal in signals) or (over_s > MAX_GAP_S and not complete)
+    idle_s, filled_s = _advance(clock.idle_s, clock.last.filled_s, over_s, active=active)
+    gpu_idle_s, gpu_filled_s = _advance(clock.gpu_idle_s, clock.last.gpu_filled_s, over_s, active=gpu_active)
+    report = replace(report, filled_s=filled_s, gpu_filled_s=gpu_filled_s)
+    return IdleClock(report, idle_s, gpu_idle_s), signals
+
+
+def _advance(idle_s: float, filled_s: float, over_s: float, *, active: bool) -> tuple[float, float]:
+    """Return the idle seconds after `over_s` more, and how many of them are filled gaps."""
+    if active:
+        return 0.0, 0.0
+    if over_s <= MAX_GAP_S:
+        return idle_s + over_s, filled_s
+    filled_s += over_s
+    if not idle_s or over_s > MAX_FILL_S or filled_s > MAX_FILL_SHARE * (idle_s + over_s):
+        return 0.0, 0.0
+    return idle_s + over_s, filled_s
+
+
+def _is_complete(report: Report) -> bool:
+    """Return whether the agent and its app have measured everything that they can report."""
+    figures = [report.cpu_seconds, report.jobs]
+    if report.has_kernels:
+        figures += [report.kernels, report.kernels_busy]
+    if report.has_terminals:
+        figures.append(report.terminals)
+    if report.has_traffic:
+        figures.append(report.traffic_bytes)
+    return None not in figures
+
+
+def _is_quiet(report: Report, clock: IdleClock) -> bool:
+    """Return whether an incomplete report after an idle or waiting time shows no work.
+
+    Unmeasured GPUs and restarted counters are work.
+    """
+    before = clock.last
+    missing = {
+        SignalKind.CPU: report.cpu_seconds is None,
+        SignalKind.KERNELS: report.kernels is None or report.kernels_busy is None,
+        SignalKind.TERMINALS: report.terminals is None,
+        SignalKind.JOBS: report.jobs is None or before.waiting_since_s is not None,
+        SignalKind.TRAFFIC: report.traffic_bytes is None,
+    }
+    if clock.idle_s == 0 and before.waiting_since_s is None:
+        return False
+    return not any(signal.active and not missing.get(signal.kind) for signal in signals_of(report, before))
+
+
+def _waiting_since(report: Report, before: Report) -> float | None:
+    """Return since when commands have only waited and nothing else has worked, else None."""
+    over_s = report.at_s - before.at_s
+    if over_s > MAX_FILL_S or not report.jobs or before.jobs is None or report.jobs > before.jobs:
+        return None
+    if any(signal.active for signal in signals_of(report, before) if signal.kind is not SignalKind.JOBS):
+        return None
+    cores, bytes_s = _use_of_jobs(report, before)
+    if cores is None or bytes_s is None or cores >= WAITING_CORES or bytes_s >= WAITING_BYTES_S:
+        return None
+    return before.at_s if before.waiting_since_s is None else before.waiting_since_s
 
 
 def _unmeasured_since(report: Report, before: Report) -> float | None:

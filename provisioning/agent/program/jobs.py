@@ -1,48 +1,100 @@
-"""Detects processes that are running commands."""
+"""Detects processes that are running commands, and measures what they use."""
+
+# ruff: noqa: PTH123, UP031
 
 from __future__ import annotations
 
-from .processes import command_line
+import os
+
+from .processes import command_line, descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .processes import Table
 
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 WORKERS = (b"multiprocessing", b"loky")
 """Command lines of worker processes that a program keeps even when idle."""
 ADAPTER = b"debugpy/adapter"
 """Command line of the process that remains beside a kernel after a debugger was attached. A user in a
 debugger is busy."""
+MONITORS = frozenset(
+    (b"atop", b"btop", b"gpustat", b"htop", b"iotop", b"nvidia-smi", b"nvitop", b"nvtop", b"top")
+)
+"""Programs that only show what others do."""
+MULTIPLEXERS = frozenset((b"tmux", b"screen", b"SCREEN"))
+SHELLS = frozenset((b"bash", b"dash", b"fish", b"ksh", b"sh", b"zsh"))
 
 
-def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
-    """Return the number of running commands, not counting shells, kernels and the app.
+class Jobs:
+    """The number of running commands, their processes, and those of kernels.
+
+    `viewed_terminals`: terminals in which a monitor or multiplexer writes, so that output is no sign of work.
+    """
+
+    __slots__ = ("count", "kernel_pids", "pids", "viewed_terminals")
+
+    def __init__(self, count: int, pids: set[int], kernel_pids: set[int], viewed_terminals: set[int]) -> None:
+        self.count = count
+        self.pids = pids
+        self.kernel_pids = kernel_pids
+        self.viewed_terminals = viewed_terminals
+
+
+def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> Jobs:
+    """Return the running commands, not counting shells, kernels, monitors, multiplexers and the app.
 
     A shell gives each command its own process group in its session, in the foreground of a terminal or in the
     background. Commands that outlive their shell are in a session without leader, or are orphans of the
     agent: `agent` is its PID, and `app` the PID of the process that it started. Processes started by a kernel
     are in the kernel's group.
+
+    The processes of a command include its descendants, and those of all terminals: a loop of a shell starts
+    its commands one after another.
     """
     own_session = table[agent][5] if agent in table else 0
+    members: dict[tuple[int, int], list[int]] = {}
     groups = set()
     for pid in pids:
         row = table[pid]
         group, session = row[4], row[5]
+        members.setdefault((session, group), []).append(pid)
         orphaned = row[0] == agent and pid != app
         detached = session not in table or orphaned
         if session == own_session or not (group != session or detached):
             continue
         if not (detached and ADAPTER in command_line(pid)):
             groups.add((session, group))
+    viewers = set()
+    for key in list(groups):
+        programs = {program_of(command_line(pid)) for pid in members[key]}
+        if programs <= MONITORS:
+            groups.remove(key)
+            viewers.update(members[key])
+        elif programs <= MULTIPLEXERS:
+            viewers.update(members[key])
+            inside = [pid for pid in pids if table[pid][0] in members[key] and pid not in members[key]]
+            if all(is_prompt(command_line(pid)) for pid in inside):
+                groups.remove(key)
     kernels = {pid: command for pid in pids if (command := kernel_command(pid, table, app))}
-    started = 0
+    started = set()
     for pid in pids:
         row = table[pid]
         if row[0] in kernels and row[4:6] == table[row[0]][4:6] and (row[5], row[4]) not in groups:
             command = command_line(pid)
             own = command == kernels[row[0]] or any(marker in command for marker in (*WORKERS, ADAPTER))
-            started += bool(command) and not own
-    return len(groups) + started
+            if command and not own and program_of(command) not in MONITORS:
+                started.add(pid)
+    commands = with_descendants({pid for key in groups for pid in members[key]} | started, table)
+    commands.update(pid for pid in pids if table[pid][6])
+    commands -= viewers
+    waiting = {pid for pid in kernels if not table[pid][6]} - viewers
+    viewed = {table[pid][6] for pid in viewers} - {0}
+    return Jobs(len(groups) + len(started), commands, with_descendants(waiting, table) - commands, viewed)
+
+
+def with_descendants(pids: set[int], table: Table) -> set[int]:
+    return pids.union(*(descendants(pid, table) for pid in pids))
 
 
 def kernel_command(pid: int, table: Table, app: int) -> bytes:
@@ -57,3 +109,65 @@ def kernel_command(pid: int, table: Table, app: int) -> bytes:
         return command_line(pid)
     command = command_line(pid) if row[0] == app else b""
     return command if b"multiprocessing" in command else b""
+
+
+def program_of(command: bytes) -> bytes:
+    """Return the name of the program of a command line, or of Python's script."""
+    arguments = command.split(b"\0")
+    name = arguments[0].rpartition(b"/")[2]
+    if name.startswith(b"python") and len(arguments) > 1:
+        return arguments[1].rpartition(b"/")[2]
+    return name
+
+
+def is_prompt(command: bytes) -> bool:
+    """Return whether this is a shell without a script or a command."""
+    name, *arguments = command.rstrip(b"\0").split(b"\0")
+    return name.rpartition(b"/")[2].lstrip(b"-") in SHELLS and all(
+        argument.startswith(b"--") or (argument.startswith(b"-") and b"c" not in argument)
+        for argument in arguments
+    )
+
+
+class Meter:
+    """CPU time and I/O of processes. Both only grow, although processes end.
+
+    `io_bytes` is None after a measurement in which that of some process was unreadable.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[int, int]] = {}
+        self.ticks = 0
+        self.bytes = 0
+        self.io_bytes: int | None = 0
+
+    def measure(self, pids: set[int], table: Table) -> None:
+        """Add what the processes have used since the last call."""
+        seen, readable = {}, True
+        for pid in pids:
+            ticks = table[pid][2]
+            ticks_before, bytes_before = self.seen.get(pid, (0, 0))
+            if ticks < ticks_before:
+                ticks_before = bytes_before = 0  # another process
+            io_bytes = bytes_before
+            try:
+                io_bytes = io_bytes_of(pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            except (OSError, ValueError, KeyError):
+                readable = False
+            self.ticks += ticks - ticks_before
+            self.bytes += max(io_bytes - bytes_before, 0)
+            seen[pid] = (ticks, io_bytes)
+        self.seen = seen
+        self.io_bytes = self.bytes if readable else None
+
+    def cpu_seconds(self) -> float:
+        return round(self.ticks / CLOCK_TICKS, 2)
+
+
+def io_bytes_of(pid: int) -> int:
+    """Return the bytes that a process has read and written, caches included. Raises `OSError`."""
+    with open("/proc/%d/io" % pid, "rb") as handle:
+        lines = dict(line.split(b":") for line in handle.read().splitlines())
+    return int(lines[b"rchar"]) + int(lines[b"wchar"])

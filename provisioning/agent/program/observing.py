@@ -6,7 +6,7 @@ import os
 import time
 
 from .gpus import Gpus
-from .jobs import jobs_of
+from .jobs import Meter, jobs_of
 from .jupyter import jupyter_activity
 from .marimo import marimo_activity, wakeups_of
 from .processes import descendants, process_table
@@ -35,6 +35,8 @@ class Observer:
         self.spare = spare
         self.gpus = Gpus(config["devices"])
         self.progress = ProgressCounters(config["progress_dir"])
+        self.job_meter = Meter()
+        self.kernel_meter = Meter()
         self.wakeups: dict[int, int] = {}
         self.last_wakeup: str | None = None  # time of the last heartbeat that observed a change
 
@@ -51,9 +53,14 @@ class Observer:
             "rss_mib": None,
             "processes": None,
             "jobs": None,
+            "jobs_cpu_seconds": None,
+            "jobs_io_bytes": None,
+            "kernels_cpu_seconds": None,
+            "kernels_io_bytes": None,
             "gpus": self.gpus.sample(),
             "gpus_stale_s": self.gpus.stale_s(),
         }
+        viewed_terminals: set[int] = set()
         sockets = sockets_on(self.app.port)
         if sockets is not None:
             activity["connections"] = sockets[1]
@@ -77,14 +84,26 @@ class Observer:
             activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
             activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
             activity["processes"] = len(pids)
-            activity["jobs"] = jobs_of(pids, table, os.getpid(), self.app.pid)
-            activity["terminals"] = terminals_of(pids, table)
+            jobs = jobs_of(pids, table, os.getpid(), self.app.pid)
+            self.job_meter.measure(jobs.pids, table)
+            self.kernel_meter.measure(jobs.kernel_pids, table)
+            activity["jobs"] = jobs.count
+            activity["jobs_cpu_seconds"] = self.job_meter.cpu_seconds()
+            activity["jobs_io_bytes"] = self.job_meter.io_bytes
+            activity["kernels_cpu_seconds"] = self.kernel_meter.cpu_seconds()
+            activity["kernels_io_bytes"] = self.kernel_meter.io_bytes
+            viewed_terminals = jobs.viewed_terminals
+            activity["terminals"] = terminals_of(pids, table, viewed_terminals)
             if self.config["activity"] == "marimo":
                 self.notice_wakeups(wakeups_of(pids, table, self.app.pid))
         except (OSError, ValueError, IndexError):
             pass
         if self.config["activity"] == "jupyter":
+            own_terminals = activity["terminals"]
             activity.update(jupyter_activity(self.app.port, self.config["app_token"]))
+            if viewed_terminals and activity["terminals"] is not None:
+                # Jupyter Server cannot tell the output of a monitor from that of work.
+                activity["terminals"] = own_terminals
         elif self.config["activity"] == "marimo":
             activity.update(marimo_activity(self.app.port, self.config["app_token"]))
             if activity["kernels"] is not None:

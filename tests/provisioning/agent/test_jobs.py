@@ -116,7 +116,115 @@ def test_what_a_kernel_has_started_is_counted_and_its_workers_are_not(monkeypatc
     command = kernel if command is None else command
     lines = {APP_PID: b"server\0", 6: b"language-server\0", 10: kernel, 11: command}
     monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
-    assert jobs_module.jobs_of([5, 6, 10, 11], table, AGENT_PID, APP_PID) == jobs
+    assert jobs_module.jobs_of([5, 6, 10, 11], table, AGENT_PID, APP_PID).count == jobs
+
+
+TERMINAL = (136 << 8) | 3
+
+
+@pytest.mark.parametrize(
+    ("command", "jobs", "viewed"),
+    [
+        (b"top\0-d\x001\0", 0, {TERMINAL}),
+        (b"/usr/bin/nvidia-smi\0-l\0", 0, {TERMINAL}),
+        (b"/usr/bin/python3\0/usr/bin/gpustat\0-i\0", 0, {TERMINAL}),
+        (b"tmux\0attach\0", 0, {TERMINAL}),
+        (b"python3\0train.py\0top\0", 1, set()),
+        (b"tail\0-f\0log\0", 1, set()),
+        (b"", 1, set()),
+    ],
+)
+def test_programs_that_only_show_something_are_no_jobs(monkeypatch, command, jobs, viewed):
+    table = {
+        AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
+        APP_PID: (AGENT_PID, "S", 0, 0, APP_PID, APP_PID, 0),
+        10: (APP_PID, "S", 0, 0, 10, 10, TERMINAL),
+        11: (10, "S", 0, 0, 11, 10, TERMINAL),
+    }
+    lines = {APP_PID: b"server\0", 10: b"/bin/bash\0-l\0", 11: command}
+    monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
+    found = jobs_module.jobs_of([5, 10, 11], table, AGENT_PID, APP_PID)
+    assert (found.count, found.viewed_terminals) == (jobs, viewed)
+    assert found.pids == ({10, 11} if jobs else {10})
+    assert found.kernel_pids == set()
+
+
+@pytest.mark.parametrize(
+    ("inside", "jobs"),
+    [
+        ([], 0),
+        ([b"-bash\0"], 0),
+        ([b"/bin/zsh\0-il\0", b"bash\0--norc\0"], 0),
+        ([b"-bash\0", b"sleep\x009999\0"], 1),
+        ([b"bash\0train.sh\0"], 1),
+        ([b"sh\0-c\0sleep 5; ls\0"], 1),
+    ],
+)
+def test_tmux_is_a_job_if_something_runs_in_it(monkeypatch, inside, jobs):
+    """Its server is an orphan of the agent. Each window is a session of its own."""
+    table = {
+        AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
+        APP_PID: (AGENT_PID, "S", 0, 0, APP_PID, APP_PID, 0),
+        20: (AGENT_PID, "S", 0, 0, 20, 20, 0),
+        **{30 + at: (20, "S", 0, 0, 30 + at, 30 + at, TERMINAL + at) for at in range(len(inside))},
+    }
+    lines = {
+        APP_PID: b"server\0",
+        20: b"tmux\0new\0-d\0",
+        **{30 + at: line for at, line in enumerate(inside)},
+    }
+    monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
+    pids = [pid for pid in table if pid != AGENT_PID]
+    found = jobs_module.jobs_of(pids, table, AGENT_PID, APP_PID)
+    assert found.count == jobs
+    assert found.pids == set(range(30, 30 + len(inside)))
+
+
+def test_a_script_on_the_input_of_a_shell_in_tmux_is_a_job(monkeypatch):
+    """Its commands are in the group of the shell, as those of a kernel are in the kernel's."""
+    table = {
+        AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
+        20: (AGENT_PID, "S", 0, 0, 20, 20, 0),
+        30: (20, "S", 0, 0, 30, 30, TERMINAL),
+        31: (30, "S", 0, 0, 30, 30, TERMINAL),
+    }
+    lines = {20: b"tmux\0new\0-d\0bash < script\0", 30: b"bash\0", 31: b"sleep\x009999\0"}
+    monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
+    assert jobs_module.jobs_of([20, 30, 31], table, AGENT_PID, APP_PID).count == 1
+
+
+def test_what_commands_use_only_grows(monkeypatch):
+    meter = jobs_module.Meter()
+    used = {7: (30, 1000), 8: (10, 5)}
+    monkeypatch.setattr(jobs_module, "io_bytes_of", lambda pid: used[pid][1])
+
+    def measure(*pids: int) -> tuple[float, int | None]:
+        meter.measure(set(pids), {pid: (1, "S", used[pid][0], 0, pid, pid, 0) for pid in pids})
+        return meter.ticks, meter.io_bytes
+
+    assert measure(7, 8) == (40, 1005)
+    used[7] = (35, 1100)
+    assert measure(7) == (45, 1105)
+    # The number of a process that has ended is taken by another.
+    used[7] = (2, 10)
+    assert measure(7, 8) == (57, 1120)
+    assert meter.cpu_seconds() == round(57 / jobs_module.CLOCK_TICKS, 2)
+
+    def refuse(pid: int) -> int:
+        raise {7: PermissionError, 8: FileNotFoundError}[pid]
+
+    monkeypatch.setattr(jobs_module, "io_bytes_of", refuse)
+    assert measure(8) == (57, 1120)
+    assert measure(7) == (59, None)
+    # Of the next, which can be read, nothing is missing.
+    monkeypatch.setattr(jobs_module, "io_bytes_of", lambda pid: used[pid][1])
+    assert measure(7) == (59, 1130)
+
+
+def test_the_bytes_of_a_process_are_those_that_it_has_read_and_written(tmp_path):
+    before = jobs_module.io_bytes_of(os.getpid())
+    (tmp_path / "file").write_bytes(bytes(1_000_000))
+    assert 1_000_000 <= jobs_module.io_bytes_of(os.getpid()) - before < 1_100_000
 
 
 def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
@@ -126,12 +234,15 @@ def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
     try:
         eventually(lambda: process_table()[pid][6] != 0, limit_s=20, what="cat has its terminal")
         row = process_table()[pid]
-        assert terminals_of([], {}) == {"count": 0, "last_activity": None}
+        assert terminals_of([], {}, set()) == {"count": 0, "last_activity": None}
         name = Path(f"/proc/{pid}/fd/0").readlink()
         os.utime(name, (1_800_000_000, 1_700_000_000))
-        found = terminals_of([pid], {pid: row})
+        found = terminals_of([pid], {pid: row}, set())
         assert found == {"count": 1, "last_activity": "2027-01-15T08:00:00Z"}
-        assert terminals_of([pid], {pid: (*row[:6], (136 << 8) | (999 << 20))}) is None
+        os.utime(name, (1_700_000_000, 1_800_000_000))
+        viewed = terminals_of([pid], {pid: row}, {row[6]})
+        assert viewed == {"count": 1, "last_activity": "2023-11-14T22:13:20Z"}
+        assert terminals_of([pid], {pid: (*row[:6], (136 << 8) | (999 << 20))}, set()) is None
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

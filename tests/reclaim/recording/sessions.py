@@ -26,6 +26,22 @@ THREAD = (
     "import threading, time\ndef train():\n    while True:\n        time.sleep(0.5)\n"
     "threading.Thread(target=train, daemon=True).start()"
 )
+SMALL_STEPS = "x = sum(range(20_000))"
+WORKING_THREAD = (
+    "import threading, time\ndef work():\n    while True:\n        " + SMALL_STEPS + "; time.sleep(0.05)\n"
+    "threading.Thread(target=work, daemon=True).start()"
+)
+WORKING_TASK = (
+    "import asyncio\nasync def work():\n    while True:\n        "
+    + SMALL_STEPS
+    + "; await asyncio.sleep(0.05)\n"
+    "task = asyncio.create_task(work())"
+)
+DOWNLOAD = (
+    "import threading, time\ndef load():\n    with open('part', 'wb') as file:\n        while True:\n"
+    "            file.write(bytes(5_000)); file.flush(); time.sleep(1)\n"
+    "threading.Thread(target=load, daemon=True).start()"
+)
 WAIT = "import time; time.sleep(9999)"
 AWAIT = "import asyncio; await asyncio.sleep(9999)"
 PDB = "import pdb\npdb.set_trace()\nx = 1\ny = 2"
@@ -59,7 +75,7 @@ JUPYTER = (
         "jupyter-kernel-died",
         "jupyterlab",
         "A cell has killed its kernel.",
-        FALSELY_KEPT,
+        STOPPED,
         cell("import os; os._exit(1)"),
     ),
     Session(
@@ -84,6 +100,27 @@ JUPYTER = (
         KEPT,
         cell(THREAD),
         gpu=100,
+    ),
+    Session(
+        "jupyter-working-thread",
+        "jupyterlab",
+        "A cell has returned; its thread works on one core now and then.",
+        KEPT,
+        cell(WORKING_THREAD),
+    ),
+    Session(
+        "jupyter-working-task",
+        "jupyterlab",
+        "A cell has returned; its asyncio task works on one core now and then.",
+        KEPT,
+        cell(WORKING_TASK),
+    ),
+    Session(
+        "jupyter-writing-thread",
+        "jupyterlab",
+        "A cell has returned; its thread writes 5 kB/s to a file.",
+        KEPT,
+        cell(DOWNLOAD),
     ),
     Session(
         "jupyter-data-loading",
@@ -125,7 +162,7 @@ JUPYTER = (
         "jupyter-abandoned-kernel",
         "jupyterlab",
         "A kernel was started over REST; nobody has connected.",
-        FALSELY_KEPT,
+        STOPPED,
         acts.abandoned_kernel,
     ),
 )
@@ -214,7 +251,14 @@ TERMINALS = (
         KEPT,
         terminal("until test -e done; do sleep 1; done"),
     ),
-    Session("terminal-top", "jupyterlab", "`top` was left open.", FALSELY_KEPT, terminal("top")),
+    Session(
+        "terminal-infinity",
+        "jupyterlab",
+        "`sleep infinity &` was left running, to keep the workspace.",
+        FALSELY_KEPT,
+        terminal("sleep infinity &"),
+    ),
+    Session("terminal-top", "jupyterlab", "`top` was left open.", STOPPED, terminal("top")),
     Session(
         "terminal-editor",
         "jupyterlab",
@@ -226,7 +270,7 @@ TERMINALS = (
         "terminal-empty-tmux",
         "jupyterlab",
         "tmux was left running with nothing but a shell.",
-        FALSELY_KEPT,
+        STOPPED,
         terminal("tmux new -d -s work"),
     ),
 )
