@@ -328,7 +328,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
             pool, placement = trial.placer.place_of(REQUEST)
             reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
             return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement)
-        outlook = decision.outlook_with(foreseen, trial, decided)
+        outlook = decision.outlook_with(foreseen, trial, decided, REQUEST)
         status = queue_status.status_of(trial, trial.pending_workloads[REQUEST], outlook)
         return Verdict(
             status.outcome,
