@@ -67,7 +67,8 @@ def weighted_use(amounts: Amounts, rates_milli: Amounts) -> int:
         for name, amount in amounts.items()
         if name.startswith(("gpu:", "mig:"))
     )
-    return accelerators // WEIGHT_ONE + amounts.get("cpu_milli", 0) // CORES_PER_GPU
+    cores_milli = amounts.get("cpu_milli", 0) + amounts.get("simulated_cpu_milli", 0)
+    return accelerators // WEIGHT_ONE + cores_milli // CORES_PER_GPU
 
 
 def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:
