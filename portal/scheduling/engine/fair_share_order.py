@@ -78,7 +78,7 @@ class _Account:
 class _Members:
     """The use of a team's members, and their requests that take turns."""
 
-    __slots__ = ("_heap", "_keys", "_shares", "_team", "_usage")
+    __slots__ = ("_changed", "_heap", "_keys", "_shares", "_team", "_usage")
 
     def __init__(self, usage: Usage, team: str, keys: Iterable[tuple[Key, str]]) -> None:
         self._usage, self._team = usage, team
@@ -87,6 +87,7 @@ class _Members:
             self._keys.setdefault(member, []).append(key)
         self._shares = {member: usage.member_share(team, member) for member in self._keys}
         self._heap: list[tuple[int, int, Key, str]] = []
+        self._changed: set[str] = set()
         for member, own in self._keys.items():
             # Reversed: `pick` takes from the end.
             own.sort(reverse=True)
@@ -94,6 +95,9 @@ class _Members:
 
     def pick(self) -> str:
         """Return the id of the next request: of the highest priority, and of the member with least use."""
+        for member in self._changed:
+            self._push(member)
+        self._changed.clear()
         while True:
             _, share, key, member = heappop(self._heap)
             keys = self._keys[member]
@@ -106,7 +110,7 @@ class _Members:
         """Add or remove the workload."""
         if workload.user in self._shares:
             self._shares[workload.user] += sign * self._usage.weighted(workload.amounts)
-            self._push(workload.user)
+            self._changed.add(workload.user)
 
     def _push(self, member: str) -> None:
         if keys := self._keys[member]:

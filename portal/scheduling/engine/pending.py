@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
 from portal.scheduling.engine.member_order import (
     Group,
@@ -226,8 +227,12 @@ class PendingQueue:
         return self._keys[workload_id][0][0]
 
     def by_shape(self) -> Iterator[tuple[Shape, Sequence[Key]]]:
-        """Yield sorted keys with their shape. A shape has several lists where members take turns."""
-        return ((group[0], keys) for group, keys in self._lists.items())
+        """Yield the sorted keys of each shape; they determine the order up to shares and turns."""
+        lists: dict[Shape, list[list[Key]]] = {}
+        for group, keys in self._lists.items():
+            lists.setdefault(group[0], []).append(keys)
+        for shape, several in lists.items():
+            yield shape, several[0] if len(several) == 1 else sorted(chain.from_iterable(several))
 
     def positions(self, usage: Usage) -> dict[str, int]:
         """Return all positions by current shares, from 1. Faster than many calls of `position`."""

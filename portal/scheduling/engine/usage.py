@@ -69,6 +69,7 @@ class Usage:
         "_rates_milli",
         "_share_delay_s",
         "_weighted",
+        "_weights",
         "calendar",
         "capacity",
         "member_use",
@@ -92,6 +93,7 @@ class Usage:
         self._share_delay_s = snapshot.policy.share_delay_s
         self._rates_milli = snapshot.rates_milli
         self._weighted: dict[tuple[str, str], int] = {}
+        self._weights: dict[int, tuple[Mapping[str, int], int]] = {}
 
     def clone(self) -> Usage:
         twin = Usage.__new__(Usage)
@@ -102,6 +104,7 @@ class Usage:
         twin.member_use, twin._delays_ms = dict(self.member_use), dict(self._delays_ms)
         twin._share_delay_s = self._share_delay_s
         twin._rates_milli, twin._weighted = self._rates_milli, dict(self._weighted)
+        twin._weights = self._weights
         return twin
 
     def add(self, workload: Workload) -> None:
@@ -159,7 +162,11 @@ class Usage:
 
     def weighted(self, amounts: Mapping[str, int]) -> int:
         """Return what the amounts add to the use of a member, in milli-GPU."""
-        return weighted_use(amounts, self._rates_milli)
+        known = self._weights.get(id(amounts))
+        if known is None:
+            # Keep the amounts, so that their id is not reused while the result is cached.
+            known = self._weights[id(amounts)] = (amounts, weighted_use(amounts, self._rates_milli))
+        return known[1]
 
     def weighted_now(self, team: str, user: str) -> int:
         """Return what the member of a team with member shares uses now, in milli-GPU."""
