@@ -459,8 +459,11 @@ def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequenc
 
 
 def _never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
-    """Return why no node could ever take the request: its template's requirements, else its size."""
+    """Return why no node could ever take the request: drivers, its template's requirements, else its size."""
     template = placement_request.template
+    if placement_request.refusals and not placement_request.pools:
+        pool, refusal = placement_request.refusals[0]
+        return Reason(AdmissionCode.NO_POOL_RUNS_IT, {"pool": pool, "message": refusal.params["message"]})
     if _no_node_has_program(placement_request):
         return Reason(
             AdmissionCode.NO_NODE_HAS_PROGRAM,

@@ -186,7 +186,7 @@ class LocalDriver(Driver):
         if not spec.app.ready_path.startswith("/"):
             raise InvalidSpec("The template's ready path must begin with “/”. Correct it.")
         if request.nodes != 1:
-            raise InvalidSpec("This pool is one machine. Choose a flavor with one node.")
+            raise InvalidSpec("A workspace of this pool runs on one machine. Choose a flavor with one node.")
         if request.cpu_milli < 1 or request.memory_mib < 1:
             raise InvalidSpec("CPU and memory must be more than zero. Choose another flavor.")
 
