@@ -2,7 +2,8 @@
 
 A tier is all requests of a team and priority that are neither nominated nor overdue. Its places in the queue
 are those of its reserved starts and due times, whoever takes them: other teams keep their places. The member
-with the least use takes the first place, with its own earliest request.
+with the least use takes the first place, with its own earliest request. A place ends when its own request
+starts.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from portal.common.reasons.reason import Reason
 from portal.quota.limits.shares import decayed, weighted_use
 from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.codes import MemberOrderCode
+from portal.scheduling.engine.cycle import OWN_RULES
 from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler, schedule
@@ -151,6 +152,31 @@ def test_a_lone_user_loses_nothing(snapshot):
     alone = replace(snapshot, queued=queued, teams=teams)
     without = replace(alone, teams=tuple(replace(team, member_shares=False) for team in teams))
     assert schedule(alone) == schedule(without)
+
+
+@FEW
+@given(sites(preemption=False, queued=12))
+def test_a_reserved_start_passes_to_nobody_but_a_colleague_with_less_use(snapshot):
+    scheduler = Scheduler(snapshot)
+    cycle = scheduler.cycle(scheduler.now_s)
+    scheduler.apply(cycle, scheduler.now_s)
+    after = {head.workload: head.start_s for head in scheduler.cycle(scheduler.now_s).backfill_reservations}
+    usage, places = scheduler.usage, scheduler.pending.positions(scheduler.usage)
+    for head in cycle.backfill_reservations[:1]:
+        request = scheduler.pending.items[head.workload]
+        colleagues = [
+            other
+            for other in scheduler.pending.items.values()
+            if (other.team, other.priority) == (request.team, request.priority)
+            and other.user != request.user
+            and places[other.id] < places[request.id]
+        ]
+        share = usage.member_share(request.team, request.user)
+        assert all(usage.member_share(other.team, other.user) <= share for other in colleagues)
+        shortfall = usage.shortfall(request, scheduler.now_s)
+        own_limit = shortfall is not None and shortfall[0] in OWN_RULES
+        if not own_limit and not (colleagues and usage.teams[request.team].member_shares):
+            assert after[head.workload] <= head.start_s
 
 
 @st.composite
