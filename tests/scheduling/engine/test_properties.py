@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bench.scheduling import previews
 from portal.scheduling import decision
 from portal.scheduling.engine import plan
+from portal.scheduling.engine.cycle import OWN_RULES
 from portal.scheduling.engine.model import FOREVER_S, Outcome, Policy
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler, schedule
@@ -89,7 +90,10 @@ def test_back_fill_moves_no_reserved_head(snapshot):
         scheduler.apply(cycle, now_s)
         after = {head.workload: head.start_s for head in scheduler.cycle(now_s).backfill_reservations}
         for head in cycle.backfill_reservations[:1]:
-            assert after[head.workload] <= head.start_s
+            shortfall = scheduler.usage.shortfall(scheduler.pending.items[head.workload], now_s)
+            # A start of its own team may leave it to the limit of that team alone: nothing is reserved then.
+            if shortfall is None or shortfall[0] not in OWN_RULES:
+                assert after[head.workload] <= head.start_s
         # Only what comes first by the order, such as a higher priority whose own limit kept it so far,
         # may move a promise; then it is made anew.
         if len(cycle.starts) > len(cycle.backfilled):
