@@ -258,7 +258,7 @@ def teams(commands: Any, common: argparse.ArgumentParser) -> None:
 
     def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        subparser.set_defaults(function=f"teams_{name}")
+        subparser.set_defaults(function=f"teams_{name.replace('-', '_')}")
         if named:
             subparser.add_argument("team", metavar="SLUG")
         if asks:
@@ -272,6 +272,8 @@ def teams(commands: Any, common: argparse.ArgumentParser) -> None:
     create.add_argument("--owner", default="", metavar="USER", help="first owner; default: you")
     rename = verb("rename", "Change the name of a team; the slug stays.")
     rename.add_argument("name", metavar="NAME")
+    shares = verb("member-shares", "Set whether members take turns in the queue by recent use.")
+    shares.add_argument("state", choices=["on", "off"])
     verb("archive", "Archive a team: stop its workspaces and allow no new ones.", asks=True)
     verb("restore", "Restore an archived team.")
     delete = verb("delete", "Delete an archived team permanently. For operators.", asks=True)

@@ -35,7 +35,8 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
     team, members = client.teams.get(arguments.team), list(client.teams.members(arguments.team))
     if arguments.json:
         return print_json({**team, "members": members})
-    print_line(f"{team['name']} ({team['slug']}), {_state(team)}")
+    ignored = "" if team["member_shares"] else f"; {_turns(team)}"
+    print_line(f"{team['name']} ({team['slug']}), {_state(team)}{ignored}")
     table: list[tuple[str, ...]] = [("MEMBER", "ROLE")]
     table.extend((row["username"], row["role"]) for row in members)
     return print_table(table)
@@ -50,6 +51,11 @@ def create(client: BerthClient, arguments: argparse.Namespace) -> int:
 def rename(client: BerthClient, arguments: argparse.Namespace) -> int:
     team = client.teams.rename(arguments.team, arguments.name)
     return print_json(team) if arguments.json else print_line(f"{team['slug']} is now {team['name']}.")
+
+
+def member_shares(client: BerthClient, arguments: argparse.Namespace) -> int:
+    team = client.teams.set_member_shares(arguments.team, on=arguments.state == "on")
+    return print_json(team) if arguments.json else print_line(f"{team['slug']}: {_turns(team)}.")
 
 
 def archive(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -97,6 +103,12 @@ def _is_deleted(client: BerthClient, slug: str) -> bool:
 
 def _print_state(team: Team, arguments: argparse.Namespace) -> int:
     return print_json(team) if arguments.json else print_line(f"{team['slug']} is {_state(team)}.")
+
+
+def _turns(team: Team) -> str:
+    return (
+        "members take turns in the queue" if team["member_shares"] else "the queue ignores what members used"
+    )
 
 
 def _state(team: Team) -> str:

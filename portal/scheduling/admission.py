@@ -76,7 +76,8 @@ class Ask:
 class Verdict:
     """The outcome, its reason, and the reason of each node.
 
-    - `position` (from 1), `eta_at`, `basis`: set if it queues.
+    - `position` (from 1), `eta_at`, `basis`: set if it queues. `member_order`: how the use of members changes
+      its position.
     - `blocker`: the blocking rule with its numbers and holders.
     - `ask`: set if a request for more would help.
     - `pool`, `placement`: where it would go now.
@@ -91,6 +92,7 @@ class Verdict:
     position: int | None = None
     eta_at: datetime | None = None
     basis: Reason | None = None
+    member_order: Reason | None = None
     blocker: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
     makes_room: tuple[str, ...] = ()
@@ -109,6 +111,11 @@ class Verdict:
     def eta_basis(self) -> str:
         """The basis of the expected start as text, or an empty string."""
         return message_of(self.basis) if self.basis is not None else ""
+
+    @property
+    def turn(self) -> str:
+        """How the use of members changes its position, as a sentence, or an empty string."""
+        return message_of(self.member_order) if self.member_order is not None else ""
 
     @property
     def starts_now(self) -> bool:
@@ -330,7 +337,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
             pool, placement = trial.placer.place_of(REQUEST)
             reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
             return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement)
-        outlook = decision.outlook_with(foreseen, trial, decided)
+        outlook = decision.outlook_with(foreseen, trial, decided, REQUEST)
         status = queue_status.status_of(trial, trial.pending_workloads[REQUEST], outlook)
         return Verdict(
             status.outcome,
@@ -339,6 +346,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
             position=status.position,
             eta_at=status.eta_at,
             basis=status.basis,
+            member_order=status.member_order,
             blocker=status.blocker or {},
             makes_room=tuple(
                 victim.workload for victim in decided.cycle.victims if victim.beneficiary == REQUEST
@@ -453,8 +461,11 @@ def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequenc
 
 
 def _never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
-    """Return why no node could ever take the request: its template's requirements, else its size."""
+    """Return why no node could ever take the request: drivers, its template's requirements, else its size."""
     template = placement_request.template
+    if placement_request.refusals and not placement_request.pools:
+        pool, refusal = placement_request.refusals[0]
+        return Reason(AdmissionCode.NO_POOL_RUNS_IT, {"pool": pool, "message": refusal.params["message"]})
     if _no_node_has_program(placement_request):
         return Reason(
             AdmissionCode.NO_NODE_HAS_PROGRAM,

@@ -64,6 +64,13 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     requested_at = serializers.DateTimeField(help_text="When it was requested.")
     eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start; null if unknown.")
     eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    member_order = serializers.CharField(
+        allow_blank=True,
+        help_text=(
+            "How the use of the team's members changes the position, as a sentence. Empty if it does not, or "
+            "if you cannot see the workspace."
+        ),
+    )
     preemptible = serializers.BooleanField(help_text="Whether the workspace can be preempted.")
 
 
@@ -115,6 +122,7 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
         "requested_at": row.requested_at,
         "eta": queued.eta_at,
         "eta_basis": message_of(basis) if basis else "",
+        "member_order": entry.turn,
         "preemptible": row.preemptible,
     }
 

@@ -17,6 +17,7 @@ class AdmissionCode(StrEnum):
     LOOKED_AT_AGAIN = "looked_at_again"
     NO_ENABLED_POOL = "no_enabled_pool"
     BUDGET_SPENT = "budget_spent"
+    NO_POOL_RUNS_IT = "no_pool_runs_it"
     NO_NODE_REPORTED = "no_node_reported"
     NO_NODE_HAS_PROGRAM = "no_node_has_program"
     NO_NODE_HAS_SOFTWARE = "no_node_has_software"

@@ -78,8 +78,8 @@ def foresee(snapshot: ClusterSnapshot) -> Foreseen:
     return snapshot.foreseen
 
 
-def outlook_with(without: Foreseen | None, trial: ClusterSnapshot, decided: Decided) -> Outlook:
-    """Return the outlook of a trial copy that includes one more request.
+def outlook_with(without: Foreseen | None, trial: ClusterSnapshot, decided: Decided, added: str) -> Outlook:
+    """Return the outlook of a trial copy that includes the request `added`.
 
     Reuses the existing plan if the request has changed nothing for the others.
     """
@@ -87,7 +87,7 @@ def outlook_with(without: Foreseen | None, trial: ClusterSnapshot, decided: Deci
     if without is None:
         return outlook
     if _same_for_others(decided.cycle, without.cycle):
-        outlook.share_plan(without.outlook)
+        outlook.share_plan(without.outlook, added)
     return outlook
 
 

@@ -20,6 +20,7 @@ from django.db import connection, transaction
 
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import User
 from portal.scheduling import blockers
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.model import Outcome
@@ -48,6 +49,7 @@ class QueueStatus:
     basis: Reason | None = None
     blocker: Mapping[str, Any] | None = None
     rule: Rule | None = None
+    member_order: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class _Statuses:
         self._outlook = outlook
         self._alike: dict[object, QueueStatus] = {}
         self._digests: dict[object, str] = {}
+        self._usernames: dict[str, str] | None = None
 
     def of(self, pending: PendingWorkload) -> QueueStatus:
         if not self._queued(pending):
@@ -96,7 +99,20 @@ class _Statuses:
             position=pending_outlook.position,
             eta_at=at(eta.eta_s) if eta else None,
             basis=eta.basis if eta else None,
+            member_order=None if pending_outlook.needs_change else self._member_order(pending),
         )
+
+    def _member_order(self, pending: PendingWorkload) -> Reason | None:
+        """Return how the use of members changes its position, with the other member's username."""
+        reason = self._outlook.member_order_of(pending.id)
+        if reason is None:
+            return None
+        if self._usernames is None:
+            users = {item.workload.user for item in self._snapshot.pending_workloads.values()}
+            waiting = [UUID(user) for user in users if user]
+            names = User.objects.filter(pk__in=waiting).values_list("pk", "username")
+            self._usernames = {str(pk): username for pk, username in names}
+        return Reason(reason.code, {"member": self._usernames.get(reason.params["member"], "")})
 
     def digest_of(self, pending: PendingWorkload, status: QueueStatus) -> str:
         """Return the digest of everything except the position and the time of the ETA."""
@@ -107,10 +123,14 @@ class _Statuses:
             # The numbers of an estimate are written together with its time.
             code = basis.code if basis is not None else ""
         kind = self._outlook.kind_of(pending.id) if self._queued(pending) else pending.id
-        key = (kind, code)
+        member_order = status.member_order.as_json() if status.member_order is not None else {}
+        key = (kind, code, str(member_order))
         digest = self._digests.get(key)
         if digest is None:
-            parts = [status.outcome.value, status.reason.as_json(), dict(status.blocker or {}), str(code)]
+            parts = [
+                *(status.outcome.value, status.reason.as_json(), dict(status.blocker or {}), str(code)),
+                member_order,
+            ]
             text = json.dumps(parts, sort_keys=True)
             digest = self._digests[key] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return digest
@@ -162,6 +182,7 @@ def changes(
             values["outcome"] = status.outcome.value
             values["reason"] = status.reason.as_json()
             values["blocker"] = dict(status.blocker or {})
+            values["member_order"] = status.member_order.as_json() if status.member_order else {}
             values["digest"] = now
         if values:
             changed.append(Change(pk, values))

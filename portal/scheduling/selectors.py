@@ -59,6 +59,11 @@ class QueueRow:
         """The basis of its expected start."""
         return stored_message(self.workspace.queue_entry.eta_basis)
 
+    @property
+    def turn(self) -> str:
+        """How the use of members changes its position. It names a member, so only if visible."""
+        return stored_message(self.workspace.queue_entry.member_order) if self.visible else ""
+
 
 @dataclass(frozen=True, slots=True)
 class PreemptingRow:

@@ -97,6 +97,10 @@ class VerdictSerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField(allow_null=True, help_text="Position in the queue, from 1.")
     eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start.")
     eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    member_order = serializers.CharField(
+        allow_blank=True,
+        help_text="How the use of the team's members changes the position; empty if it does not.",
+    )
     blocker = BlockerSerializer(
         allow_null=True, help_text="The rule that requires an approval; null for none."
     )
@@ -140,6 +144,7 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "position": verdict.position,
         "eta": verdict.eta_at,
         "eta_basis": verdict.eta_basis,
+        "member_order": verdict.turn,
         "blocker": verdict.blocker or None,
         "ask": asdict(verdict.ask) if verdict.ask else None,
         "makes_room": len(verdict.makes_room),

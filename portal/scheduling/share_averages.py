@@ -1,16 +1,19 @@
-"""Updates the decaying average of what each team borrows, for its share in the queue's order."""
+"""Updates decaying averages for the order of the queue: of what teams borrow, and of what members use."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.quota.limits.models import TeamShare
-from portal.quota.limits.shares import decay_average
+from portal.fleet.inventory.models import Allocation
+from portal.quota.limits.models import MemberShare, ResourceRate, TeamShare
+from portal.quota.limits.shares import decay_average, weighted_use
 from portal.scheduling import snapshot
+from portal.workspaces.models import Workspace
 
 
 @transaction.atomic
@@ -45,3 +48,49 @@ def update(*, now: datetime | None = None) -> int:
             changed.append(share)
     TeamShare.objects.bulk_update(changed, ["borrowed_avg", "averaged_at"])
     return len(changed)
+
+
+@transaction.atomic
+def update_members(*, now: datetime | None = None) -> int:
+    """Update the average of each member by what it uses now, in teams whose members take turns.
+
+    The current use counts for the whole time since the last update. Returns how many rows changed.
+    """
+    now = now or timezone.now()
+    using = _use_of_members()
+    rows = {
+        (row.team_id, row.user_id): row
+        for row in MemberShare.objects.select_for_update(of=("self",), skip_locked=True)
+    }
+    MemberShare.objects.bulk_create(
+        [
+            MemberShare(team_id=team, user_id=user, averaged_at=now)
+            for team, user in sorted(using.keys() - rows.keys())
+        ],
+        ignore_conflicts=True,
+    )
+    changed, unused = [], []
+    for key, row in rows.items():
+        elapsed_s = max(0, int((now - row.averaged_at).total_seconds()))
+        use = using.get(key, 0)
+        averages = decay_average({"": row.use_avg}, {"": use}, elapsed_s, settings.BERTH_SHARE_HALF_LIFE_S)
+        row.use_avg, row.averaged_at = averages.get("", 0), now
+        if row.use_avg or use:
+            changed.append(row)
+        else:
+            unused.append(row.pk)
+    MemberShare.objects.bulk_update(changed, ["use_avg", "averaged_at"], batch_size=500)
+    MemberShare.objects.filter(pk__in=unused).delete()
+    return len(changed) + len(unused)
+
+
+def _use_of_members() -> dict[tuple[UUID, UUID], int]:
+    """Return what each member uses now, in milli-GPU, by team and user."""
+    rates = dict(ResourceRate.objects.values_list("resource", "rate_milli"))
+    holding = Allocation.objects.filter(released_at=None).values("workspace")
+    use: dict[tuple[UUID, UUID], int] = {}
+    for team, user, amounts in Workspace.objects.filter(pk__in=holding, team__member_shares=True).values_list(
+        "team_id", "owner_id", "amounts"
+    ):
+        use[team, user] = use.get((team, user), 0) + weighted_use(amounts, rates)
+    return use

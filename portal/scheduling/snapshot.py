@@ -24,9 +24,7 @@ from portal.fleet.inventory.models import Allocation
 from portal.people.accounts.models import Team
 from portal.quota.ledger import selectors as ledger
 from portal.quota.limits import limit_tree
-from portal.quota.limits.models import (
-    SiteLimit,
-)
+from portal.quota.limits.models import ResourceRate, SiteLimit
 from portal.quota.reservations import selectors as reservations
 from portal.scheduling import capacity, moves
 from portal.scheduling.capacity import PoolNodes
@@ -182,6 +180,7 @@ def under_limits(
         capacity=there,
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
         policy=policy(),
+        rates_milli=dict(ResourceRate.objects.values_list("resource", "rate_milli")),
     )
 
 

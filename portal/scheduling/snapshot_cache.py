@@ -162,8 +162,11 @@ def update_limits(snapshot: ClusterSnapshot) -> None:
     snapshot.moves_on()
     running = tuple(before.running.values())
     after = snapshot.scheduler = Scheduler(replace(snapshot.limits, running=running), snapshot.placer)
-    if after.usage.capped_teams() == before.usage.capped_teams():
-        # Limits affect the queue's order only through the shapes of capped teams.
+    if (after.usage.capped_teams(), after.pending.in_turns) == (
+        before.usage.capped_teams(),
+        before.pending.in_turns,
+    ):
+        # Limits affect the lists of the queue only through capped teams and those whose members take turns.
         after.pending = before.pending
     else:
         for workload in before.pending.items.values():

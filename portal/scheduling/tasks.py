@@ -21,6 +21,7 @@ def schedule_due() -> None:
 @app.task(name="control.average_shares")
 def average_shares() -> None:
     share_averages.update()
+    share_averages.update_members()
 
 
 @app.task(name="control.learn_mixes")

@@ -221,6 +221,8 @@ def _team(actor: User, step: Step) -> None:
         team = accounts.create_team(actor=actor, slug=step.name, name=fields.get("name", step.name))
     elif fields.get("name", team.name) != team.name:
         team = teams.rename(actor=actor, team=team, name=fields["name"])
+    if "member_shares" in fields:
+        teams.set_member_shares(actor=actor, team=team, on=fields["member_shares"])
     if fields.keys() & {"egress", "egress_allow"}:
         team_egress.set_egress(
             actor=actor, team=team, egress=fields.get("egress"), egress_allow=fields.get("egress_allow")

@@ -152,6 +152,7 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
         teams[team.slug] = {
             "name": team.name,
             **team_egress.document_of(team),
+            "member_shares": team.member_shares,
             "cohort": share.cohort.slug if share and share.cohort else None,
             "weight_milli": share.weight_milli if share else WEIGHT_ONE,
             "reclaim": share.reclaim if share else True,

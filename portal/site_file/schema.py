@@ -132,7 +132,7 @@ def schema() -> dict[str, Any]:
     )
     team = {
         "name": {"type": "string", "maxLength": 80},
-        **_fields(Team, ("egress", "egress_allow")),
+        **_fields(Team, ("egress", "egress_allow", "member_shares")),
         "cohort": {"type": ["string", "null"]},
         "weight_milli": weight,
         "reclaim": {"type": "boolean"},

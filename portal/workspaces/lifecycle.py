@@ -154,6 +154,7 @@ NOT_QUEUED: dict[str, Any] = {
     "eta_basis": {},
     "reason": {},
     "blocker": {},
+    "member_order": {},
     "digest": "",
 }
 """Columns of a queue entry that is no longer queued."""

@@ -219,6 +219,7 @@ class Detail:
     waits_for: str
     home_on_its_way: str
     eta_basis: str
+    turn: str
     ask_url: str
     preempting: str
     tries: int
@@ -330,6 +331,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         waits_for=stored_message(workspace.queue_entry.reason),
         home_on_its_way=home_presenters.move_waited_for(workspace),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
+        turn=stored_message(workspace.queue_entry.member_order),
         ask_url=ask_url(actor, workspace),
         preempting=preempted_for(workspace),
         tries=failed_start_count(workspace),

@@ -57,7 +57,7 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "template": ("slug", "open_path"),
     "flavor": ("slug", "pool__simulated"),
     "pool": ("slug", "simulated"),
-    "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker"),
+    "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker", "member_order"),
     "status": ("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
@@ -78,7 +78,7 @@ _JSON = frozenset(
     {
         *("resources", "secrets", "git", "checkouts", "gpu_shares", "memory_kill", "reason", "stopped"),
         "eta_basis",
-        *("blocker", "activity"),
+        *("blocker", "member_order", "activity"),
     }
 )
 

@@ -112,6 +112,10 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
         source="eta_at", allow_null=True, help_text="Estimated start; null if unknown."
     )
     eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    member_order = serializers.CharField(
+        allow_blank=True,
+        help_text="How the use of the team's members changes the position; empty if it does not.",
+    )
     rule = serializers.CharField(
         allow_blank=True, help_text="Rule that it waits for; empty if it waits for capacity."
     )
@@ -121,6 +125,9 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
 
     def get_eta_basis(self, entry: QueueEntry) -> str:
         return self.once(_message_of, entry.eta_basis) or ""
+
+    def get_member_order(self, entry: QueueEntry) -> str:
+        return self.once(_message_of, entry.member_order) or ""
 
     def get_rule(self, entry: QueueEntry) -> str:
         return str(entry.blocker.get("rule", ""))

@@ -60,6 +60,7 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
         "position": None,
         "eta": None,
         "eta_basis": "",
+        "member_order": "",
         "blocker": None,
         "ask": None,
         "makes_room": 0,

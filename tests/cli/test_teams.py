@@ -29,6 +29,12 @@ def test_from_creation_to_deletion(as_olga):
     assert shown[0] == "Sound (audio), active" and shown[2].split() == ["bob", "owner"]
     assert [row["username"] for row in as_olga("teams", "show", "audio", "--json").json["members"]] == ["bob"]
 
+    off = as_olga("teams", "member-shares", "audio", "off")
+    assert off.out == "audio: the queue ignores what members used.\n"
+    shown = as_olga("teams", "show", "audio").out.splitlines()
+    assert shown[0] == "Sound (audio), active; the queue ignores what members used"
+    assert as_olga("teams", "member-shares", "audio", "on", "--json").json["member_shares"] is True
+
     refused = as_olga("teams", "delete", "audio", "--yes")
     assert refused.code == 1 and "not archived" in refused.err
     assert as_olga("teams", "archive", "audio").code == 2

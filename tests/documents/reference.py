@@ -33,6 +33,7 @@ SUBJECTS = {
     "AdmissionCode": "Verdicts on a request",
     "MoveCode": "Running workspaces that stay where they are",
     "WaitBasis": "Expected starts",
+    "MemberOrderCode": "Turns of members",
     "CommonCode": "All requests",
     "EventCode": "Event streams and notices",
     "HistoryCode": "Earlier versions",

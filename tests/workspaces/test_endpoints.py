@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from portal.catalog.models import Flavor, Template
-from portal.scheduling import admission
+from portal.common.reasons.wording import message_of
+from portal.scheduling import admission, blockers
 from portal.workspaces import reconcile, results
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
@@ -58,7 +59,12 @@ def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_poo
     flavor = Flavor.objects.create(slug="pair", name="Two nodes", cpu_milli=100, memory_mib=128, nodes=2)
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
     assert verdict.outcome is admission.Outcome.IMPOSSIBLE
-    assert "one machine" in verdict.message
+    assert verdict.message == (
+        "Pool this-machine cannot run it: A workspace of this pool runs on one machine. "
+        "Choose a flavor with 1 node."
+    )
+    beside_others = message_of(blockers.too_large(verdict.reasons))
+    assert beside_others.endswith("Choose a flavor with 1 node."), "not with two full stops"
 
 
 def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):

@@ -9,7 +9,7 @@ from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Teams(Resource):
-    """Teams. Owners rename, archive and restore theirs; operators also create and delete teams."""
+    """Teams. Owners change, archive and restore theirs; operators also create and delete teams."""
 
     def list(self) -> Iterator[JsonObject]:
         """Yield the teams that you can see."""
@@ -31,6 +31,10 @@ class Teams(Resource):
 
     def rename(self, slug: str, name: str) -> JsonObject:
         return self._transport.patch(path_of("teams", slug), {"name": name})
+
+    def set_member_shares(self, slug: str, *, on: bool) -> JsonObject:
+        """Set whether members take turns in the queue."""
+        return self._transport.patch(path_of("teams", slug), {"member_shares": on})
 
     def archive(self, slug: str) -> JsonObject:
         return self._transport.post(path_of("teams", slug, "archive"))

@@ -105,6 +105,12 @@ def _types() -> Iterable[EventType]:
     yield EventType(
         "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("The network access of a team was changed.")
     )
+    yield EventType(
+        "team.member_shares_set",
+        (K.TEAM_MEMBER_SHARES_SET,),
+        team,
+        _("Turns of a team's members in the queue were turned on or off."),
+    )
     yield EventType("team.renamed", (K.TEAM_RENAMED,), team, _("The team was renamed."))
     yield EventType("team.archived", (K.TEAM_ARCHIVED,), team, _("The team was archived."))
     yield EventType("team.restored", (K.TEAM_RESTORED,), team, _("An archived team was restored."))

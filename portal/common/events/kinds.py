@@ -82,6 +82,7 @@ class AuditKind(StrEnum):
     TEAM_MEMBER_REMOVED = "team.member_removed"
     TEAM_OWNER_PASSED = "team.owner_passed"
     TEAM_EGRESS_SET = "team.egress_set"
+    TEAM_MEMBER_SHARES_SET = "team.member_shares_set"
     TEAM_JOIN_ASKED = "team.join_asked"
     TEAM_JOIN_APPROVED = "team.join_approved"
     TEAM_JOIN_DENIED = "team.join_denied"

@@ -208,8 +208,8 @@ class TeamViewSet(ReadViewSet):
         return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)
 
     @operation(
-        "Rename a team",
-        description="For owners of the team and operators. Idempotent.",
+        "Change a team",
+        description="Name, and turns of members. For owners of the team and operators. Idempotent.",
         request=TeamChangeSerializer,
         responses={200: TeamSerializer},
         parameters=[IF_MATCH],
@@ -218,8 +218,7 @@ class TeamViewSet(ReadViewSet):
     def partial_update(self, request: UserRequest, slug: str) -> Response:
         body = body_of(request, TeamChangeSerializer, partial=True)
         expected, team = etags.expected_versions(request), self.get_object()
-        if "name" in body:
-            teams.rename(actor=request.user, team=team, name=body["name"], expected=expected)
+        teams.change(actor=request.user, team=team, expected=expected, **body)
         return self.answer(self.get_object())
 
     @operation(

@@ -309,6 +309,10 @@ class Team(models.Model):
         max_length=4000,
         help_text=_("Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16."),
     )
+    member_shares = models.BooleanField(
+        default=True,
+        help_text=_("Whether members take turns in the queue: the one who used least comes first."),
+    )
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
     archived_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When it was archived; null for an active team."

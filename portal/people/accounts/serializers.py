@@ -37,7 +37,10 @@ class TeamSerializer(serializers.ModelSerializer[Team]):
 
     class Meta:
         model = Team
-        fields = ["slug", "name", "role", "member_count", "created_at", "archived_at", "deletion_started_at"]
+        fields = [
+            *("slug", "name", "role", "member_count", "member_shares"),
+            *("created_at", "archived_at", "deletion_started_at"),
+        ]
         read_only_fields = fields
 
     @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
@@ -56,6 +59,9 @@ class TeamCreateSerializer(StrictSerializer):
 
 class TeamChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80, help_text="New name. The short name cannot be changed.")
+    member_shares = serializers.BooleanField(
+        help_text="Whether members take turns in the queue: the one who used least comes first."
+    )
 
 
 class TeamContentsSerializer(serializers.Serializer[TeamContents]):

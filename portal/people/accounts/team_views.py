@@ -1,4 +1,4 @@
-"""Pages of a team: name, archive, deletion, egress policy."""
+"""Pages of a team: name, turns of members, archive, deletion, egress policy."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ def rename(request: SignedInRequest, slug: str) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("The team is now called %(team)s.") % {"team": team.name})
+    return redirect("home:team", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def member_shares(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Turn turns of members on or off. A GET, as after a new sign-in, only shows the team."""
+    if request.method == "POST":
+        team = selectors.team_by_slug(request.user, slug)
+        on = request.POST.get("member_shares") == "on"
+        teams.set_member_shares(actor=request.user, team=team, on=on)
+        messages.success(
+            request,
+            _("Members take turns in the queue.") if on else _("The queue ignores what members used."),
+        )
     return redirect("home:team", slug)
 
 

@@ -1,4 +1,4 @@
-"""Rename, archive, restore and delete teams. Each writes an audit entry in the same transaction."""
+"""Rename, set, archive, restore and delete teams. Each writes an audit entry in the same transaction."""
 
 from __future__ import annotations
 
@@ -56,6 +56,53 @@ def rename(
         message=f"renamed the team {before} to {team.name}",
         data={"before": before, "after": team.name},
     )
+    return team
+
+
+@transaction.atomic
+def set_member_shares(
+    *, actor: User | SystemActor, team: Team, on: bool, expected: Collection[str] = etags.ANY
+) -> Team:
+    """Set whether members take turns in the queue: the one who used least comes first. Idempotent.
+
+    Raises `NotAllowed` and `PreconditionFailed`.
+    """
+    policies.require_manage_team(actor, team)
+    team = _locked(team)
+    etags.require_expected(expected, team, *state_of(team), name=team.name)
+    if team.member_shares == on:
+        return team
+    team.member_shares = on
+    team.save(update_fields=["member_shares"])
+    emit(TeamsChanged())
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_MEMBER_SHARES_SET,
+        team=team,
+        message=f"turned turns of members in the queue {'on' if on else 'off'} for {team.name}",
+        data={"before": not on, "after": on},
+    )
+    return team
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    name: str | None = None,
+    member_shares: bool | None = None,
+    expected: Collection[str] = etags.ANY,
+) -> Team:
+    """Change several settings at once; None leaves one unchanged. Idempotent.
+
+    Raises `NotAllowed`, `InvalidInput` and `PreconditionFailed`.
+    """
+    if name is not None:
+        team = rename(actor=actor, team=team, name=name, expected=expected)
+        expected = etags.ANY
+    if member_shares is not None:
+        team = set_member_shares(actor=actor, team=team, on=member_shares, expected=expected)
     return team
 
 
@@ -162,7 +209,7 @@ def finish_deletion(*, team: Team) -> None:
 
 def state_of(team: Team) -> tuple[object, ...]:
     """Return what a version of the team covers besides its network access (`portal.common.etags`)."""
-    return (team.name, team.archived_at, team.deletion_started_at)
+    return (team.name, team.member_shares, team.archived_at, team.deletion_started_at)
 
 
 def _locked(team: Team) -> Team:

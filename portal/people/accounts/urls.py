@@ -46,6 +46,7 @@ urlpatterns = [
     path("users/<str:username>/delete/", user_views.user_delete, name="user-delete"),
     path("teams/", views.teams, name="teams"),
     path("teams/<slug:slug>/rename/", team_views.rename, name="team-rename"),
+    path("teams/<slug:slug>/member-shares/", team_views.member_shares, name="team-member-shares"),
     path("teams/<slug:slug>/archive/", team_views.archive, name="team-archive"),
     path("teams/<slug:slug>/restore/", team_views.restore, name="team-restore"),
     path("teams/<slug:slug>/delete/", team_views.delete, name="team-delete"),

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from portal.people.accounts.models import Team
 from portal.quota.limits import types
-from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, TeamShare
+from portal.quota.limits.models import Cohort, Grant, MemberCap, MemberShare, Quota, TeamShare
 
 Limits = dict[UUID, dict[str, types.Limit]]
 
 
 def teams(now: datetime) -> Iterable[types.Team]:
-    """Yield every team with its limits, active grants, caps and share."""
+    """Yield every team with its limits, active grants, caps, share and the use of its members."""
     limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
         "team_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip
@@ -31,7 +31,12 @@ def teams(now: datetime) -> Iterable[types.Team]:
         of[resource] = amount
     _add_grants(now, limits, caps, member_caps)
     shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
-    for pk, slug in Team.objects.values_list("pk", "slug"):
+    averages: dict[UUID, dict[str, int]] = {}
+    for team, member, use_avg in MemberShare.objects.filter(team__member_shares=True).values_list(
+        "team_id", "user_id", "use_avg"
+    ):
+        averages.setdefault(team, {})[str(member)] = use_avg
+    for pk, slug, member_shares in Team.objects.values_list("pk", "slug", "member_shares"):
         share = shares.get(pk)
         yield types.Team(
             name=slug,
@@ -42,6 +47,8 @@ def teams(now: datetime) -> Iterable[types.Team]:
             member_caps=member_caps.get(pk, {}),
             borrowed_avg=share.borrowed_avg if share else {},
             reclaim=share.reclaim if share else True,
+            member_shares=member_shares,
+            member_avg=averages.get(pk, {}),
         )
 
 

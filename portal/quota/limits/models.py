@@ -165,6 +165,26 @@ class MemberCap(models.Model):
         return (self.pk, self.amount)
 
 
+class MemberShare(models.Model):
+    """The decayed average use of a member of a team, in milli-GPU, as of `averaged_at`.
+
+    A member without a row has used nothing recently.
+    """
+
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="member_averages")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="member_averages"
+    )
+    use_avg = models.PositiveBigIntegerField(default=0)
+    averaged_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["team", "user"], name="member_share_once")]
+
+    def __str__(self) -> str:
+        return f"share of {self.user} in {self.team}"
+
+
 class GrantQuerySet(models.QuerySet["Grant"]):
     def active(self, now: datetime) -> GrantQuerySet:
         """Return the grants that apply at `now`."""

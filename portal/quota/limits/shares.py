@@ -12,6 +12,8 @@ SHARE_ONE = 10**9
 """The share of a node with weight 1 that uses all that is lendable."""
 MAX_SHARE = 1 << 80
 """Added to the share of borrowers with weight 0, which puts them above all others."""
+CORES_PER_GPU = 16
+"""CPU cores that count as one GPU in the use of a member."""
 
 
 def share_of(taken: int, lendable: int, weight_milli: int) -> int:
@@ -56,6 +58,17 @@ def fair_parts(share: int, node: Node) -> int:
 def fair_parts_above(node: Node) -> int:
     """Return the sum of fair shares that the cohorts above the node use of their parents."""
     return sum(fair_parts(dominant_share(cohort), cohort) for cohort in node.path()[1:-1])
+
+
+def weighted_use(amounts: Amounts, rates_milli: Amounts) -> int:
+    """Return the amounts as one number, in milli-GPU: accelerators by rate (default: 1), and CPU cores."""
+    accelerators = sum(
+        amount * rates_milli.get(name, WEIGHT_ONE)
+        for name, amount in amounts.items()
+        if name.startswith(("gpu:", "mig:"))
+    )
+    cores_milli = amounts.get("cpu_milli", 0) + amounts.get("simulated_cpu_milli", 0)
+    return accelerators // WEIGHT_ONE + cores_milli // CORES_PER_GPU
 
 
 def decay_average(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:

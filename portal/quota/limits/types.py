@@ -36,6 +36,8 @@ class Team:
     - `user_caps`: caps for every member; `member_caps`: caps that override them for one member.
     - `funded`: False if the ledger is spent.
     - `reclaim`: whether it may reclaim from borrowers in its cohort.
+    - `member_shares`: whether its members take turns by use. `member_avg` is the decayed average use of each
+      (`shares.weighted_use`).
     """
 
     name: str
@@ -47,6 +49,8 @@ class Team:
     borrowed_avg: Amounts = field(default_factory=dict)
     funded: bool = True
     reclaim: bool = True
+    member_shares: bool = False
+    member_avg: Amounts = field(default_factory=dict)
 
     @property
     def capped(self) -> bool:

@@ -73,6 +73,13 @@ NOT_SUITED = frozenset(
 """Reasons that no freed capacity resolves. Reasons of other nodes are more useful to the user."""
 
 
+class MemberOrderCode(StrEnum):
+    """How the use of members changes the place of a request within its team."""
+
+    USED_LESS = "member_used_less"
+    USED_MORE = "member_used_more"
+
+
 class WaitBasis(StrEnum):
     """The basis of an expected start, or why there is none."""
 

@@ -21,13 +21,13 @@ from portal.scheduling.engine.backfill import (
     find_reserved_start,
 )
 from portal.scheduling.engine.model import Cycle, Victim, Workload
-from portal.scheduling.engine.pending import USUAL, Shape, shape_of
 from portal.scheduling.engine.preemption import (
     delay_of_others_s,
     find_victims,
     lost_time_s,
     reservation_victims,
 )
+from portal.scheduling.engine.ranks import USUAL, Shape, shape_of
 from portal.scheduling.engine.scheduler_state import CycleState
 from portal.scheduling.engine.usage import Shortfall, Usage, within_nominal
 

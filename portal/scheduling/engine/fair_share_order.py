@@ -1,17 +1,19 @@
 """The order of pending requests while shares change as requests start and workloads end.
 
 Shares of teams are tracked along the plan: a request counts from its slot on, and a workload that ends before
-the latest slot no longer counts. Shares of nested cohorts stay as they are now.
+the latest slot no longer counts. So is the use of members that take turns. Shares of nested cohorts stay as
+they are now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush
 
 from portal.quota.limits.shares import fair_parts, fair_parts_above, share_of
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.engine.pending import Key, PendingQueue, Rank, Shape, rank_of
+from portal.scheduling.engine.pending import PendingQueue
+from portal.scheduling.engine.ranks import Key, Rank, Shape, in_turns, rank_of
 from portal.scheduling.engine.scheduler_state import SchedulerState
 from portal.scheduling.engine.usage import Usage
 
@@ -73,6 +75,48 @@ class _Account:
         return True
 
 
+class _Members:
+    """The use of a team's members, and their requests that take turns."""
+
+    __slots__ = ("_changed", "_heap", "_keys", "_shares", "_team", "_usage")
+
+    def __init__(self, usage: Usage, team: str, keys: Iterable[tuple[Key, str]]) -> None:
+        self._usage, self._team = usage, team
+        self._keys: dict[str, list[Key]] = {}
+        for key, member in keys:
+            self._keys.setdefault(member, []).append(key)
+        self._shares = {member: usage.member_share(team, member) for member in self._keys}
+        self._heap: list[tuple[int, int, Key, str]] = []
+        self._changed: set[str] = set()
+        for member, own in self._keys.items():
+            # Reversed: `pick` takes from the end.
+            own.sort(reverse=True)
+            self._push(member)
+
+    def pick(self) -> str:
+        """Return the id of the next request: of the highest priority, and of the member with least use."""
+        for member in self._changed:
+            self._push(member)
+        self._changed.clear()
+        while True:
+            _, share, key, member = heappop(self._heap)
+            keys = self._keys[member]
+            if keys and keys[-1] is key and self._shares[member] == share:
+                keys.pop()
+                self._push(member)
+                return key[4]
+
+    def change(self, workload: Workload, sign: int) -> None:
+        """Add or remove the workload."""
+        if workload.user in self._shares:
+            self._shares[workload.user] += sign * self._usage.weighted(workload.amounts)
+            self._changed.add(workload.user)
+
+    def _push(self, member: str) -> None:
+        if keys := self._keys[member]:
+            heappush(self._heap, (keys[-1][1], self._shares[member], keys[-1], member))
+
+
 class FairShareOrder:
     """Yields pending requests one by one; `starts` records when each gets its slot."""
 
@@ -80,6 +124,7 @@ class FairShareOrder:
         self._items = scheduler.pending.items
         self._accounts = {team: _Account(scheduler.usage, team) for team in scheduler.usage.teams}
         self._given: list[Rank] = []
+        self._picked: set[str] = set()
         self._front_s = scheduler.now_s
         self._running: Iterator[tuple[int, Workload]] = scheduler.by_end()
         self._next_end = next(self._running, None)
@@ -92,6 +137,10 @@ class FairShareOrder:
         for account in self._accounts.values():
             # Reversed: `pick` takes from the end.
             account.entries.sort(reverse=True)
+        self._members = {
+            team: _Members(scheduler.usage, team, self._in_turns(self._accounts[team].entries))
+            for team in self._pending.in_turns
+        }
         self._heap = [
             (rank_of(account.entries[-1], account.delay_ms), 0, team)
             for team, account in self._accounts.items()
@@ -106,16 +155,26 @@ class FairShareOrder:
             account = self._accounts[team]
             if version != account.version:
                 continue
-            account.entries.pop()
+            key = account.entries.pop()
             self._given.append(rank)
             account.version += 1
             self._push(team, account)
-            return self._items[rank[4]]
+            members = self._members.get(team)
+            picked = members.pick() if members is not None and in_turns(key) else key[4]
+            self._picked.add(picked)
+            return self._items[picked]
         return None
 
+    def _in_turns(self, keys: Iterable[Key]) -> Iterator[tuple[Key, str]]:
+        """Yield the keys with which members take turns, and their members."""
+        return ((key, self._items[key[4]].user) for key in keys if in_turns(key))
+
     def rest(self) -> Iterator[tuple[int, Sequence[Key]]]:
-        """Yield the remaining keys by shape, with the current delay of the team."""
-        gone = self._starting.union(rank[4] for rank in self._given)
+        """Yield the remaining keys by shape, with the current delay of the team.
+
+        Turns of members do not count there.
+        """
+        gone = self._starting | self._picked
         for shape, keys in without(self._pending, gone):
             yield self._accounts[shape[0]].delay_ms, keys
 
@@ -137,7 +196,10 @@ class FairShareOrder:
             self._change(self._items[heappop(self._ends)[1]], -1)
 
     def index_of(self, team: str, key: Key) -> int:
-        """Return the index among the picked requests at which another request of the team would have come."""
+        """Return the index among the picked requests at which another request of the team would have come.
+
+        Not for a request that takes turns with those of other members.
+        """
         history = self._accounts[team].history
         change = 0
         for place, rank in enumerate(self._given):
@@ -149,6 +211,8 @@ class FairShareOrder:
 
     def _change(self, workload: Workload, sign: int) -> None:
         account = self._accounts[workload.team]
+        if (members := self._members.get(workload.team)) is not None:
+            members.change(workload, sign)
         if account.change(workload, sign):
             account.history.append((len(self._given), account.delay_ms))
             account.version += 1

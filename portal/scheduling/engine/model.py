@@ -130,7 +130,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All input of a decision. `capacity` is what the site has, `site_limits` what it allows."""
+    """All input of a decision. `capacity` is what the site has, `site_limits` what it allows.
+
+    `rates_milli` weighs accelerators by resource in the use of members (default: 1000).
+    """
 
     now_s: int
     teams: tuple[Team, ...]
@@ -141,6 +144,7 @@ class Snapshot:
     capacity: Amounts = field(default_factory=dict)
     site_limits: Amounts = field(default_factory=dict)
     policy: Policy = Policy()
+    rates_milli: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

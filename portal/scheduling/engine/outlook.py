@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
-from portal.scheduling.engine.codes import WaitBasis
+from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
+from portal.scheduling.engine.member_order import Turn
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
 from portal.scheduling.engine.plan import Plan
+from portal.scheduling.engine.ranks import in_turns
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import Shortfall
 
@@ -59,6 +61,7 @@ class Outlook:
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
+        self._turns: dict[tuple[str, int, str], Turn] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -67,12 +70,12 @@ class Outlook:
             self._plan = Plan(self._scheduler, self.cycle)
         return self._plan
 
-    def share_plan(self, other: Outlook) -> None:
-        """Reuse the plan of an outlook that differs only in lacking one request.
+    def share_plan(self, other: Outlook, added: str) -> None:
+        """Reuse the plan of an outlook that differs only in lacking the request `added`.
 
-        Does nothing if that request has changed what starts next.
+        Does nothing if that request has changed what starts next, or the turns of other members.
         """
-        if self.cycle.starts == other.cycle.starts:
+        if self.cycle.starts == other.cycle.starts and not self._scheduler.pending.has_rivals(added):
             self._plan, self._shared = other.plan, True
 
     def of(self, workload_id: str) -> PendingOutlook:
@@ -91,6 +94,25 @@ class Outlook:
         # A reservation blocks some durations and not others of the same shape.
         request = self._scheduler.pending.items[workload_id]
         return (shape, request.preemptible, request.duration_s)
+
+    def member_order_of(self, workload_id: str) -> Reason | None:
+        """Return how the use of members changes the place of a pending request within its team, or None.
+
+        `member` of the reason is the other member's id. Raises KeyError if the request is not pending.
+        """
+        pending, usage = self._scheduler.pending, self._scheduler.usage
+        if self._turns is None:
+            self._turns = pending.turns(usage)
+        request = pending.items[workload_id]
+        key = pending.key_of(request)
+        turn = self._turns.get((request.team, key[1], request.user))
+        if turn is None or not in_turns(key):
+            return None
+        if (member := turn.overtaken(key)) is not None:
+            return Reason(MemberOrderCode.USED_LESS, {"member": member})
+        if (member := turn.overtaken_by(key)) is not None:
+            return Reason(MemberOrderCode.USED_MORE, {"member": member})
+        return None
 
     def look_up_all(self) -> None:
         """Compute all positions and ETAs at once. Faster for a long queue."""

@@ -6,25 +6,32 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
+from portal.scheduling.engine.member_order import (
+    Group,
+    Groups,
+    ShapeCursor,
+    TierCursor,
+    Turn,
+    by_turn,
+    place_of,
+    turns,
+)
 from portal.scheduling.engine.model import Workload
+from portal.scheduling.engine.ranks import (
+    NOMINATED,
+    OVERDUE,
+    UNRESERVED,
+    USUAL,
+    Key,
+    Rank,
+    Shape,
+    in_turns,
+    rank_of,
+    shape_of,
+)
 from portal.scheduling.engine.usage import Usage
-
-Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
-Key = tuple[int, int, int, int, str, int]
-"""Band, negative priority, number of the back-fill reservation, due time in ms, id, and duration in seconds,
-which does not affect the order.
-"""
-Rank = tuple[int, int, int, int, str]
-"""A key whose due time includes the delay of the team's share."""
-NOMINATED, OVERDUE, USUAL = 0, 1, 2
-UNRESERVED = 1 << 60
-
-
-def shape_of(workload: Workload, capped: bool) -> Shape:
-    """Return the key of everything that decides whether a request fits: equal shapes fit alike."""
-    user = workload.user if capped else ""
-    return (workload.team, user, workload.place, tuple(sorted(workload.amounts.items())))
 
 
 class PendingQueue:
@@ -32,28 +39,40 @@ class PendingQueue:
 
     Order: nominated (workloads are being preempted for it), overdue, then priority, number of the back-fill
     reservation, due time. A request is due `due_after` times its duration after its creation, and later the
-    more its team borrows (`Usage.delay_ms`). In the first two bands only age counts.
+    more its team borrows (`Usage.delay_ms`). In the first two bands only age counts. Members of the teams in
+    `in_turns` take turns (`member_order`).
     """
 
-    __slots__ = ("_ages", "_backfill_seqs", "_due_after", "_keys", "_lists", "_nominated", "items", "waiting")
+    __slots__ = (
+        "_ages",
+        "_backfill_seqs",
+        "_due_after",
+        "_keys",
+        "_lists",
+        "_nominated",
+        "in_turns",
+        "items",
+        "waiting",
+    )
 
-    def __init__(self, due_after: int = 0) -> None:
+    def __init__(self, due_after: int = 0, in_turns: frozenset[str] = frozenset()) -> None:
         self._due_after = due_after
+        self.in_turns = in_turns
         self.items: dict[str, Workload] = {}
         self.waiting: dict[str, int] = {}
         """Number of requests by resource, without those that have alternatives."""
-        self._keys: dict[str, tuple[Shape, Key]] = {}
-        self._lists: dict[Shape, list[Key]] = {}
+        self._keys: dict[str, tuple[Group, Key]] = {}
+        self._lists: dict[Group, list[Key]] = {}
         self._ages: list[tuple[int, str]] = []
         self._nominated: set[str] = set()
         self._backfill_seqs: dict[str, int] = {}
 
     def clone(self) -> PendingQueue:
         twin = PendingQueue.__new__(PendingQueue)
-        twin._due_after = self._due_after
+        twin._due_after, twin.in_turns = self._due_after, self.in_turns
         twin.items, twin._keys = dict(self.items), dict(self._keys)
         twin.waiting = dict(self.waiting)
-        twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
+        twin._lists = {group: list(keys) for group, keys in self._lists.items()}
         twin._ages, twin._nominated = list(self._ages), set(self._nominated)
         twin._backfill_seqs = dict(self._backfill_seqs)
         return twin
@@ -95,7 +114,7 @@ class PendingQueue:
         """Return the number of pending requests for the resource."""
         return sum(
             len(keys)
-            for (_, _, _, amounts), keys in self._lists.items()
+            for ((_, _, _, amounts), _, _), keys in self._lists.items()
             if any(name == resource and amount > 0 for name, amount in amounts)
         )
 
@@ -104,7 +123,7 @@ class PendingQueue:
 
     def nominate(self, workload_id: str, nominated: bool = True) -> None:
         """Move the request ahead of all that are not nominated, or back among them. Raises KeyError."""
-        shape, _ = self._keys[workload_id]
+        shape = self.shape_of(workload_id)
         self._discard(workload_id)
         (self._nominated.add if nominated else self._nominated.discard)(workload_id)
         self._insert(self.items[workload_id], shape, NOMINATED if nominated else USUAL)
@@ -113,7 +132,7 @@ class PendingQueue:
         """Move the request ahead of all of its priority without a reserved start. Raises KeyError."""
         if workload_id in self._backfill_seqs:
             return
-        shape, key = self._keys[workload_id]
+        (shape, _, _), key = self._keys[workload_id]
         self._discard(workload_id)
         self._backfill_seqs[workload_id] = 1 + max(self._backfill_seqs.values(), default=0)
         self._insert(self.items[workload_id], shape, key[0])
@@ -122,7 +141,7 @@ class PendingQueue:
         """Move requests created up to this time ahead of all younger ones."""
         while self._ages and self._ages[0][0] <= created_until_s:
             _, workload_id = self._ages.pop(0)
-            shape, key = self._keys[workload_id]
+            (shape, _, _), key = self._keys[workload_id]
             if key[0] == USUAL:
                 self._discard(workload_id)
                 self._insert(self.items[workload_id], shape, OVERDUE)
@@ -132,56 +151,101 @@ class PendingQueue:
 
         The caller may start the yielded requests (shares only grow); it removes them after the iteration.
         """
-        seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
+        sources: list[ShapeCursor | TierCursor] = [
+            ShapeCursor(group[0], keys, usage, passed)
+            for group, keys in self._lists.items()
+            if group[1] is None
+        ]
+        sources += [TierCursor(groups, usage, passed) for groups in self._tiers().values()]
+        heads = ((source.head(), number) for number, source in enumerate(sources))
         # Shares only grow while the caller starts requests, so an unchanged rank at the top is the best.
-        heap = [(self._rank(shape, 0, usage), shape) for shape in seen]
+        heap = [(head[0], number) for head, number in heads if head is not None]
         heapify(heap)
         while heap:
-            rank, shape = heap[0]
-            if shape in passed:
-                heappop(heap)
-                continue
-            index = seen[shape]
-            now = self._rank(shape, index, usage)
-            if now != rank:
-                # The share of its team has grown, so another request may be better.
-                heapreplace(heap, (now, shape))
-                continue
-            seen[shape] = index + 1
-            if index + 1 < len(self._lists[shape]):
-                heapreplace(heap, (self._rank(shape, index + 1, usage), shape))
+            rank, number = heap[0]
+            source = sources[number]
+            head = source.head()
+            if head is not None and head[0] == rank:
+                source.advance()
+                self._reorder(heap, source)
+                yield self.items[head[1]]
             else:
-                heappop(heap)
-            yield self.items[rank[4]]
+                # Its shape does not fit, or the share of its team has grown.
+                self._reorder(heap, source)
+
+    @staticmethod
+    def _reorder(heap: list[tuple[Rank, int]], source: ShapeCursor | TierCursor) -> None:
+        """Replace the top of the heap by the present head of its source."""
+        head = source.head()
+        if head is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (head[0], heap[0][1]))
 
     def position(self, workload_id: str, usage: Usage) -> int:
         """Return the request's position by current shares, from 1. Raises KeyError."""
         own, key = self._keys[workload_id]
-        rank = rank_of(key, usage.delay_ms(own[0]))
+        if own[1] is not None:
+            key = place_of(own, key, self._tier_of(own), usage)
+        rank = rank_of(key, usage.delay_ms(own[0][0]))
         before = 0
-        for shape, keys in self._lists.items():
-            before += bisect_left(keys, rank, key=partial(rank_of, delay_ms=usage.delay_ms(shape[0])))
+        for group, keys in self._lists.items():
+            before += bisect_left(keys, rank, key=partial(rank_of, delay_ms=usage.delay_ms(group[0][0])))
         return before + 1
+
+    def _tiers(self) -> dict[tuple[str, int], list[tuple[Group, list[Key]]]]:
+        """Return the lists of members that take turns, by team and priority."""
+        tiers: dict[tuple[str, int], list[tuple[Group, list[Key]]]] = {}
+        for group, keys in self._lists.items():
+            if group[1] is not None:
+                tiers.setdefault((group[0][0], group[2]), []).append((group, keys))
+        return tiers
+
+    def _tier_of(self, own: Group) -> Groups:
+        """Return the lists of the tier of a list."""
+        return [
+            (group, keys)
+            for group, keys in self._lists.items()
+            if group[1] is not None and group[2] == own[2] and group[0][0] == own[0][0]
+        ]
+
+    def has_rivals(self, workload_id: str) -> bool:
+        """Return whether the request takes turns with those of other members. Raises KeyError."""
+        own, _ = self._keys[workload_id]
+        return own[1] is not None and any(group[1] != own[1] for group, _ in self._tier_of(own))
+
+    def turns(self, usage: Usage) -> dict[tuple[str, int, str], Turn]:
+        """Return the turns by team, negative priority and member, where there are several members."""
+        return {
+            (team, priority, member): turn
+            for (team, priority), groups in self._tiers().items()
+            for member, turn in turns(groups, usage).items()
+        }
 
     def shape_of(self, workload_id: str) -> Shape:
         """Return the shape of a pending request. Raises KeyError."""
-        return self._keys[workload_id][0]
-
-    def _rank(self, shape: Shape, index: int, usage: Usage) -> Rank:
-        return rank_of(self._lists[shape][index], usage.delay_ms(shape[0]))
+        return self._keys[workload_id][0][0]
 
     def by_shape(self) -> Iterator[tuple[Shape, Sequence[Key]]]:
-        """Yield the sorted keys of each shape; they determine the order up to the shares."""
-        return iter(self._lists.items())
+        """Yield the sorted keys of each shape; they determine the order up to shares and turns."""
+        lists: dict[Shape, list[list[Key]]] = {}
+        for group, keys in self._lists.items():
+            lists.setdefault(group[0], []).append(keys)
+        for shape, several in lists.items():
+            yield shape, several[0] if len(several) == 1 else sorted(chain.from_iterable(several))
 
     def positions(self, usage: Usage) -> dict[str, int]:
         """Return all positions by current shares, from 1. Faster than many calls of `position`."""
-        ranks: list[Rank] = []
-        for shape, keys in self._lists.items():
-            delay_ms = usage.delay_ms(shape[0])
-            ranks.extend(rank_of(key, delay_ms) for key in keys)
+        ranks: list[tuple[Rank, str]] = []
+        for group, keys in self._lists.items():
+            if group[1] is None:
+                delay_ms = usage.delay_ms(group[0][0])
+                ranks.extend((rank_of(key, delay_ms), key[4]) for key in keys)
+        for (team, _), groups in self._tiers().items():
+            delay_ms = usage.delay_ms(team)
+            ranks.extend((rank_of(place, delay_ms), name) for place, name in by_turn(groups, usage))
         ranks.sort()
-        return {rank[4]: place for place, rank in enumerate(ranks, 1)}
+        return {name: place for place, (_, name) in enumerate(ranks, 1)}
 
     def has_reserved_start(self, workload_id: str) -> bool:
         return workload_id in self._backfill_seqs
@@ -204,17 +268,14 @@ class PendingQueue:
 
     def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
         key = self._key(workload, band)
-        self._keys[workload.id] = (shape, key)
-        insort(self._lists.setdefault(shape, []), key)
+        taking_turns = workload.team in self.in_turns and in_turns(key)
+        group: Group = (shape, workload.user, key[1]) if taking_turns else (shape, None, 0)
+        self._keys[workload.id] = (group, key)
+        insort(self._lists.setdefault(group, []), key)
 
     def _discard(self, workload_id: str) -> None:
-        shape, key = self._keys.pop(workload_id)
-        keys = self._lists[shape]
+        group, key = self._keys.pop(workload_id)
+        keys = self._lists[group]
         del keys[bisect_left(keys, key)]
         if not keys:
-            del self._lists[shape]
-
-
-def rank_of(key: Key, delay_ms: int) -> Rank:
-    band, priority, usual, due_ms, name, _ = key
-    return (band, priority, usual, due_ms + delay_ms if usual == UNRESERVED else due_ms, name)
+            del self._lists[group]

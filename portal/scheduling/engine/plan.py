@@ -22,8 +22,8 @@ from portal.quota.limits.tree import NO_LIMIT, Node
 from portal.scheduling.engine.codes import WaitBasis
 from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import Cycle, Eta, Running, Workload
-from portal.scheduling.engine.pending import Key
 from portal.scheduling.engine.plan_tail import Tail
+from portal.scheduling.engine.ranks import Key
 from portal.scheduling.engine.scheduler_state import SchedulerState
 
 DEPTH = 512

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portal.scheduling.engine.model import Eta, Workload
-from portal.scheduling.engine.pending import Key, Rank, rank_of
+from portal.scheduling.engine.ranks import Key, Rank, rank_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

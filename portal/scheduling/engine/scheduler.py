@@ -32,7 +32,7 @@ class Scheduler:
         self.now_s = snapshot.now_s
         self.placer = placer
         self.usage = Usage(snapshot)
-        self.pending = PendingQueue(self.policy.due_after)
+        self.pending = PendingQueue(self.policy.due_after, self.usage.teams_with_member_shares())
         self.running: dict[str, Running] = {}
         self._preempting: dict[str, set[str]] = {}
         self._by_team: dict[str, set[str]] = {}

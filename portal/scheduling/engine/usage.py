@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from portal.common.reasons.codes import Rule
-from portal.quota.limits.shares import SHARE_ONE, dominant_share, fair_parts, fair_parts_above
+from portal.quota.limits.shares import (
+    SHARE_ONE,
+    dominant_share,
+    fair_parts,
+    fair_parts_above,
+    weighted_use,
+)
 from portal.quota.limits.tree import NO_LIMIT, Node, QuotaTree
 from portal.quota.limits.types import Team
 from portal.scheduling.engine.model import Reservation, Snapshot, Workload
@@ -60,7 +66,10 @@ class Usage:
 
     __slots__ = (
         "_delays_ms",
+        "_rates_milli",
         "_share_delay_s",
+        "_weighted",
+        "_weights",
         "calendar",
         "capacity",
         "member_use",
@@ -82,6 +91,9 @@ class Usage:
         self.member_use: dict[tuple[str, str, str], int] = {}
         self._delays_ms: dict[str, int] = {}
         self._share_delay_s = snapshot.policy.share_delay_s
+        self._rates_milli = snapshot.rates_milli
+        self._weighted: dict[tuple[str, str], int] = {}
+        self._weights: dict[int, tuple[Mapping[str, int], int]] = {}
 
     def clone(self) -> Usage:
         twin = Usage.__new__(Usage)
@@ -91,6 +103,8 @@ class Usage:
         twin.used, twin.team_used = dict(self.used), dict(self.team_used)
         twin.member_use, twin._delays_ms = dict(self.member_use), dict(self._delays_ms)
         twin._share_delay_s = self._share_delay_s
+        twin._rates_milli, twin._weighted = self._rates_milli, dict(self._weighted)
+        twin._weights = self._weights
         return twin
 
     def add(self, workload: Workload) -> None:
@@ -109,6 +123,8 @@ class Usage:
                 total = sums[team] = {}
             for resource, amount in amounts.items():
                 total[resource] = total.get(resource, 0) + amount
+            if self.teams[team].member_shares:
+                self._add_weighted(workload, 1)
             if self.teams[team].capped:
                 for resource in self.teams[team].caps_of(workload.user):
                     if resource in amounts:
@@ -132,16 +148,42 @@ class Usage:
                 key = (team, workload.user, resource)
                 self.member_use[key] = self.member_use.get(key, 0) + delta
         (self.tree.add if sign > 0 else self.tree.remove)(team, workload.amounts)
+        if self.teams[team].member_shares:
+            self._add_weighted(workload, sign)
         if len(self.tree.cohorts) > 1:
             # Shares of parent cohorts change too, and with them those of their other teams.
             self._delays_ms.clear()
         else:
             self._delays_ms.pop(team, None)
 
+    def _add_weighted(self, workload: Workload, sign: int) -> None:
+        key = (workload.team, workload.user)
+        self._weighted[key] = self._weighted.get(key, 0) + sign * self.weighted(workload.amounts)
+
+    def weighted(self, amounts: Mapping[str, int]) -> int:
+        """Return what the amounts add to the use of a member, in milli-GPU."""
+        known = self._weights.get(id(amounts))
+        if known is None:
+            # Keep the amounts, so that their id is not reused while the result is cached.
+            known = self._weights[id(amounts)] = (amounts, weighted_use(amounts, self._rates_milli))
+        return known[1]
+
+    def weighted_now(self, team: str, user: str) -> int:
+        """Return what the member of a team with member shares uses now, in milli-GPU."""
+        return self._weighted.get((team, user), 0)
+
+    def member_share(self, team: str, user: str) -> int:
+        """Return what the member uses and recently used, in milli-GPU. Members with less go first."""
+        return self.teams[team].member_avg.get(user, 0) + self.weighted_now(team, user)
+
     def set_team(self, team: Team) -> None:
         """Replace a team whose limits are unchanged. Existing copies are not affected."""
         self.teams = {**self.teams, team.name: team}
         self._delays_ms.pop(team.name, None)
+
+    def teams_with_member_shares(self) -> frozenset[str]:
+        """Return the teams whose members take turns by use."""
+        return frozenset(name for name, team in self.teams.items() if team.member_shares)
 
     def capped_teams(self) -> frozenset[str]:
         """Return the teams with capped members."""

@@ -155,6 +155,7 @@ TEXTS: dict[StrEnum, Text] = {
         gettext_lazy("No pool is enabled for this flavor."),
         gettext_lazy("Choose another flavor, or ask an operator to enable a pool."),
     ),
+    AdmissionCode.NO_POOL_RUNS_IT: Text(gettext_lazy("%(pool)s cannot run it: %(message)s")),
     AdmissionCode.NO_NODE_REPORTED: Text(
         gettext_lazy("No node has reported yet."),
         gettext_lazy(

@@ -22,6 +22,11 @@ def joined(name: str, reason: Reason) -> str:
     return f"{name}{colon} {message_of(reason)}"
 
 
+def _without_stop(params: Params) -> Params:
+    """Return the params with the driver's sentences as part of a longer one."""
+    return {**params, "message": params["message"].removesuffix(".")}
+
+
 def models_label(models: Iterable[str]) -> str:
     """Return the models of a request as text: “H100”, “H100 or A100”, or “accelerator”."""
     return _now(" or ").join(models) or _now("accelerator")
@@ -185,5 +190,5 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_mig,
     ),
     PlacementCode.NODES_SHORT: Text(_("fits, but only %(fitting)s of %(needed)s nodes fit")),
-    PlacementCode.REFUSED_BY_DRIVER: Text("%(message)s"),
+    PlacementCode.REFUSED_BY_DRIVER: Text("%(message)s", prepare=_without_stop),
 }

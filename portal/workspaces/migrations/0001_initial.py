@@ -259,6 +259,7 @@ class Migration(migrations.Migration):
                 ('eta_basis', models.JSONField(blank=True, default=dict)),
                 ('reason', models.JSONField(blank=True, default=dict)),
                 ('blocker', models.JSONField(blank=True, default=dict)),
+                ('member_order', models.JSONField(blank=True, default=dict)),
                 ('digest', models.CharField(blank=True, max_length=32)),
             ],
         ),

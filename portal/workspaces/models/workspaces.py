@@ -259,8 +259,9 @@ class QueueEntry(models.Model):
     `nominated` is set while others are preempted for it. `reservation_seq` is above zero once its start is
     reserved; lower values go first (`scheduling.engine.model.Workload`). `reason` and `eta_basis` are reasons
     (`code`, `params`). `blocker` is the limiting rule with its amounts and holders, as REST shows it.
-    `digest` covers outcome, reason and blocker as last written, so that a cycle can detect changes without
-    reading them.
+    `member_order` is the reason that the use of members has changed its position, if it has.
+    `digest` covers outcome, reason, blocker and member order as last written, so that a cycle can detect
+    changes without reading them.
     """
 
     workspace = models.OneToOneField(
@@ -275,6 +276,7 @@ class QueueEntry(models.Model):
     eta_basis = models.JSONField(default=dict, blank=True)
     reason = models.JSONField(default=dict, blank=True)
     blocker = models.JSONField(default=dict, blank=True)
+    member_order = models.JSONField(default=dict, blank=True)
     digest = models.CharField(max_length=32, blank=True)
 
     def __str__(self) -> str:

@@ -188,7 +188,7 @@ class LocalDriver(Driver):
         if not spec.app.ready_path.startswith("/"):
             raise InvalidSpec("The template's ready path does not begin with “/”. Correct the ready path.")
         if request.nodes != 1:
-            raise InvalidSpec("This pool has only 1 machine. Choose a flavor with 1 node.")
+            raise InvalidSpec("A workspace of this pool runs on one machine. Choose a flavor with 1 node.")
         if request.cpu_milli < 1 or request.memory_mib < 1:
             raise InvalidSpec("The flavor has no CPU or no memory. Choose another flavor.")
 

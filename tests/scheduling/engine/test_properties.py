@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bench.scheduling import previews
 from portal.scheduling import decision
 from portal.scheduling.engine import plan
+from portal.scheduling.engine.cycle import OWN_RULES
 from portal.scheduling.engine.model import FOREVER_S, Outcome, Policy
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler, schedule
@@ -69,9 +70,12 @@ def test_whoever_can_ever_start_does(snapshot):
 
 
 @FEW
-@given(sites(preemption=False))
+@given(sites(preemption=False, turns=False))
 def test_back_fill_moves_no_reserved_head(snapshot):
-    """Event by event, and at the start itself, when durations are kept."""
+    """Event by event, and at the start itself, when durations are kept.
+
+    Where members take turns, a colleague may go ahead (`test_member_turns`).
+    """
     scheduler = Scheduler(snapshot)
     now_s = snapshot.now_s
     promised: dict[str, int] = {}
@@ -86,7 +90,10 @@ def test_back_fill_moves_no_reserved_head(snapshot):
         scheduler.apply(cycle, now_s)
         after = {head.workload: head.start_s for head in scheduler.cycle(now_s).backfill_reservations}
         for head in cycle.backfill_reservations[:1]:
-            assert after[head.workload] <= head.start_s
+            shortfall = scheduler.usage.shortfall(scheduler.pending.items[head.workload], now_s)
+            # A start of its own team may leave it to the limit of that team alone: nothing is reserved then.
+            if shortfall is None or shortfall[0] not in OWN_RULES:
+                assert after[head.workload] <= head.start_s
         # Only what comes first by the order, such as a higher priority whose own limit kept it so far,
         # may move a promise; then it is made anew.
         if len(cycle.starts) > len(cycle.backfilled):
@@ -176,6 +183,8 @@ def test_one_more_in_a_plan_gets_what_a_plan_with_it_says(depth, snapshot):
     without = Outlook(scheduler)
     whole = Outlook(with_it)
     if request.id in whole.cycle.starts or without.cycle.starts != whole.cycle.starts:
+        return
+    if with_it.pending.has_rivals(request.id):
         return
     with mock.patch.object(plan, "DEPTH", depth):
         key = with_it.pending.key_of(request)

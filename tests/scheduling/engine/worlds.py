@@ -16,7 +16,7 @@ optional = st.none() | st.integers(0, 6)
 
 
 @st.composite
-def sites(draw, *, preemption=None, reservations=False, queued=8, weights=(1000, 2000, 500)):
+def sites(draw, *, preemption=None, reservations=False, queued=8, weights=(1000, 2000, 500), turns=True):
     nested = draw(st.booleans())
     cohorts = (
         Cohort("all"),
@@ -33,6 +33,8 @@ def sites(draw, *, preemption=None, reservations=False, queued=8, weights=(1000,
             },
             weight_milli=draw(st.sampled_from(weights)),
             user_caps={"gpu:a": draw(st.integers(1, 5))} if draw(st.booleans()) else {},
+            member_shares=turns and draw(st.booleans()),
+            member_avg={"ann": draw(st.integers(0, 3))},
         )
         for name in NAMES
     )

@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('egress', models.CharField(blank=True, choices=[('', 'As the pool allows'), ('list', 'Only listed hosts'), ('none', 'Nothing')], help_text='Maximum network access of workspaces.', max_length=4)),
                 ('egress_allow', models.TextField(blank=True, help_text='Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16.', max_length=4000)),
+                ('member_shares', models.BooleanField(default=True, help_text='Whether members take turns in the queue: the one who used least comes first.')),
                 ('updated_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('archived_at', models.DateTimeField(blank=True, editable=False, help_text='When it was archived; null for an active team.', null=True)),
                 ('deletion_started_at', models.DateTimeField(blank=True, editable=False, help_text='When its deletion started; null for other teams.', null=True)),

@@ -64,6 +64,19 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='MemberShare',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='member_averages', to='accounts.team')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='member_averages', to=settings.AUTH_USER_MODEL)),
+                ('use_avg', models.PositiveBigIntegerField(default=0)),
+                ('averaged_at', models.DateTimeField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('team', 'user'), name='member_share_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='ResourceRate',
             fields=[
                 ('resource', models.CharField(max_length=80, primary_key=True, serialize=False, validators=[portal.quota.limits.resources.validate_resource])),
