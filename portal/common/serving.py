@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 THROUGH_FRONT_DOOR = "berth.through_front_door"
 INSIDE = "/agent/"
 """Prefix of agent endpoints, which are not reachable through the front door."""
+BUFFERED_BYTES = 4 << 20
+"""The front door buffers bodies up to this size before it forwards them (`portal.embedded.proxy`)."""
+CHUNK_BYTES = 1 << 16
 
 
 def _meta(header: str) -> str:
@@ -43,7 +46,10 @@ class SyncHandler(WSGIHandler):
         )
         if environ[THROUGH_FRONT_DOOR] and environ.get("HTTP_TRANSFER_ENCODING"):
             _set_content_length(environ)
-        return super().__call__(environ, start_response)
+        response: HttpResponseBase = super().__call__(environ, start_response)
+        if environ[THROUGH_FRONT_DOOR]:
+            _drain(environ)
+        return response
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INSIDE):
@@ -70,6 +76,18 @@ def _set_content_length(environ: dict[str, Any]) -> None:
     body = environ["wsgi.input"].read((settings.DATA_UPLOAD_MAX_MEMORY_SIZE or 0) + 1)
     environ["wsgi.input"] = BytesIO(body)
     environ["CONTENT_LENGTH"] = str(len(body))
+
+
+def _drain(environ: dict[str, Any]) -> None:
+    """Read the rest of a body that the view refused unread.
+
+    The server would close a connection with unread bytes by a reset, and the front door would answer 502. The
+    front door has the whole body of this size, so nobody is waited for.
+    """
+    length = environ.get("CONTENT_LENGTH") or ""
+    if length.isdecimal() and int(length) <= BUFFERED_BYTES:
+        while environ["wsgi.input"].read(CHUNK_BYTES):
+            pass
 
 
 def client_address(peer: str, *, token: str, forwarded_for: str, proxy_secret: str) -> str:

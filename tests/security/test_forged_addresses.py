@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+from io import BytesIO
 from typing import Any
 
 import pytest
 from django.test import Client, RequestFactory
 
 from portal.common import front_door
-from portal.common.serving import SyncHandler
+from portal.common.serving import BUFFERED_BYTES, SyncHandler
 from portal.common.system_checks import check_unauthenticated_proxy
+from portal.embedded.proxy import MAX_BODY_BYTES
 from tests.factories import PASSWORD
 
 GATEWAY_SECRET = "a gateway secret for tests alone"
@@ -126,6 +128,20 @@ def test_through_the_front_door_no_agent_is_answered(path):
     assert statuses[0].startswith("404")
     # From inside it is a route that takes no GET, or there is none.
     assert statuses[1].startswith("405" if path.endswith("ready") else "404")
+
+
+@pytest.mark.django_db
+def test_a_body_that_is_refused_unread_is_read_before_the_connection_closes():
+    """Otherwise the front door, which sends all of it, would see a reset instead of the answer."""
+    assert BUFFERED_BYTES == MAX_BODY_BYTES
+    statuses: list[str] = []
+    for headers, left in (({front_door.TOKEN_HEADER: TOKEN}, 0), ({}, BUFFERED_BYTES)):
+        body = BytesIO(bytes(BUFFERED_BYTES))
+        request = environ("/api/v1/workspaces", **headers)
+        request |= {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": str(BUFFERED_BYTES), "wsgi.input": body}
+        SyncHandler()(request, lambda status, _headers: statuses.append(status))
+        assert len(body.read()) == left
+    assert [status[:3] for status in statuses] == ["401", "401"]
 
 
 @pytest.mark.django_db

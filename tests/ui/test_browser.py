@@ -107,7 +107,7 @@ def violations(page: Page, rules: dict[str, Any] = ALL_RULES) -> list[str]:
 def too_small(page: Page) -> list[str]:
     """Targets below 24 × 24 CSS pixels that are no link within a sentence."""
     script = """() => [...document.querySelectorAll('a, button, input, select, summary')]
-      .filter(e => e.checkVisibility() && !e.closest('.sr, p, dd, td, label, footer, .note'))
+      .filter(e => e.checkVisibility() && !e.closest('.sr, p, dd, td, label, footer, .note, .doc li'))
       .map(e => [e, e.getBoundingClientRect()])
       .filter(([e, r]) => r.width > 1 && (r.width < 24 || r.height < 24) && !e.classList.contains('skip'))
       .map(([e, r]) => `${e.outerHTML.slice(0, 80)} ${r.width} x ${r.height}`)"""
