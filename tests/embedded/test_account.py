@@ -94,7 +94,7 @@ def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -
         ({"DATABASE_URL": "postgresql:///berth"}, "is a socket"),
         ({"DATABASE_URL": "postgresql://%2Frun%2Fpostgresql/berth"}, "is a socket"),
         ({"BERTH_NODE_UIDS": "199997-201000"}, "is one of BERTH_NODE_UIDS"),
-        ({"BERTH_NODE_UIDS": "199998-201000"}, "BERTH_DOORS_UID is one of BERTH_NODE_UIDS"),
+        ({"BERTH_NODE_UIDS": "199998-201000"}, "BERTH_DOORS_UID is in the range of BERTH_NODE_UIDS"),
     ],
 )
 def test_what_an_account_cannot_use_is_said(mine: Instance, environ: dict[str, str], why: str) -> None:
@@ -142,7 +142,7 @@ def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
 def test_a_caddy_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
     caddy = tmp_path / "caddy"
     caddy.touch(mode=0o700)
-    with pytest.raises(AccountUnusable, match=f"{caddy} cannot be started: Permission denied"):
+    with pytest.raises(AccountUnusable, match=f"could not start {caddy}: Permission denied"):
         account.choose(mine, {}, redis_server=REDIS, caddy=caddy)
 
 

@@ -218,7 +218,7 @@ def test_a_result_of_a_node_that_was_not_asked_is_refused_and_shown(
             workspace_tasks.apply_result.run(answer)
         workspace.refresh_from_db()
         assert workspace.state == State.PROVISIONING, sender
-    assert "a message of node.node-2 is refused" in caplog.text
+    assert "rejected message from node.node-2" in caplog.text
     told = Notification.objects.filter(user=olga, kind="node.message_refused")
     assert told.count() == 1, "however often, it is one notice"
     with sent_by("node.node-1"):

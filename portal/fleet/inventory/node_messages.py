@@ -114,7 +114,7 @@ def _engine_queues() -> set[str]:
 
 
 def _refuse(problem: str) -> None:
-    log.warning("rejected message from %s: it %s", _line(sender() or "nobody"), _line(problem))
+    log.warning("rejected message from %s: it %s", _line(sender() or "an unknown sender"), _line(problem))
     notices.messages_refused(_line(sender()), "wrong_node", queue=CONTROL)
 
 

@@ -114,7 +114,7 @@ def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
     two.fault("off_the_bus", "count_nonzero", gpu=UUIDS.index(good.uuid))
     assert node_says(sent, "stop", "stopped")
     assert node() == "scrub"
-    assert fresh(good).cordoned and "lost" in fresh(good).cordon_reason
+    assert fresh(good).cordoned and "fallen off the bus" in fresh(good).cordon_reason
     check_invariants()
     two.mend()
     lift_cordon(actor=SYSTEM, device_id=good.pk)

@@ -119,7 +119,7 @@ def test_a_missing_library_is_told_and_changes_nothing_else(h100: Machine, check
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
     assert (of(report).status, of(report).required) == (Status.SKIPPED, False)
-    assert render(report).count("gpu-nccl") == 1
+    assert render(report).count("berth[gpu-nccl]") == 1
     assert of(report, "residue").status == Status.PASSED
     assert not (h100.folder / "left").exists()
 
