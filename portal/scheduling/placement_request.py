@@ -291,7 +291,7 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
                 sizes[model] = max(sizes.get(model, 0), memory_mib)
     classes: dict[str, list[str]] = {}
     for model in sorted(sizes):
-        classes.setdefault(resources.accelerator_class(model), []).append(model)
+        classes.setdefault(resources.gpu(model), []).append(model)
     # The smallest first: it is the one to assume where all else is equal.
     by_size = sorted((max(sizes[model] for model in models), name) for name, models in classes.items())
     for memory_mib, resource in by_size:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.common.reasons.reason import Reason
-from portal.quota.limits.shares import decayed, weighted_use
+from portal.quota.limits.shares import decay_average, weighted_use
 from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.codes import MemberOrderCode
 from portal.scheduling.engine.cycle import OWN_RULES
@@ -215,7 +215,7 @@ def test_nobody_waits_more_than_twice_their_share(backlog):
         used: dict[str, int] = {}
         for run in scheduler.running.values():
             used[run.workload.user] = used.get(run.workload.user, 0) + 1000
-        averages = decayed(averages, used, step_s, DAY)
+        averages = decay_average(averages, used, step_s, DAY)
         scheduler.usage.set_team(replace(TEAM, member_avg=averages))
         now_s += step_s
     longest_s = max(workload.duration_s for workload in queued)
