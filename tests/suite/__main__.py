@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.suite import phases, tally
+from tests.suite import bytecode, phases, tally
 from tests.suite.phases import ROOT, Phase
 
 RESULTS = ROOT / "test-results"
@@ -169,6 +169,10 @@ def main(which: str, *more: str) -> int:
     for name in sorted(kept):
         run.say(f"{name}: has passed at this commit, not repeated")
     todo = [tuple(phase for phase in lane if phase.name not in kept) for lane in lanes]
+    files = bytecode.stale()
+    if any(todo) and len(files) > bytecode.FEW:
+        run.say(f"compiling {len(files)} test files")
+        bytecode.compile_all(files)
     threads = [threading.Thread(target=run.lane, args=(lane,)) for lane in todo]
     for thread in threads:
         thread.start()

@@ -74,7 +74,7 @@ def quick() -> Lanes:
     if not postgresql.available():
         return (units,), rest
     marks = f"sqlite and {COMPUTES}"
-    sqlite = Phase("sqlite", computing(marks, "sqlite", processes=2), budget_s=50, files_marked="sqlite")
+    sqlite = Phase("sqlite", computing(marks, "sqlite"), budget_s=50, files_marked="sqlite")
     return (units,), (*rest, sqlite)
 
 
@@ -98,9 +98,8 @@ def full() -> Lanes:
     )
 
 
-def computing(marks: str, database: str, processes: int = 4) -> tuple[str, ...]:
-    """More processes than two cores: each waits for the database a third of its time."""
-    return ("-n", str(processes), "--dist", "worksteal", "-m", marks, "--database", database)
+def computing(marks: str, database: str) -> tuple[str, ...]:
+    return ("-n", "3", "--dist", "worksteal", "-m", marks, "--database", database)
 
 
 def with_servers(marks: str, processes: int = 2) -> tuple[str, ...]:

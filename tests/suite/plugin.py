@@ -64,10 +64,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
-    if config.getoption("dist", "no") == "worksteal":
-        # Else a process that has a slow test last keeps the others waiting.
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(optionalhook=True)

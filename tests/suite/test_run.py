@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.suite import __main__ as suite
+from tests.suite import bytecode
 from tests.suite.phases import ROOT, Phase, full
 
 
@@ -19,6 +22,7 @@ def lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Phase]:
     monkeypatch.setattr(suite, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(suite, "commit", lambda: "abc")
     monkeypatch.setattr(suite.phases, "full", lambda: (tuple(phases),))
+    monkeypatch.setattr(suite.bytecode, "stale", list)
     return phases
 
 
@@ -65,3 +69,19 @@ def test_pytest_understands_the_options_of_a_phase_that_few_run(tmp_path, name):
 
 def test_lines_of_dots_are_not_shown():
     assert suite.without_dots("..s.u..F [ 10%]\nE  assert 0\n....\n1 failed") == "E  assert 0\n1 failed"
+
+
+def test_files_are_compiled_once(tmp_path, monkeypatch):
+    """Files of a fresh clone are stale; after `compile_all` and until they change they are not."""
+    # Plugins take a second to import.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    paths = [folder / f"test_{name}.py" for name in ("one", "two", "three")]
+    for path in paths:
+        path.write_text("def test_it():\n    assert True\n")
+    assert bytecode.stale(tmp_path) == sorted(paths)
+    bytecode.compile_all(bytecode.stale(tmp_path))
+    assert bytecode.stale(tmp_path) == []
+    os.utime(paths[0], (time.time() + 5, time.time() + 5))
+    assert bytecode.stale(tmp_path) == [paths[0]]
