@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any, cast
 
 from portal.cli.argument_types import (
@@ -29,6 +30,23 @@ exit codes:
   3  for status: services do not run, or this machine is not a node
   4  the portal does not answer
 """
+
+
+def _verb_of(
+    group: str, verbs: Any, common: argparse.ArgumentParser, argument: str, metavar: str
+) -> Callable[..., argparse.ArgumentParser]:
+    """Return a function that adds a command to a group whose commands name one thing and may ask first."""
+
+    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"{group}_{name.replace('-', '_')}")
+        if named:
+            subparser.add_argument(argument, metavar=metavar)
+        if asks:
+            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+        return cast(argparse.ArgumentParser, subparser)
+
+    return verb
 
 
 def requests(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -83,14 +101,7 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     verbs = user.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
-        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        subparser.set_defaults(function=f"user_{name}")
-        if named:
-            subparser.add_argument("username", metavar="NAME")
-        if asks:
-            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-        return cast(argparse.ArgumentParser, subparser)
+    verb = _verb_of("user", verbs, common, "username", "NAME")
 
     list_parser = verb("ls", "List accounts.", named=False)
     list_parser.add_argument("search", nargs="?", default="", help="part of name or address")
@@ -256,14 +267,7 @@ def teams(commands: Any, common: argparse.ArgumentParser) -> None:
     top = commands.add_parser("teams", help=summary, description=description)
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
-        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        subparser.set_defaults(function=f"teams_{name.replace('-', '_')}")
-        if named:
-            subparser.add_argument("team", metavar="SLUG")
-        if asks:
-            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-        return cast(argparse.ArgumentParser, subparser)
+    verb = _verb_of("teams", verbs, common, "team", "SLUG")
 
     verb("list", "List the teams that you can see.", named=False).set_defaults(function="teams_show_list")
     verb("show", "Show a team and its members.")

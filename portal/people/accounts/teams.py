@@ -156,9 +156,10 @@ def delete(
     """Start the deletion of an archived team, for operators. Idempotent.
 
     Members, service accounts, tokens, secrets, webhooks and limits end at once. Workspaces and home folders
-    follow; `finish_deletion` ends the deletion, in this transaction if there are none. Raises `NotAllowed`,
-    `PreconditionFailed`, and `StateConflict` for a team that is not archived, or that has home folders
-    without `delete_homes`.
+    are deleted next, then `finish_deletion` completes the deletion, at once if there are none.
+
+    Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` for a team that is not archived, or has
+    home folders without `delete_homes`.
     """
     policies.require_operator(actor)
     team = _locked(team)

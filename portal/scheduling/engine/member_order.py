@@ -1,9 +1,9 @@
 """The order of requests within a team whose members take turns by use.
 
-A tier is all requests of a team and priority that are neither nominated nor overdue. Its places in the queue
-are those of its reserved starts and due times, whoever takes them: other teams keep their places. The member
-with the least use takes the first place, with its own earliest request. A place ends when its own request
-starts.
+A tier contains all requests of a team and priority that are neither nominated nor overdue. It keeps its
+positions in the queue, which follow from reserved starts and due times, so other teams keep theirs. Members
+fill these positions: the first one goes to the member with the least use, for its own earliest request. A
+position ends when the request that defined it starts.
 """
 
 from __future__ import annotations
