@@ -429,4 +429,4 @@ def test_as_a_program_it_ends_with_the_process_that_it_watches(tmp_path: Path) -
                 assert said.startswith(b"HTTP/1.1 403 Forbidden\r\n")
             watched.send_signal(signal.SIGKILL)
             assert process.wait(20) == 0
-            assert process.stderr.read() == b"refused: 10.0.0.1:443 is not on the list\n"
+            assert process.stderr.read() == b"refused: 10.0.0.1:443 is not on the list of allowed hosts\n"

@@ -233,7 +233,7 @@ def test_the_oldest_of_equals_is_first_and_the_next_when_room_comes(make, alice,
     assert [again(row).queue_entry.position for row in waiting] == [None, 1, 2]
 
 
-def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, alice, bob, pool):
+def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, alice, pool):
     make(alice, "sim-h100-x4")
     FlavorFactory(
         slug="long3", accelerator_count=3, accelerator_model="Simulated H100", pool=pool, expected_hours=2
@@ -244,11 +244,11 @@ def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, a
     FlavorFactory(
         slug="forever", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_hours=240
     )
-    make(bob, "long3")
+    make(alice, "long3")
     head = make(alice, "sim-h100-x4")
     assert states(head) == ["pending"]
     assert again(head).queue_entry.reservation_seq == 1
-    late, short = make(bob, "forever"), make(bob, "short")
+    late, short = make(alice, "forever"), make(alice, "short")
     assert states(short) == ["provisioning"]
     # It fits now, but would still be there when the head's turn comes.
     assert states(late) == ["pending"]

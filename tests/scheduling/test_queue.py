@@ -49,10 +49,11 @@ def test_it_says_when_nothing_waits_and_filters_by_team(crowd, as_user, bob):
 
 def test_the_queue_over_rest(crowd, with_token, bob, charlie):
     rows = with_token(bob, "quotas:read").get("/api/v1/queue").json()["results"]
+    # Oldest first. Alice holds everything, so both of Bob's start before hers.
     assert [(row["position"], row["name"], row["own"]) for row in rows] == [
         (1, "wait-a", True),
-        (2, None, False),
-        (3, "wait-c", True),
+        (3, None, False),
+        (2, "wait-c", True),
     ]
     assert rows[0]["rule"] and rows[0]["message"] and rows[0]["eta"]
     assert all(row["name"] is None for row in with_token(charlie).get("/api/v1/queue").json()["results"])
