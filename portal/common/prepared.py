@@ -12,13 +12,13 @@ from django.db.models import Field, JSONField, QuerySet
 
 ConvertedRow = Sequence[Any]
 RawRow = tuple[Any, ...]
-"""Row as returned by the database driver: input of `Prepared.converted`, and comparable with other raw rows.
+"""Row as returned by the database driver: input of `PreparedRows.converted`, and comparable with other raw rows.
 """
 # Index in the row, converter functions, and the expression passed to them.
 _Converters = tuple[tuple[int, Sequence[Callable[..., Any]], Any], ...]
 
 
-class Prepared:
+class PreparedRows:
     """Rows of `make(values)`, a `values_list` queryset whose parameters are exactly these values, in order.
 
     `field` returns the model field that adapts the values for SQL. Statements are cached by number of values.

@@ -28,7 +28,7 @@ from portal.fleet.machines import certificates
 from provisioning import workspace_uids
 from provisioning.handover import hand_over, owner_of, renew
 from provisioning.service import database_place, trial
-from provisioning.service.confinement import Needs, plan
+from provisioning.service.confinement import ServiceNeeds, plan
 from provisioning.service.door_account import AccountUnusable
 from provisioning.service.environ import ROOT, bare_environ
 from provisioning.service.program import Program, python_places
@@ -76,13 +76,13 @@ class Account:
             confinement=plan(self.uid, self.needs(program.name)),
         )
 
-    def needs(self, name: str) -> Needs:
+    def needs(self, name: str) -> ServiceNeeds:
         """Return what the service `name` reads and writes."""
         instance = self.instance
         folders = (instance.home, instance.homes_dir, instance.tls_dir)
         covered = tuple(folder for folder in folders if folder.is_dir())
         if name == "redis":
-            return Needs(
+            return ServiceNeeds(
                 reads=(self.redis_server, ROOT),
                 writes=(instance.redis_dir,),
                 copies=(instance.run_dir / "redis.conf", instance.run_dir / "redis.acl"),
@@ -96,7 +96,7 @@ class Account:
             [folder for folder in folders if folder.is_dir()]
             for folders in (passes, [instance.home / "static"])
         )
-        return Needs(
+        return ServiceNeeds(
             reads=(*python_places(), *static, *self._named_paths()),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
             copies=(
@@ -188,7 +188,7 @@ def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
 def _try(account: Account) -> None:
     """Test as the account whether everything that services need is accessible. Raises `AccountUnusable`."""
     web, redis = account.needs("web"), account.needs("redis")
-    needs = Needs(
+    needs = ServiceNeeds(
         reads=(*web.reads, *redis.reads),
         # The other folders do not belong to the account yet.
         writes=(account.folder,),

@@ -10,7 +10,7 @@ from portal.embedded.environment import Instance
 from portal.fleet.machines import certificates
 from provisioning.handover import owner_of, renew
 from provisioning.service import door_account, door_uid
-from provisioning.service.confinement import Needs
+from provisioning.service.confinement import ServiceNeeds
 from provisioning.service.door_account import DoorAccount
 from provisioning.service.program import Program, python_places
 
@@ -44,14 +44,14 @@ class Doors:
         groups = (self.services,) if program.name == FRONT_DOOR and self.instance.passes_dir else ()
         return self.account.of(program, self.needs(program.name), ports=ports, groups=groups)
 
-    def needs(self, name: str) -> Needs:
+    def needs(self, name: str) -> ServiceNeeds:
         """Return what the door `name` reads and writes."""
         instance, account = self.instance, self.account
         tls, sockets = instance.tls_dir, instance.door_socket_dir
         if name == FRONT_DOOR:
             needs = account.needs(self._files_of_front(), self.environ)
             passes = [instance.passes_dir] if instance.passes_dir and instance.passes_dir.is_dir() else []
-            return Needs(
+            return ServiceNeeds(
                 reads=(*needs.reads, *passes, *python_places()),
                 writes=needs.writes,
                 copies=needs.copies,
@@ -62,8 +62,8 @@ class Doors:
             files = (instance.doors_dir / NODES_CONFIG, *_pair(folder, NODES_DOOR))
             return account.of_caddy(files, self.environ, writes=(sockets,))
         if name == NODES_GUARD:
-            return Needs(reads=(*python_places(), sockets), covered=account.covered)
-        return Needs(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
+            return ServiceNeeds(reads=(*python_places(), sockets), covered=account.covered)
+        return ServiceNeeds(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
 
     def attempt(self) -> None:
         """Test whether the doors could run as the account. Changes nothing. Raises `AccountUnusable`."""

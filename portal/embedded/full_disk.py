@@ -34,7 +34,7 @@ def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
     return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
 
-class Watch:
+class DiskWatch:
     """Checks the disk every two seconds. `say` reports to the operator."""
 
     def __init__(

@@ -225,8 +225,8 @@ class Up:
             return f"; a home's file server may still run ({error.strerror})"
         return f"; {left} file servers of homes are still ending" if left else ""
 
-    def _disk_watch(self) -> full_disk.Watch:
-        return full_disk.Watch(
+    def _disk_watch(self) -> full_disk.DiskWatch:
+        return full_disk.DiskWatch(
             redis_url=self._instance.redis_url("control", self._secrets["redis_control"]),
             redis_dir=self._instance.redis_dir,
             database=full_disk.database_file(self._environ, self._instance.home),

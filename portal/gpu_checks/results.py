@@ -20,7 +20,7 @@ from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import InventoryApplied
 from portal.gpu_checks import repartitions
 from portal.gpu_checks.codes import CheckCode
-from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.domain_events import PreflightCheckEnded
 from portal.gpu_checks.kinds import repartition
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckCause, GpuCheckRun, RunState
@@ -181,4 +181,4 @@ def _lock_waiting(run_id: UUID) -> Workspace | None:
 
 def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
     if workspace is not None and run.cause == CheckCause.HAND_OUT:
-        emit(HandOutCheckEnded(workspace))
+        emit(PreflightCheckEnded(workspace))

@@ -26,7 +26,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 DEFAULT_SPAN = 30
 
 
-def _report(request: SignedInRequest) -> gpu_use.Report:
+def _report(request: SignedInRequest) -> gpu_use.GpuUseReport:
     """Return the report for the query. Invalid parameters use their defaults."""
     team = strip_nul(request.GET.get("team", ""))
     by, span = request.GET.get("by", ""), request.GET.get("span", "")

@@ -92,7 +92,7 @@ def stage_words(workspace: Workspace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class WorkspaceCard:
     """A workspace in the list, with the actions available to the reader."""
 
     workspace: Workspace
@@ -116,11 +116,11 @@ class Card:
         return self.workspace.state == State.FAILED
 
 
-def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
+def cards(actor: User, workspaces: Iterable[Workspace]) -> list[WorkspaceCard]:
     """Return cards for workspaces visible to the actor, with the actions available to them."""
     teams = policies.operated_teams(actor)
     return [
-        Card(
+        WorkspaceCard(
             workspace=workspace,
             stage=stage_words(workspace),
             foreign=workspace.owner_id != actor.pk,
@@ -185,12 +185,12 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Detail:
+class WorkspaceDetail:
     """Data of a workspace's page."""
 
     stage: str
     size: str
-    stages: list[selectors.Stage]
+    stages: list[selectors.StartStage]
     total_s: float | None
     places: list[NodeDevices]
     activity: list[tuple[str, str]]
@@ -283,7 +283,7 @@ def preempted_for(workspace: Workspace) -> str:
     return PREEMPTED_FOR.get(notice.cause, "another")
 
 
-def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
+def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDetail:
     """Return the data of a workspace's page. With `opening` the page opens the app when it is ready."""
     reach, next_reach = egress.egress_texts(workspace)
     openable = can_open(actor, workspace)
@@ -292,7 +292,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     ready = workspace.ready_at
     lost = memory_kills.last_report(workspace)
     ran_out = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
-    return Detail(
+    return WorkspaceDetail(
         stage=stage_words(workspace),
         size=format_size(workspace.resources),
         stages=[] if workspace.state == State.TERMINATED else selectors.stages(workspace),

@@ -109,7 +109,7 @@ def _hand_over(
     all_facts = [*(_facts(secret) for secret, _value in values), *_facts_of_git(opening)]
     for facts in all_facts:
         got = fetched.get(UUID(facts["id"]))
-        if isinstance(got, effective.FromVault):
+        if isinstance(got, effective.VaultValue):
             facts[VAULT_VERSION] = got.version
     StartSecrets.objects.update_or_create(
         workspace=workspace,
@@ -158,7 +158,7 @@ def _facts(secret: Secret) -> dict[str, Any]:
     }
 
 
-def _facts_of_git(opening: list[tuple[checkouts.Wanted, Secret | None]]) -> list[dict[str, Any]]:
+def _facts_of_git(opening: list[tuple[checkouts.RequestedCheckout, Secret | None]]) -> list[dict[str, Any]]:
     """Return the same for secrets of repositories, which only Git gets."""
     rows = {secret.pk: secret for _wanted, secret in opening if secret is not None}
     return [{**_facts(secret), "kind": GIT} for secret in rows.values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioning.host.folder import NodeFolder
 from provisioning.service import door_account, door_uid
-from provisioning.service.confinement import Needs
+from provisioning.service.confinement import ServiceNeeds
 from provisioning.service.door_account import AccountUnusable, DoorAccount
 
 ROOTS = "BERTH_SERVICES_UID"
@@ -37,7 +37,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     return account
 
 
-def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> Needs:
+def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> ServiceNeeds:
     """Return what the gateway reads and writes."""
     return account.needs(_files(folder), environ)
 

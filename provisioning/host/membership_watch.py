@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.host import membership, programs
-from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
+from provisioning.host.door import RequestRefused, ResponseLost, Unreachable
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
@@ -53,7 +53,7 @@ class CutOff(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-class Graces(msgspec.Struct, frozen=True):
+class GracePeriods(msgspec.Struct, frozen=True):
     """Seconds until workspaces end; 0 for never."""
 
     revoked_s: int = REVOKED_GRACE_S
@@ -63,7 +63,7 @@ class Graces(msgspec.Struct, frozen=True):
         return self.revoked_s if answer is PortalAnswer.REVOKED else self.no_contact_s
 
 
-def graces(environ: Mapping[str, str]) -> Graces:
+def graces(environ: Mapping[str, str]) -> GracePeriods:
     """Read `BERTH_REVOKED_GRACE_S` and `BERTH_NO_CONTACT_GRACE_S`. Raises `Problem`."""
     seconds = []
     for name, default in (("BERTH_REVOKED_GRACE_S", REVOKED_GRACE_S), ("BERTH_NO_CONTACT_GRACE_S", 0)):
@@ -74,7 +74,7 @@ def graces(environ: Mapping[str, str]) -> Graces:
             )
         seconds.append(int(text) if text else default)
     revoked_s, silent_s = seconds
-    return Graces(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
+    return GracePeriods(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
 
 
 def ask(folder: NodeFolder) -> PortalAnswer:
@@ -83,7 +83,7 @@ def ask(folder: NodeFolder) -> PortalAnswer:
         door_of(folder, membership.load(folder)).workspaces()
     except RequestRefused as refused:
         return PortalAnswer.REVOKED if refused.code in ENDED else PortalAnswer.UNCLEAR
-    except (Unreachable, AnswerLost):
+    except (Unreachable, ResponseLost):
         return PortalAnswer.SILENT
     except Problem:
         return PortalAnswer.UNCLEAR
@@ -110,7 +110,7 @@ def next_cut_off(previous: CutOff | None, answer: PortalAnswer, *, boot: str, no
     return CutOff(answer, boot, now_s)
 
 
-def is_due(cut_off: CutOff, limits: Graces, *, now_s: float) -> bool:
+def is_due(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> bool:
     """Return whether workspaces have to end now."""
     grace_s = limits.of(cut_off.word)
     return bool(grace_s) and cut_off.looks >= MIN_LOOKS and now_s - cut_off.since_s >= grace_s
@@ -132,7 +132,11 @@ class MembershipWatch:
     """Asks the portal every `LOOK_EVERY_S` in a thread, and ends workspaces when due."""
 
     def __init__(
-        self, folder: NodeFolder, environ: Mapping[str, str], limits: Graces, announce: Callable[[str], None]
+        self,
+        folder: NodeFolder,
+        environ: Mapping[str, str],
+        limits: GracePeriods,
+        announce: Callable[[str], None],
     ) -> None:
         self._folder, self._environ, self._limits, self._announce = folder, environ, limits, announce
         self._stop = threading.Event()
@@ -184,7 +188,7 @@ class MembershipWatch:
             self._announce(line)
 
 
-def describe(cut_off: CutOff, limits: Graces, *, now_s: float) -> str:
+def describe(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> str:
     """Describe the state for people: what, since when, and what follows."""
     cause = (
         "The portal no longer has this node"

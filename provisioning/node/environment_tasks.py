@@ -32,7 +32,7 @@ from provisioning.environment_messages import (
     EnvironmentCancel,
     EnvironmentProgress,
     EnvironmentRemoval,
-    PackagesOf,
+    OwnPackagesRequest,
     SourceKind,
 )
 from provisioning.environments.folders import OLDEST, VARIABLE, digest_of_folder
@@ -83,7 +83,7 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
     try:
         driver = local_driver() if pool is None else driver_for(messages.load(pool, PoolConfig))
         assert isinstance(driver, LocalDriver)
-        packages_of = messages.load(of, PackagesOf)
+        packages_of = messages.load(of, OwnPackagesRequest)
         answer = {"packages": driver.own_packages(packages_of), "python": driver.python_of(packages_of)}
     except Exception as error:
         answer = {"error": failure_of(error).message}

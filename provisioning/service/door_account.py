@@ -18,7 +18,7 @@ from provisioning import workspace_uids
 from provisioning.drivers.local import door
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.service import trial
-from provisioning.service.confinement import Needs, plan
+from provisioning.service.confinement import ServiceNeeds, plan
 from provisioning.service.door_uid import VARIABLE
 from provisioning.service.environ import bare_environ
 from provisioning.service.program import Program
@@ -46,7 +46,7 @@ class DoorAccount:
     caddy: Path
     covered: tuple[Path, ...]
 
-    def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> Needs:
+    def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> ServiceNeeds:
         """Return the needs of a Caddy whose configuration, certificates and key are `files`."""
         own = ((self.local / PORTAL_SOCKET).parent, self.local / door.STORAGE)
         return self.of_caddy(files, environ, reads=(self.local,), writes=own)
@@ -58,16 +58,16 @@ class DoorAccount:
         *,
         reads: tuple[Path, ...] = (),
         writes: tuple[Path, ...] = (),
-    ) -> Needs:
+    ) -> ServiceNeeds:
         """Return the needs of a Caddy that also reads and writes these paths."""
         named = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
         trusted = tuple(path for path in named if path.is_absolute() and path.exists())
-        return Needs(
+        return ServiceNeeds(
             reads=(self.caddy, *trusted, *reads), writes=writes, copies=tuple(files), covered=self.covered
         )
 
     def of(
-        self, program: Program, needs: Needs, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
+        self, program: Program, needs: ServiceNeeds, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
     ) -> Program:
         """Return the program confined to the account, listening on `ports`, as a member of `groups`."""
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from provisioning.gpu import host
-from provisioning.gpu.topology import PciPlace, pci_place
+from provisioning.gpu.topology import PciLocation, pci_place
 
 SAPPHIRE_RAPIDS = "fpu avx2 fma avx512f avx512dq avx512bw avx512vl avx512_bf16 amx_bf16 amx_tile amx_int8"
 MILAN = "fpu sse4_2 avx2 fma"
@@ -191,6 +191,6 @@ def test_a_gpu_behind_root_ports_alone_has_no_switch(tmp_path):
     link = tmp_path / "sys/bus/pci/devices/0000:16:00.0"
     link.parent.mkdir(parents=True)
     link.symlink_to(real)
-    assert pci_place("0000:16:00.0", tmp_path) == PciPlace(-1, "pci0000:15", "")
-    assert pci_place("0000:99:00.0", tmp_path) == PciPlace()
+    assert pci_place("0000:16:00.0", tmp_path) == PciLocation(-1, "pci0000:15", "")
+    assert pci_place("0000:99:00.0", tmp_path) == PciLocation()
     assert pci_place("", tmp_path).switch == ""

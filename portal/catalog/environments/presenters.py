@@ -304,7 +304,7 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldingRow:
+class EnvironmentNodeRow:
     """A node, with its state for the current version as text."""
 
     holding: selectors.NodeHolding
@@ -314,7 +314,7 @@ class HoldingRow:
     note: str
 
 
-def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
+def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]:
     """Return each node that could have the version; for a folder also its content there."""
     if version is None or not version.digest:
         return []
@@ -332,11 +332,11 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
             if holding.fingerprint != wanted:
                 note += " · " + gettext("changed since the last check")
         if holding.holds:
-            rows.append(HoldingRow(holding, gettext("Available"), "circle-check", "ok", note))
+            rows.append(EnvironmentNodeRow(holding, gettext("Available"), "circle-check", "ok", note))
         elif is_folder(version):
-            rows.append(HoldingRow(holding, gettext("Missing"), "circle-off", "", note))
+            rows.append(EnvironmentNodeRow(holding, gettext("Missing"), "circle-off", "", note))
         else:
-            rows.append(HoldingRow(holding, gettext("Copying"), "hourglass", "wait", note))
+            rows.append(EnvironmentNodeRow(holding, gettext("Copying"), "hourglass", "wait", note))
     return rows
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Flood:
+class FloodingNode:
     """A node whose messages were deleted. `held_mib` were in Redis before; None if there were too many."""
 
     node: str
@@ -68,12 +68,12 @@ def memory(client: redis.Redis) -> Memory:
     return Memory(int(found["used_memory"]), int(found["maxmemory"]))
 
 
-def delete_floods(client: redis.Redis) -> list[Flood]:
+def delete_floods(client: redis.Redis) -> list[FloodingNode]:
     """Delete the messages of the largest nodes until nodes leave room for the portal; return these nodes.
 
     Raises `RedisError`.
     """
-    floods: list[Flood] = []
+    floods: list[FloodingNode] = []
     left = memory(client)
     for name, held in _held(client).most_common():
         if held < MIN_BYTES or not left.above(NODES_SHARE):
@@ -87,7 +87,7 @@ def delete_floods(client: redis.Redis) -> list[Flood]:
         _delete(client, name)
         for node in nodes:
             redis_users.keep_refused(client, node, for_s=PAUSE_S)
-        floods.append(Flood(name, None if math.isinf(held) else round(held / 2**20)))
+        floods.append(FloodingNode(name, None if math.isinf(held) else round(held / 2**20)))
     return floods
 
 

@@ -17,7 +17,7 @@ from portal.fleet.inventory.models import CheckLevel, CordonCause, Device, Pool
 from portal.gpu_checks import baselines, peers, report_reader, runs
 from portal.gpu_checks.kinds.device_proof import DeviceProofHandler, set_warning
 from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from portal.people.accounts.models import User
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.types import DeviceKind
@@ -69,19 +69,19 @@ class CheckHandler(DeviceProofHandler):
             command, baseline=baseline.fleet, node_median=baseline.node, baseline_of=baseline.software
         )
 
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
         super().act(run, reading)
         _warn_peers(run, reading)
 
-    def passed(self, run: GpuCheckRun, reading: Reading) -> None:
+    def passed(self, run: GpuCheckRun, reading: RunResult) -> None:
         super().passed(run, reading)
         if run.device.kind == DeviceKind.MIG:
             _lift_parent(run.device)
 
-    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+    def note_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
         run.device.passed_at = run.finished_at
         run.device.save(update_fields=["passed_at"])
         set_warning(run.device, "")
@@ -96,7 +96,7 @@ class CheckHandler(DeviceProofHandler):
         return str(_LABELS[CheckLevel(run.level)])
 
 
-def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
+def _warn_peers(run: GpuCheckRun, reading: RunResult) -> None:
     """Warn about two peers that exchange wrong words, and notify operators.
 
     Neither is cordoned, because it is not known which one is faulty. The run's own device is not involved.

@@ -14,7 +14,7 @@ from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.handler import KindHandler
 from portal.gpu_checks.models import GpuCheckRun, RunState
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import CheckAnswer
 
@@ -25,11 +25,11 @@ class JudgedHandler(KindHandler):
     cordon_cause: ClassVar[CordonCause]
 
     @abstractmethod
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         """Return the result of an answer; an invalid report is inconclusive."""
 
     @abstractmethod
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
         """Act on the result, for the device of a run that has just ended."""
 
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:

@@ -16,13 +16,13 @@ from portal.fleet.inventory.models import CordonCause
 from portal.gpu_checks import report_reader, runs
 from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.judged import JudgedHandler
-from portal.gpu_checks.kinds.looks import Repeat
+from portal.gpu_checks.kinds.looks import RepeatForm
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.gpu.check.plan import PAIR_DEADLINE_S
-from provisioning.gpu.check.types import Meeting
+from provisioning.gpu.check.types import Rendezvous
 
 TEST = "two_nodes"
 _ORDER = (CheckVerdict.PASS, CheckVerdict.DEGRADED, CheckVerdict.INCONCLUSIVE)
@@ -51,16 +51,16 @@ class PairHandler(JudgedHandler):
         return PAIR_DEADLINE_S
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
-        return replace(command, meeting=messages.load(run.plan["meeting"], Meeting))
+        return replace(command, meeting=messages.load(run.plan["meeting"], Rendezvous))
 
     def repeatable(self, run: GpuCheckRun) -> bool:
         # The other end no longer waits by then.
         return False
 
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
         name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
         step = _STEPS.get(reading.verdict, "inconclusive")
         runs.record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
@@ -76,10 +76,10 @@ class PairHandler(JudgedHandler):
             return self.label(run)
         return gettext("Link to %(node)s") % {"node": run.partner.device.node.name}
 
-    def repeat(self, run: GpuCheckRun) -> Repeat | None:
+    def repeat(self, run: GpuCheckRun) -> RepeatForm | None:
         if run.partner is None:
             return None
-        return Repeat(
+        return RepeatForm(
             url=reverse("gpu_checks:check-link", args=[run.device.node_id]),
             name="with_node",
             value=str(run.partner.device.node_id),

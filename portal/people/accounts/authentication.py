@@ -41,7 +41,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """Authenticates browser sessions, with CSRF protection. Raises `SetUpFirst` (`require_set_up`).
+    """Authenticates browser sessions, with CSRF protection. Raises `SecondFactorRequired` (`require_set_up`).
 
     Tokens are tried first, so a 401 names the bearer scheme.
     """

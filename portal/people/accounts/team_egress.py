@@ -14,7 +14,7 @@ from portal.common.errors import InvalidInput, NotAllowed
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
-from portal.common.history.models import Act, Revision, SubjectKind
+from portal.common.history.models import ChangeAction, Revision, SubjectKind
 from portal.common.history.services import save_revision
 from portal.common.json_input import storable
 from portal.common.reasons.reason import Reason
@@ -68,7 +68,7 @@ def set_egress(
         actor=actor,
         kind=SubjectKind.TEAM,
         key=row.pk,
-        act=Act.CHANGED if restored_from is None else Act.RESTORED,
+        act=ChangeAction.CHANGED if restored_from is None else ChangeAction.RESTORED,
         data=after,
         before=before,
         before_at=row.created_at,

@@ -12,7 +12,7 @@ from portal.common.htmx import public_url
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, sentence_of
 from portal.people.identity.config import Ldap, Oidc, Provider, Rule, Saml
-from portal.people.identity.decisions import Decision, Effect, missing_teams
+from portal.people.identity.decisions import Effect, SignInDecision, missing_teams
 
 KINDS = {"oidc": "OpenID Connect", "saml": "SAML 2.0", "ldap": "LDAP"}
 EFFECTS = {
@@ -129,7 +129,7 @@ def _consequence(rule: Rule) -> str:
     return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + suffix
 
 
-def decision_json(decision: Decision) -> dict[str, Any]:
+def decision_json(decision: SignInDecision) -> dict[str, Any]:
     """Return a decision in its REST form."""
     person = decision.person
     return {
@@ -157,7 +157,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
     return {**reason.as_json(), "detail": message_of(reason), "next_action": next_action_of(reason)}
 
 
-def decision_shown(decision: Decision) -> dict[str, Any]:
+def decision_shown(decision: SignInDecision) -> dict[str, Any]:
     """Return a decision for a page."""
     headline = {
         "refuse": _("The sign-in would be denied"),

@@ -80,7 +80,7 @@ class PlainJsonParser(ScimParser):
     media_type = "application/json"
 
 
-class OneAnswer(negotiation.DefaultContentNegotiation):
+class ScimNegotiation(negotiation.DefaultContentNegotiation):
     """Always selects the SCIM renderer, whatever the client accepts."""
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> tuple[Any, str]:
@@ -119,7 +119,7 @@ class ScimView(APIView):
     permission_classes = (IsProvisioner,)
     renderer_classes = (ScimRenderer,)
     parser_classes = (ScimParser, PlainJsonParser)
-    content_negotiation_class = OneAnswer
+    content_negotiation_class = ScimNegotiation
 
     @property
     def actor(self) -> SystemActor:
@@ -170,7 +170,7 @@ def _error(status: int, detail: str, scim_type: str = "") -> dict[str, Any]:
     return {**body, "scimType": scim_type} if scim_type else body
 
 
-class Discovery(ScimView):
+class StaticDocument(ScimView):
     """Endpoint of static documents about the service."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -179,12 +179,12 @@ class Discovery(ScimView):
             raise errors.forbidden(Reason(ScimCode.FILTER_NOT_HERE))
 
 
-class ServiceProviderConfig(Discovery):
+class ServiceProviderConfig(StaticDocument):
     def get(self, request: Request) -> Response:
         return Response(schemas.service_provider_config())
 
 
-class Described(Discovery):
+class DocumentList(StaticDocument):
     """Endpoint of a list of documents, and of each by identifier."""
 
     described: ClassVar[Callable[[], list[dict[str, Any]]]]
@@ -199,18 +199,18 @@ class Described(Discovery):
         return Response(match)
 
 
-class ResourceTypes(Described):
+class ResourceTypes(DocumentList):
     described = staticmethod(schemas.resource_types)
 
 
-class Schemas(Described):
+class Schemas(DocumentList):
     described = staticmethod(schemas.schemas)
 
 
 class Resources(ScimView, ABC):
     """Endpoints of one resource type: its list, and each resource by identifier."""
 
-    shape: ClassVar[patch.Shape]
+    shape: ClassVar[patch.ResourceAttributes]
     attributes: ClassVar[queries.Attributes]
 
     @abstractmethod
@@ -367,7 +367,7 @@ class Groups(Resources):
         services.remove_group(actor=self.actor, group=row)
 
 
-class Searched(Resources):
+class ResourceSearch(Resources):
     """Search by POST, so that filters do not appear in access logs."""
 
     http_method_names = ["post"]
@@ -384,11 +384,11 @@ class Searched(Resources):
         return self.page()
 
 
-class UserSearch(Searched, Users):
+class UserSearch(ResourceSearch, Users):
     """POST /Users/.search"""
 
 
-class GroupSearch(Searched, Groups):
+class GroupSearch(ResourceSearch, Groups):
     """POST /Groups/.search"""
 
 

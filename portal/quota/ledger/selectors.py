@@ -54,9 +54,9 @@ class Statement:
     def tone(self) -> str:
         return (
             "bad"
-            if self.percent >= accounting.Warn.SPENT
+            if self.percent >= accounting.WarningPercent.SPENT
             else "wait"
-            if self.percent >= accounting.Warn.NEAR
+            if self.percent >= accounting.WarningPercent.NEAR
             else "ok"
         )
 

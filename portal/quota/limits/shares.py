@@ -91,7 +91,7 @@ def decay_average(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class QueueClaim:
     """A queue's claim in a division. `limit` None: no limit. Ties go by order in the mapping (creation)."""
 
     deserved: int
@@ -105,7 +105,7 @@ class Claim:
         return self.request if self.limit is None else min(self.request, self.limit)
 
 
-def divide(total: int, claims: Mapping[str, Claim], *, unit: int = 1) -> dict[str, int]:
+def divide(total: int, claims: Mapping[str, QueueClaim], *, unit: int = 1) -> dict[str, int]:
     """Divide `total` between queues as KAI does: first what each deserves, then the rest.
 
     The rest goes to the highest priority with unmet requests, by over-quota weight. Remainders are
@@ -124,7 +124,7 @@ def divide(total: int, claims: Mapping[str, Claim], *, unit: int = 1) -> dict[st
 
 
 def _divide_rest(
-    left: int, group: Sequence[str], claims: Mapping[str, Claim], shares: dict[str, int], unit: int
+    left: int, group: Sequence[str], claims: Mapping[str, QueueClaim], shares: dict[str, int], unit: int
 ) -> int:
     while left > 0:
         hungry = [name for name in group if shares[name] < claims[name].wants]

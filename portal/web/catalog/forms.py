@@ -84,7 +84,7 @@ class Variables(forms.CharField):
         return variables
 
 
-class Names(forms.CharField):
+class NameListField(forms.CharField):
     """Slugs or models, separated by commas or lines."""
 
     def prepare_value(self, value: Any) -> Any:
@@ -170,7 +170,7 @@ class EntryForm(forms.Form):
         choices=[("all", _("Everyone")), ("teams", _("Only these teams"))],
         widget=forms.RadioSelect,
     )
-    teams = Names(
+    teams = NameListField(
         label=_("Teams"),
         required=False,
         help_text=_("Slugs, separated by commas."),
@@ -282,7 +282,7 @@ class TemplateForm(EntryForm):
         _("Credential"), 64, _("Name of a secret of the template or team with access to the repository.")
     )
     dotfiles_url = _text(_("Dotfiles"), 500, _("A Git repository for users without their own dotfiles."))
-    mounts = Names(
+    mounts = NameListField(
         label=_("Node folders"),
         required=False,
         max_length=400,
@@ -360,7 +360,7 @@ class FlavorForm(EntryForm):
     disk_mib = Amount(label=_("Scratch disk in GiB"), factor=MIB_PER_GIB, min_value=0)
     nodes = _integer(_("Nodes"), 1, MAX_NODES)
     accelerator_count = _integer(_("Accelerators per node"), 0, MAX_ACCELERATORS)
-    accelerator_models = Names(
+    accelerator_models = NameListField(
         label=_("Models"),
         required=False,
         max_length=2000,

@@ -21,7 +21,7 @@ PAUSE_S = 1.0
 _MAX_KEPT = 4096
 
 
-class Bearers:
+class BearerTokens:
     """The tokens of one process. Not thread-safe: use it from one event loop.
 
     `ask(token, name)` returns the user id of a token that may enter workspaces, or `None`. `memory` says

@@ -58,7 +58,7 @@ from portal.workspaces.models import (
     Workspace,
 )
 from provisioning import messages
-from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 
 LEASE_S = 60
 AGAIN_S = 10
@@ -289,13 +289,13 @@ def _order(archive: HomeArchive, node: Node) -> None:
     """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
     if archive.state == HomeArchiveState.RESTORING:
-        do = ArchiveDo.RESTORE
+        do = ArchiveCommand.RESTORE
     elif archive.state == HomeArchiveState.EMPTYING:
-        do = ArchiveDo.LEAVE if archive.left else ArchiveDo.EMPTY
+        do = ArchiveCommand.LEAVE if archive.left else ArchiveCommand.EMPTY
     elif archive.active:
-        do = ArchiveDo.MAKE
+        do = ArchiveCommand.MAKE
     else:
-        do = ArchiveDo.DELETE if archive.state == HomeArchiveState.DELETING else ArchiveDo.CLEAR
+        do = ArchiveCommand.DELETE if archive.state == HomeArchiveState.DELETING else ArchiveCommand.CLEAR
     archive.lease, archive.lease_expires_at = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
     archive.next_at = archive.lease_expires_at
     archive.save()
@@ -308,7 +308,7 @@ def _order(archive: HomeArchive, node: Node) -> None:
         team=archive.team.slug,
         owner=archive.owner.username,
         expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
-        most_bytes=room_bytes(archive) if do is ArchiveDo.MAKE else 0,
+        most_bytes=room_bytes(archive) if do is ArchiveCommand.MAKE else 0,
         empties=archive.empties,
     )
     queue = node_commands.queue_of(archive.pool, node.name)
@@ -336,7 +336,9 @@ def apply(answer: HomeArchived) -> bool:
             _record_trouble(archive, answer)
         elif answer.done:
             archive.failures, archive.reason = 0, {}
-            _finish_restoring(archive) if answer.do is ArchiveDo.RESTORE else _finish_making(archive, answer)
+            _finish_restoring(archive) if answer.do is ArchiveCommand.RESTORE else _finish_making(
+                archive, answer
+            )
         else:
             _record_progress(archive, answer)
         if archive.open:
@@ -453,11 +455,11 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)
         archive.next_at = timezone.now() + timedelta(seconds=wait_s)
-    elif answer.done and answer.do is ArchiveDo.DELETE and archive.state == HomeArchiveState.DELETING:
+    elif answer.done and answer.do is ArchiveCommand.DELETE and archive.state == HomeArchiveState.DELETING:
         archive.delete()
         archive.open = False
         return
-    elif answer.done and answer.do is ArchiveDo.CLEAR:
+    elif answer.done and answer.do is ArchiveCommand.CLEAR:
         archive.left = archive.open = False
     archive.save()
 

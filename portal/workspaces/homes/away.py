@@ -46,7 +46,7 @@ from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.homes.moves import may_move
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, Workspace
-from provisioning.home_messages import ArchiveDo, HomeArchived
+from provisioning.home_messages import ArchiveCommand, HomeArchived
 from provisioning.version import VERSION, agrees
 
 AGAIN_S = 10
@@ -193,7 +193,7 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
     """Apply an answer about a home that is being emptied or left as it is."""
     if answer.placed:
         _record_emptied(archive)
-    elif answer.refused and answer.do is ArchiveDo.EMPTY:
+    elif answer.refused and answer.do is ArchiveCommand.EMPTY:
         code = ArchiveCode.GONE if answer.refused == "not_found" else ArchiveCode.CHANGED
         params = {"node": archive.node_name, "name": strip_nul(answer.about)[:300]}
         leave_home(archive, Reason(code, params))
@@ -201,13 +201,13 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.failures += 1
         failure = answer.failure
         final = failure is not None and not failure.retryable and failure.code != "stale"
-        if answer.do is ArchiveDo.EMPTY and (final or archive.failures >= MOST_FAILURES):
+        if answer.do is ArchiveCommand.EMPTY and (final or archive.failures >= MOST_FAILURES):
             text = strip_nul(failure.message)[:1000] if failure is not None else answer.refused
             leave_home(archive, Reason(ArchiveCode.REPORTED, {"code": "not_emptied", "text": text}))
             return
         archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, MOST_AGAIN_S))
         archive.save()
-    elif answer.done and answer.do is ArchiveDo.LEAVE:
+    elif answer.done and answer.do is ArchiveCommand.LEAVE:
         end_unchanged(archive, Reason.from_json(archive.reason) if archive.reason else None)
     else:
         archive.save()

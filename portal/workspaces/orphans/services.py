@@ -36,7 +36,7 @@ from portal.workspaces.domain_events import HomesMeasured, UnknownWorkspacesRepo
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
-from portal.workspaces.orphans.ownership import Found, owned
+from portal.workspaces.orphans.ownership import EntryKey, owned
 from portal.workspaces.orphans.selectors import automatic_removal_at, key_of
 from provisioning import messages
 from provisioning.types import Leftover, LeftoverKind, LeftoverRemoval, LeftoverRemoved
@@ -95,7 +95,7 @@ def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> No
 
 def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -> None:
     """Create or update rows for entries without an owner, and close rows of entries that have one now."""
-    names = [Found(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
+    names = [EntryKey(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
     owned_keys = {(leftover.kind, leftover.name) for leftover in owned(names)}
     rows = {
         (row.kind, row.name): row

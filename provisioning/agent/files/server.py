@@ -215,7 +215,7 @@ class Control(socketserver.StreamRequestHandler):
                     answer = {"ok": self.files.receive(request, self.rfile.read1)}
             except tree.FileRequestRefused as refused:
                 answer = {"refused": {"code": refused.code, "name": refused.name}}
-            except home_copy.NoRoom as error:
+            except home_copy.DiskFull as error:
                 answer = {
                     "refused": {"code": "no_room", "name": "", "needed": error.needed, "free": error.free}
                 }
@@ -389,7 +389,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
             self.files.tree.sweep(folder)
             room = self._room(folder, grant)
             try:
-                for name, pieces in uploads.Form(self.headers.get("Content-Type", ""), read).files():
+                for name, pieces in uploads.MultipartForm(self.headers.get("Content-Type", ""), read).files():
                     try:
                         uploads.save(folder, name, pieces, room, replace=bool(grant["replace"]))
                         saved += 1

@@ -86,7 +86,7 @@ def save(folder: int, name: str, pieces: Iterator[bytes], room: UploadRoom, *, r
     return written
 
 
-class Form:
+class MultipartForm:
     """The files of a `multipart/form-data` body in sequence, one piece in memory at a time.
 
     `read(count)` returns up to `count` bytes, none at the end.

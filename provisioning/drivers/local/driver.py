@@ -62,7 +62,7 @@ from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspender
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.egress_rules import EgressPolicy, policy_of, tightest
 from provisioning.endpoints import socket_endpoint
-from provisioning.environment_messages import PackagesOf
+from provisioning.environment_messages import OwnPackagesRequest
 from provisioning.environments import folders
 from provisioning.environments.folders import Folders
 from provisioning.environments.store import Store
@@ -409,7 +409,7 @@ class LocalDriver(Driver):
         """Return the GPU shares of workspaces of this node, and their use."""
         return Shares(self.base, self.instance)
 
-    def own_packages(self, spec: PackagesOf) -> list[str]:
+    def own_packages(self, spec: OwnPackagesRequest) -> list[str]:
         """Return the packages that a user installed on top of an environment, as `name==version`.
 
         Raises `InvalidSpec`.
@@ -422,7 +422,7 @@ class LocalDriver(Driver):
         key = packages.key(spec.environment, spec.environment_name, site.parent.name)
         return packages.installed(home, key)
 
-    def python_of(self, spec: PackagesOf) -> str:
+    def python_of(self, spec: OwnPackagesRequest) -> str:
         """Return the Python version of an environment, such as `3.12`; empty if it is not on this node."""
         site = self._site_of(spec.environment)
         return site.parent.name.removeprefix("python") if site else ""

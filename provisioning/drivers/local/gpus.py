@@ -42,7 +42,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
     """
     try:
         facts = inventory.scan(root=root, patience_s=PATIENCE_S)
-    except release.StillAsked as error:
+    except release.ResetNotOver as error:
         raise GpuBeingReset("A GPU of this node is being reset. Wait up to 2 minutes.") from error
     devices: list[DeviceInfo] = []
     for gpu in facts.gpus:

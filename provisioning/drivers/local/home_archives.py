@@ -21,7 +21,7 @@ from typing import Any
 
 from provisioning.drivers.local import attach
 from provisioning.drivers.local import homes as home_folders
-from provisioning.drivers.local.failures import HomeNowhere
+from provisioning.drivers.local.failures import HomeMissing
 from provisioning.drivers.local.file_server import FileServers, Home
 from provisioning.drivers.local.home_moves import digest_of, sync
 from provisioning.drivers.local.state import write_atomically
@@ -163,7 +163,7 @@ class HomeArchives:
 
     def _prepare(self, home: Home) -> None:
         if not self._path(home).is_dir():
-            raise HomeNowhere("This node no longer has the home. Start a workspace first.")
+            raise HomeMissing("This node no longer has the home. Start a workspace first.")
         self._store_path(home).mkdir(mode=0o700, exist_ok=True)
 
     @contextlib.contextmanager

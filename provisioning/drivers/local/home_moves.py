@@ -30,7 +30,7 @@ COMING, PLACING, PLACED = "coming", "placing", "placed"
 RECORDS = ".moves"
 
 
-class HomeThere(ProvisioningError):
+class HomeExists(ProvisioningError):
     """A home of the user exists already at the destination."""
 
     code = "home_there"
@@ -55,7 +55,7 @@ class HomeMoves:
     def begin(self, home: Home, move: str) -> bool:
         """Return whether the home is in place already; otherwise prepare its folder for this transfer.
 
-        Continues a transfer that was interrupted. Raises `HomeThere`, `ProvisioningError` and `OSError`.
+        Continues a transfer that was interrupted. Raises `HomeExists`, `ProvisioningError` and `OSError`.
         """
         record = self._record(home)
         if record and record["move"] != move:
@@ -77,7 +77,7 @@ class HomeMoves:
                 except OSError as error:
                     if error.errno == errno.ENOENT:
                         raise
-                    raise HomeThere(
+                    raise HomeExists(
                         f"This machine already has a home {home_key(home.team, home.owner)}. "
                         "Check its files on the machine, then move the folder away.",
                         detail=str(self._path(home)),

@@ -113,7 +113,7 @@ class SpareKind:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenSpare:
+class ClaimedSpare:
     """A spare claimed by this process. Until it is handed over, closing `connection` ends it."""
 
     folder: WorkspaceDir
@@ -130,7 +130,7 @@ class Spares:
 
     # -- claiming -----------------------------------------------------------------------------
 
-    def take(self, kind: SpareKind) -> TakenSpare | None:
+    def take(self, kind: SpareKind) -> ClaimedSpare | None:
         """Claim and return a ready spare of `kind`, or None."""
         digest = ""
         for folder, mark in self._list_spares():
@@ -142,7 +142,7 @@ class Spares:
                 continue
             connection = _connect(folder.path / "claims")
             if connection is not None:
-                return TakenSpare(folder, mark, connection)
+                return ClaimedSpare(folder, mark, connection)
         return None
 
     # -- maintaining --------------------------------------------------------------------------

@@ -245,7 +245,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class FaultyDevices:
     """Faulty devices as `node:index`, and when. `check_s` is the duration of a check."""
 
     check_s: float = 0.0
@@ -267,7 +267,7 @@ class Faults:
     )
 
     @classmethod
-    def parse(cls, config: Mapping[str, JsonScalar]) -> Faults:
+    def parse(cls, config: Mapping[str, JsonScalar]) -> FaultyDevices:
         """Raises `InvalidConfig`."""
         read = _Reader(config)
         devices: dict[str, frozenset[str]] = {}
@@ -297,7 +297,7 @@ class Faults:
 
 
 _DEVICE = re.compile(r"[A-Za-z0-9-]+:\d{1,3}")
-KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *Faults.KEYS, "state"))
+KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *FaultyDevices.KEYS, "state"))
 
 
 def check_keys(config: Mapping[str, JsonScalar]) -> None:

@@ -14,7 +14,7 @@ SLOW, WRONG = "peers_slow_together", "peers_wrong_together"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JointResult:
     """What one device did: its speed with all others in percent of its speed alone, and wrong words."""
 
     uuid: str
@@ -22,13 +22,13 @@ class Part:
     errors: int
 
 
-def of(detail: Mapping[str, Any]) -> tuple[Part, ...]:
+def of(detail: Mapping[str, Any]) -> tuple[JointResult, ...]:
     """Return the devices, the checked one first.
 
     Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if any is malformed.
     """
     by_device = detail.get("by_device", {})
-    return tuple(Part(str(k), float(v["percent"]), int(v["errors"])) for k, v in by_device.items())
+    return tuple(JointResult(str(k), float(v["percent"]), int(v["errors"])) for k, v in by_device.items())
 
 
 def findings(tests: Sequence[TestResult]) -> list[Finding]:

@@ -59,11 +59,11 @@ class NoDevice(Exception):
         self.fix = fix
 
 
-class Lost(Exception):
+class DeviceLost(Exception):
     """The device has fallen off the bus."""
 
 
-class Reader:
+class DeviceReader:
     """One NVML device: `device` is the GPU or MIG instance, `gpu` the GPU or the instance's parent."""
 
     def __init__(self, uuid: str, *, root: Path = Path("/")) -> None:
@@ -80,7 +80,7 @@ class Reader:
             self.gpu = self.device.whole_gpu() if self.mig else self.device
         except NvmlProblem as problem:
             if _is_lost(problem):
-                raise Lost from problem
+                raise DeviceLost from problem
             raise self._no_device(problem) from problem
 
     def _no_device(self, problem: NvmlProblem) -> NoDevice:
@@ -92,12 +92,12 @@ class Reader:
         return NoDevice(f"Device {self.uuid} was not found on this node ({_reason(problem)}).", "device", fix)
 
     def ask(self, name: str, read: Callable[[], T | None]) -> T | None:
-        """Return the value, or None if unavailable. Raises `Lost`."""
+        """Return the value, or None if unavailable. Raises `DeviceLost`."""
         try:
             value = read()
         except NvmlProblem as problem:
             if _is_lost(problem):
-                raise Lost from problem
+                raise DeviceLost from problem
             value = None
         if value is None:
             self._missing.add(name)
@@ -291,7 +291,7 @@ class Reader:
                 active = self.gpu.link_active(link)
             except NvmlProblem as problem:
                 if _is_lost(problem):
-                    raise Lost from problem
+                    raise DeviceLost from problem
                 continue
             if active is None:
                 continue
@@ -350,12 +350,12 @@ class Reader:
         return self.ask("xid_events", register)
 
     def next_xid(self, events: XidEvents, wait_ms: int) -> int | None:
-        """Return the next XID within `wait_ms`, else None. Raises `Lost`."""
+        """Return the next XID within `wait_ms`, else None. Raises `DeviceLost`."""
         try:
             event = events.wait(wait_ms)
         except NvmlProblem as problem:
             if _is_lost(problem):
-                raise Lost from problem
+                raise DeviceLost from problem
             raise
         return None if event is None else event[1]
 

@@ -27,13 +27,13 @@ from provisioning.gpu.check.types import (
     Facts,
     Finding,
     Level,
-    Meeting,
     Progress,
     Raw,
+    Rendezvous,
     Severity,
     TestResult,
 )
-from provisioning.gpu.check.wire import Broken
+from provisioning.gpu.check.wire import ProtocolViolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Check:
         *,
         peers: tuple[str, ...],
         peers_required: bool = True,
-        meeting: Meeting | None = None,
+        meeting: Rendezvous | None = None,
         deadline_s: float,
         on_progress: Callable[[Progress], object] | None,
         simulation: Simulation | None,
@@ -347,7 +347,7 @@ class Check:
             try:
                 for message in process.read(stream, self._selector):
                     self._take(process, message)
-            except Broken as error:
+            except ProtocolViolation as error:
                 if process is self._child:
                     self.state.distrust(str(error))
 

@@ -65,7 +65,7 @@ EXIT_USAGE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Rendezvous of the two ends of a link check, passed to both.
 
     Rank 0 listens at `address` and `port`, rank 1 connects. `partner` is the other node's name. `transport`

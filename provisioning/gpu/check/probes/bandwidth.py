@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioning.gpu.check.device import GateGaveUp, u64, uuid_text
+from provisioning.gpu.check.device import GateTimedOut, u64, uuid_text
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, until
 
@@ -19,7 +19,7 @@ def _samples(bench: Bench, work: Callable[[], None], moved: int, count: int) -> 
     while len(values) < count and gave_up < count:
         try:
             values.append(moved / bench.device.timed(work) / 1e6)
-        except GateGaveUp:
+        except GateTimedOut:
             gave_up += 1
         bench.beat(len(values), count)
     if len(values) < (count + 1) // 2:

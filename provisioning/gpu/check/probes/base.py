@@ -21,7 +21,7 @@ class Skip(Exception):
     """The test cannot run here; the text says why. A skipped test is not a pass."""
 
 
-class Absent(Skip):
+class NotApplicable(Skip):
     """The test is not applicable here, since something it needs is missing. The text says what."""
 
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from provisioning.gpu.check.device import MIB, CudaError, Device, u64, uuid_text
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.nccl import Nccl, NcclError
-from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, Tally, rate_of, unreachable
+from provisioning.gpu.check.probes.base import (
+    Bench,
+    NotApplicable,
+    Outcome,
+    Skip,
+    Tally,
+    rate_of,
+    unreachable,
+)
 
 # Test values add up exactly for at most this many.
 MAX_RANKS = 16
@@ -65,10 +73,10 @@ def all_reduce(bench: Bench) -> Outcome:
     if device.count > MAX_RANKS:
         raise Skip(f"The test supports up to {MAX_RANKS} devices.")
     if (ends := unreachable(device)) is not None:
-        raise Absent(f"{ends[0]} has no peer access to {ends[1]}.")
+        raise NotApplicable(f"{ends[0]} has no peer access to {ends[1]}.")
     library = bench.nccl()
     if library is None:
-        raise Absent(INSTALL)
+        raise NotApplicable(INSTALL)
     nccl = Nccl(library)
     size = min(BYTES, bench.sizes.copy_bytes // 2)
     with ExitStack() as stack:

@@ -17,7 +17,7 @@ from provisioning.gpu.check.device import Device, u32, u64
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes import reference
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, until
-from provisioning.gpu.check.probes.operands import Round, rounds_of
+from provisioning.gpu.check.probes.operands import ProductRound, rounds_of
 
 TILE = 128
 
@@ -114,10 +114,10 @@ def own_gemm(
     )
 
 
-class Exact:
+class ExactProduct:
     """Integer-valued operands of one round and their exact product, on the device."""
 
-    def __init__(self, bench: Bench, d: DType, round_: Round, side: int, buffers: list[int]) -> None:
+    def __init__(self, bench: Bench, d: DType, round_: ProductRound, side: int, buffers: list[int]) -> None:
         self.bench, self.d, self.round, self.side = bench, d, round_, side
         self.a64, self.b64, self.want, self.a, self.b, self.c, self.where = buffers
         device, n = bench.device, self.side * round_.depth
@@ -137,7 +137,7 @@ class Exact:
         device.sync()
 
     @staticmethod
-    def sizes(d: DType, round_: Round, side: int) -> tuple[int, ...]:
+    def sizes(d: DType, round_: ProductRound, side: int) -> tuple[int, ...]:
         n, c = side * round_.depth, side**2
         return n * 8, n * 8, c * 8, d.bytes_of(n), d.bytes_of(n), c * d.c_size, (side // d.tile) ** 2 * 4
 
@@ -204,11 +204,11 @@ class Exact:
         self.bench.blas.gemm(self.d.name, self.a, self.b, self.c, self.side, self.round.depth)
 
 
-def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[Exact]:
+def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[ExactProduct]:
     """Yield the rounds of a type, each with its own buffers while in use."""
     for round_ in rounds_of(d.name, d.step, deepest):
-        with bench.device.buffers(*Exact.sizes(d, round_, side)) as buffers:
-            yield Exact(bench, d, round_, side, buffers)
+        with bench.device.buffers(*ExactProduct.sizes(d, round_, side)) as buffers:
+            yield ExactProduct(bench, d, round_, side, buffers)
 
 
 def _dtype(bench: Bench) -> DType:
@@ -347,8 +347,8 @@ def power_steps(bench: Bench) -> Outcome:
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
     # All bits of A in the longest sums: the round that draws the most power.
     round_ = rounds_of(d.name, d.step, sizes.burn_depth)[0]
-    with bench.device.buffers(*Exact.sizes(d, round_, sizes.burn_side)) as buffers:
-        work = Exact(bench, d, round_, sizes.burn_side, buffers)
+    with bench.device.buffers(*ExactProduct.sizes(d, round_, sizes.burn_side)) as buffers:
+        work = ExactProduct(bench, d, round_, sizes.burn_side, buffers)
         multiply = work.multiply_blas if by_blas else work.multiply
         for cycle in range(cycles):
             done += work.hammer(multiply, bench.seconds(1.0), tally, "after a step")

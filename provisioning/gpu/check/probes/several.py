@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from provisioning.gpu.check.compiler import Unbuildable
+from provisioning.gpu.check.compiler import NoCubin
 from provisioning.gpu.check.device import CudaError, Device
 from provisioning.gpu.check.probes.base import Bench, Skip
 
@@ -24,7 +24,7 @@ def on_device(bench: Bench, device: Device | None) -> Iterator[None]:
         if device is not None:
             device.use()
         yield
-    except (CudaError, Unbuildable) as error:
+    except (CudaError, NoCubin) as error:
         if device is bench.device:
             raise
         name = f" GPU-{device.uuid}" if device is not None else ""
