@@ -147,7 +147,7 @@ def connect() -> None:
         UserDeactivated,
         join_requests.cancel_all_of,
         requests.cancel_all_of,
-        reservations.pass_on_all_of,
+        reservations.hand_over_all_of,
         workspaces.stop_all_of,
     )
     on_commit(UserDeactivated, publishing.end_access)

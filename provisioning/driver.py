@@ -246,8 +246,8 @@ class Driver(ABC):
         """Change a GPU's MIG layout. Return the UUIDs of the new instances in the order of `change.create`.
 
         Destroyed and created instances are scrubbed. Raises `NoCapacity` if an instance to destroy is in use
-        or missing, or if the GPU rejects the layout; the old layout then remains. Raises `UncleanDevices` if memory
-        could not be verified clean, and `BackendUnavailable`. Offered if the inventory has
+        or missing, or if the GPU rejects the layout; the old layout then remains. Raises `UncleanDevices` if
+        memory could not be verified clean, and `BackendUnavailable`. Offered if the inventory has
         `Capability.REPARTITION`.
         """
         raise MissingDependency(

@@ -80,7 +80,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
-    """Return the archive with this ID or name. Raises `Missing`, and `UsageError` if the name is ambiguous."""
+    """Return the archive with this id or name. Raises `Missing`, `UsageError` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
     matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not matches:

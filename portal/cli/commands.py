@@ -155,8 +155,8 @@ def _request_quota(
 ) -> dict[str, Any]:
     """Request the quota that `error` lacks, with its workspace if it is a new one.
 
-    Raises `error` if nothing can be requested or `--ask` is missing, and `RequestRejected` if an existing workspace
-    has to be started again after the approval.
+    Raises `error` if nothing can be requested or `--ask` is missing, and `RequestRejected` if an existing
+    workspace has to be started again after the approval.
     """
     if error.ask is None:
         raise error

@@ -90,7 +90,7 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
 
 
 def _create_kernel(connection: Connection, name: str) -> str:
-    answer = inside.ask(connection, "POST", "/api/kernels", name, json={"name": "python3"})
+    answer = inside.request(connection, "POST", "/api/kernels", name, json={"name": "python3"})
     with contextlib.suppress(ValueError):
         body = answer.json()
         if answer.is_success and isinstance(body, dict) and body.get("id"):

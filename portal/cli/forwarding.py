@@ -42,7 +42,7 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
     inside.require_running(workspace)
     name = workspace["name"]
     with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as stack:
-        answer = inside.ask(connection, "GET", PATH, name)
+        answer = inside.request(connection, "GET", PATH, name)
         if not _forwards(answer):
             raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
         listeners = [

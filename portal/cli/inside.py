@@ -22,7 +22,7 @@ def require_running(workspace: dict[str, Any]) -> None:
         )
 
 
-def ask(connection: Connection, method: str, path: str, name: str, **options: Any) -> httpx.Response:
+def request(connection: Connection, method: str, path: str, name: str, **options: Any) -> httpx.Response:
     """Return Jupyter's response. Raises `NotSignedIn` if access is denied, and `Unreachable`."""
     ends_at = time.monotonic() + ROUTE_S
     while True:

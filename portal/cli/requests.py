@@ -59,7 +59,7 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
-    """Return the request with this id, or the only open one with this prefix. Raises `Missing`, `UsageError`."""
+    """Return the request with this id or unique prefix. Raises `Missing` and `UsageError`."""
     try:
         return client.quota_requests.get(str(uuid.UUID(wanted)))
     except ValueError:

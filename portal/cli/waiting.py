@@ -34,8 +34,8 @@ def wait_ready(
 ) -> Workspace:
     """Follow the events of a workspace until it runs, or never will.
 
-    Raises `TimedOut`, after which its start continues unless the caller ends it, and `RequestRejected` if it needs an
-    approval that nobody has `requested`.
+    Raises `TimedOut`, after which its start continues unless the caller ends it, and `RequestRejected` if it
+    needs an approval that nobody has `requested`.
     """
 
     def done(now: Workspace) -> bool:

@@ -12,7 +12,7 @@ from django.db.models import Field, JSONField, QuerySet
 
 ConvertedRow = Sequence[Any]
 RawRow = tuple[Any, ...]
-"""Row as returned by the database driver: input of `PreparedRows.converted`, and comparable with other raw rows.
+"""Row as returned by the database driver: input of `PreparedRows.convert`, comparable with other raw rows.
 """
 # Index in the row, converter functions, and the expression passed to them.
 _Converters = tuple[tuple[int, Sequence[Callable[..., Any]], Any], ...]
@@ -39,7 +39,7 @@ class PreparedRows:
 
     def rows(self, values: Sequence[Any]) -> list[ConvertedRow]:
         """Return the current rows for these values; empty without values."""
-        return [self.converted(row) for row in self.raw_rows(values)]
+        return [self.convert(row) for row in self.raw_rows(values)]
 
     def raw_rows(self, values: Sequence[Any]) -> list[RawRow]:
         """Return rows without conversion of types that the database lacks, such as times in SQLite."""
@@ -52,7 +52,7 @@ class PreparedRows:
             fetched: list[RawRow] = cursor.fetchall()
         return fetched
 
-    def converted(self, row: RawRow) -> ConvertedRow:
+    def convert(self, row: RawRow) -> ConvertedRow:
         """Convert one row of `raw_rows` to Python values."""
         connection = connections[DEFAULT_DB_ALIAS]
         _sql, converters = self._statement(connection.vendor, 1)

@@ -198,7 +198,7 @@ class HandshakeRecords:
         self._bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Process received bytes. Raises `HandshakeRefused` for other protocols than TLS, or too many bytes."""
+        """Process received bytes. Raises `HandshakeRefused` for non-TLS protocols or too many bytes."""
         self._bytes += 0 if self.over else len(data)
         while data and not self.over:
             if self._skip:

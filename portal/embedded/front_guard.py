@@ -48,7 +48,7 @@ class Limits:
     proxies: tuple[Network, ...] = ()
 
     @classmethod
-    def of_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
+    def from_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
         """Return the limits of a process that may open `files`. Raises `ValueError`."""
         named = [each.strip() for each in environ.get(PROXIES, "").split(",") if each.strip()]
         return cls(
@@ -278,7 +278,7 @@ def main(argv: Sequence[str]) -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        limits = Limits.of_environ(os.environ, hard)
+        limits = Limits.from_environ(os.environ, hard)
         return asyncio.run(run(options.listen, options.to, limits, options.caddy))
     except (OSError, ValueError) as error:
         print(f"the front door cannot be opened: {error}", file=sys.stderr)

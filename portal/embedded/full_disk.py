@@ -30,7 +30,7 @@ def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
     """Return SQLite's file, or None if `DATABASE_URL` is a server."""
     url = environ.get("DATABASE_URL", "")
     if not url:
-        return database_place.place(home)
+        return database_place.database_file(home)
     return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
 
@@ -66,7 +66,7 @@ class DiskWatch:
         try:
             if self._reserve is None:
                 self._reserve = Reserve(self._database)
-            self._reserve.keep()
+            self._reserve.refill()
         except (sqlite3.Error, OSError) as error:
             log.debug("could not keep the database's disk reserve: %s", error)
 

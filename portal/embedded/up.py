@@ -144,10 +144,10 @@ class Up:
             )
         if chosen is None:
             account.return_ownership(
-                self._instance, Doors.of_instance(self._instance, self._environ, binaries.caddy)
+                self._instance, Doors.for_instance(self._instance, self._environ, binaries.caddy)
             )
             return None
-        chosen.give()
+        chosen.grant_ownership()
         chosen.share()
         # The account cannot write bytecode, so compile now.
         for package in () if sys.dont_write_bytecode else ("portal", "provisioning"):
@@ -257,7 +257,7 @@ class Up:
     def _report_slow(self, late: list[str]) -> None:
         for name in late:
             path = self._instance.logs_dir / f"{name}.log"
-            log_end = self._supervisor.last_words(name) if self._supervisor is not None else ""
+            log_end = self._supervisor.last_message(name) if self._supervisor is not None else ""
             self._console.say(f"  · {name} does not answer yet. Its log ends: {log_end} ({path})")
 
     def _on_signal(self, number: signal.Signals) -> None:

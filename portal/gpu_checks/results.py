@@ -27,7 +27,7 @@ from portal.gpu_checks.models import CheckCause, GpuCheckRun, RunState
 from portal.gpu_checks.runs import (
     MAX_ATTEMPTS,
     SILENT_S,
-    end,
+    close,
     hard_limit,
     locked_run,
     record,
@@ -159,10 +159,10 @@ def handle_missing_answer(run_id: UUID) -> bool:
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result. Without a result there is no pass."""
     handler, text = handler_of(run.kind), sentence_of(reason)
-    end(run, RunState.LOST, summary=text)
+    close(run, RunState.LOST, summary=text)
     name = display_name(run.device)
     record(run, run.device, "lost", f"has no result of the {handler.noun} of {name}: {text}")
-    handler.lost(run, text)
+    handler.handle_loss(run, text)
 
 
 # --- waiting workspaces ----------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Amounts:
         return max(0, self.held - self.held_measured)
 
     @property
-    def dark(self) -> float | None:
+    def idle_share(self) -> float | None:
         """The share of measured time without work, 0 to 1; `None` if nothing was measured.
 
         It covers devices with or without a holder, or, if there are no figures of devices (as for a team),

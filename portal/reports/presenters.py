@@ -79,13 +79,13 @@ def row(key: str, amounts: Amounts) -> UsageRow:
         hours(amounts.reclaimed),
         hours(amounts.waited),
         format_money(amounts.money) if amounts.cost else NONE,
-        format_share(amounts.dark),
+        format_share(amounts.idle_share),
     )
 
 
 def finding(report: GpuUseReport) -> str:
     """Return a sentence about the share without work, compared with the days before."""
-    dark, before = report.total.dark, report.before.dark
+    dark, before = report.total.idle_share, report.before.idle_share
     if dark is None:
         return _("No measurements in this period.")
     sentence = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
@@ -113,7 +113,7 @@ def caveat(report: GpuUseReport) -> str:
 def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
     """Return the chart of the share without work per day."""
     width = (RIGHT - LEFT) / len(days)
-    values = [amounts.dark if amounts is not None else None for _day, amounts in days]
+    values = [amounts.idle_share if amounts is not None else None for _day, amounts in days]
     spots: list[Spot | None] = [
         None if value is None else (LEFT + width * (at + 0.5), BOTTOM - (BOTTOM - TOP) * value)
         for at, value in enumerate(values)

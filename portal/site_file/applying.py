@@ -130,7 +130,7 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
         yield
     except PortalError as error:
         errors = error.field_errors
-        line = lines.of((section, name, next(iter(errors), "")))
+        line = lines.line_of((section, name, next(iter(errors), "")))
         problems = [f"{field}: {' '.join(texts)}" for field, texts in errors.items()]
         text = " ".join([error.sentence, *problems])[:500].rstrip(".")
         params = {"line": line, "section": section, "name": name, "reason": text}

@@ -41,7 +41,7 @@ class Step:
     changes: tuple[Difference, ...] = field(default=())
 
     @property
-    def words(self) -> list[str]:
+    def change_texts(self) -> list[str]:
         """The changes as text, one line per field."""
         if self.act is Action.CHANGE:
             return [line for change in self.changes for line in _change_lines(change)]

@@ -150,7 +150,7 @@ def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
 @lru_cache(maxsize=MAX_KEPT)
 def _workspace(raw: RawRow, allocations: tuple[RawRow, ...]) -> WorkspaceRow:
     """Return the object for the raw rows. The cache is keyed by the rows, so it is never stale."""
-    row = _ROWS.converted(raw)
+    row = _ROWS.convert(raw)
     workspace_row = WorkspaceRow(pk=row[0], held=_allocations_of(allocations), shown={})
     own = workspace_row.__dict__
     own.update(zip(_OWN, row, strict=False))

@@ -145,7 +145,7 @@ def close(workspace_id: UUID, generation: int) -> None:
 def secrets_for_start(workspace: Workspace) -> list[Secret]:
     """Return the secrets that a start would get now, without values."""
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
-    return offer.given(workspace.secrets)
+    return offer.selection(workspace.secrets)
 
 
 def _facts(secret: Secret) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
     if workspace.state == State.TERMINATED:
         return None
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
-    coming = [_facts(secret) for secret in offer.given(workspace.secrets)]
+    coming = [_facts(secret) for secret in offer.selection(workspace.secrets)]
     coming += _facts_of_git(checkouts.secrets_for(workspace))
     missing = offer.missing(workspace.secrets)
     shown, changed = coming, False

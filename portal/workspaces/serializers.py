@@ -124,10 +124,10 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
     )
 
     def get_eta_basis(self, entry: QueueEntry) -> str:
-        return self.once(_message_of, entry.eta_basis) or ""
+        return self.shared_value(_message_of, entry.eta_basis) or ""
 
     def get_member_order(self, entry: QueueEntry) -> str:
-        return self.once(_message_of, entry.member_order) or ""
+        return self.shared_value(_message_of, entry.member_order) or ""
 
     def get_rule(self, entry: QueueEntry) -> str:
         return str(entry.blocker.get("rule", ""))
@@ -305,11 +305,11 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         read_only_fields = fields
         live = frozenset({"error", "queue", "gpu_overuse", "out_of_memory", "stages"})
 
-    def lasting(self, row: WorkspaceRow) -> dict[str, Any]:
+    def cacheable_fields(self, row: WorkspaceRow) -> dict[str, Any]:
         """Cache on the row what follows from the row alone."""
         data = row.shown.get(self._key)
         if data is None:
-            data = row.shown[self._key] = super().lasting(row)
+            data = row.shown[self._key] = super().cacheable_fields(row)
         return {**data}
 
     @cached_property
@@ -338,13 +338,13 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     def get_error(self, row: WorkspaceRow) -> WorkspaceProblem | None:
         entry = row.queue_entry
         if row.state == State.PENDING and entry.outcome:
-            message = self.once(_message_of, entry.reason)
+            message = self.shared_value(_message_of, entry.reason)
             return WorkspaceProblem(entry.outcome, message) if message is not None else None
-        trouble: WorkspaceProblem | None = self.once(_trouble_of, row.status.reason)
+        trouble: WorkspaceProblem | None = self.shared_value(_trouble_of, row.status.reason)
         return trouble
 
     def get_stopped(self, row: WorkspaceRow) -> StopCause | None:
-        cause: StopCause | None = self.once(stops.cause_of, row.status.stopped)
+        cause: StopCause | None = self.shared_value(stops.cause_of, row.status.stopped)
         return cause
 
     @extend_schema_field(GitSerializer(allow_null=True))
@@ -370,7 +370,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         return [share for allocation in row.held for share in allocation.shares]
 
     def get_resources(self, row: WorkspaceRow) -> dict[str, Any]:
-        resources: dict[str, Any] = self.once(_RESOURCES.to_representation, row.resources)
+        resources: dict[str, Any] = self.shared_value(_RESOURCES.to_representation, row.resources)
         return resources
 
     def get_gpu_overuse(self, row: WorkspaceRow) -> list[ShareRow]:

@@ -139,7 +139,7 @@ class GpuFacts:
     memory: Memory
 
     @property
-    def trouble(self) -> str:
+    def unusable_reason(self) -> str:
         """Why no new work may be placed here, with the next action; empty if there is no reason."""
         if self.recovery_action not in (None, "none"):
             action = str(self.recovery_action)

@@ -73,8 +73,8 @@ def scan(
     """Return all GPUs with their facts, and the state of the machine. Never raises for driver errors.
 
     A GPU that does not answer does not hide the others. A hanging driver is abandoned after `timeout_s`.
-    `root` holds /proc and /sys. Waits while a GPU of this machine is being reset; raises `release.ResetNotOver`
-    after `patience_s`.
+    `root` holds /proc and /sys. Waits while a GPU of this machine is being reset; raises
+    `release.ResetNotOver` after `patience_s`.
     """
     release.wait(patience_s)
     try:

@@ -23,7 +23,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     if os.geteuid() != 0:
         return None
     if settings.get(ROOTS, "").strip() == "0":
-        door_account.take_back(folder.local)
+        door_account.restrict_sockets(folder.local)
         return None
     try:
         uid = door_uid.number(settings)
@@ -33,7 +33,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     covered = tuple(path for path in (folder.home, homes) if path.is_dir())
     account = DoorAccount(uid, folder.local, caddy, covered)
     account.attempt(folder.gateway_config, _files(folder), settings, (port,))
-    account.give()
+    account.grant_access()
     return account
 
 

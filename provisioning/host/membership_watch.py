@@ -59,7 +59,7 @@ class GracePeriods(msgspec.Struct, frozen=True):
     revoked_s: int = REVOKED_GRACE_S
     no_contact_s: int = 0
 
-    def of(self, answer: PortalAnswer) -> int:
+    def grace_for(self, answer: PortalAnswer) -> int:
         return self.revoked_s if answer is PortalAnswer.REVOKED else self.no_contact_s
 
 
@@ -77,7 +77,7 @@ def graces(environ: Mapping[str, str]) -> GracePeriods:
     return GracePeriods(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
 
 
-def ask(folder: NodeFolder) -> PortalAnswer:
+def ask_portal(folder: NodeFolder) -> PortalAnswer:
     """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
         door_of(folder, membership.load(folder)).workspaces()
@@ -112,7 +112,7 @@ def next_cut_off(previous: CutOff | None, answer: PortalAnswer, *, boot: str, no
 
 def is_due(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> bool:
     """Return whether workspaces have to end now."""
-    grace_s = limits.of(cut_off.word)
+    grace_s = limits.grace_for(cut_off.word)
     return bool(grace_s) and cut_off.looks >= MIN_LOOKS and now_s - cut_off.since_s >= grace_s
 
 
@@ -153,7 +153,7 @@ class MembershipWatch:
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             try:
-                self.handle(ask(self._folder), now_s=time.monotonic())
+                self.handle(ask_portal(self._folder), now_s=time.monotonic())
             except (Problem, OSError, subprocess.SubprocessError) as error:
                 self._announce(f"The contact with the portal could not be checked: {error}")
 
@@ -196,7 +196,7 @@ def describe(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> str:
         else "The portal does not answer"
     )
     since = f", for {max(0, now_s - cut_off.since_s) / 60:.0f} min"
-    grace_s = limits.of(cut_off.word)
+    grace_s = limits.grace_for(cut_off.word)
     if cut_off.ended:
         return f"{cause}{since}: workspaces were stopped, homes stay"
     if not grace_s:

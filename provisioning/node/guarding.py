@@ -105,7 +105,7 @@ class Guard(threading.Thread):
             sample = samples.get(uuid)
             if sample is None or not 0 <= self._clock() - sample.at_s <= FRESH_S:
                 continue
-            usage = self._shares.seen(uuid, holders, sample)
+            usage = self._shares.usage_by_holder(uuid, holders, sample)
             for holder in holders:
                 if holder.share.uuid != uuid or holder.name not in usage:
                     continue

@@ -63,7 +63,7 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
         if not isinstance(driver, LocalDriver):
             raise ArchiveRefused("not_found")
         home = Home(order.team, order.owner)
-        with driver.home_moves(team=order.team, owner=order.owner).alone(home):
+        with driver.home_moves(team=order.team, owner=order.owner).exclusive(home):
             archives = driver.home_archives(team=order.team, owner=order.owner)
             try:
                 answer = _carry_out(order, answer, archives, home)
@@ -87,11 +87,11 @@ def _carry_out(
             archives.delete(home, archive=order.archive)
             return replace(answer, done=True)
         case ArchiveCommand.CLEAR:
-            placed = archives.placed(home, job=order.job)
+            placed = archives.complete_install(home, job=order.job)
             return replace(answer, done=archives.clear(home, limit_s=DELETE_S), placed=placed)
         case ArchiveCommand.MAKE:
             if order.empties:
-                archives.hold(home, archive=order.archive)
+                archives.begin(home, archive=order.archive)
             return _make(order, answer, archives, home)
         case ArchiveCommand.EMPTY:
             try:
@@ -103,7 +103,7 @@ def _carry_out(
             return replace(answer, done=True, placed=True)
         case ArchiveCommand.LEAVE:
             # Another order clears the home in place, so a repeated order gives the same answer.
-            placed = archives.placed(home, job=order.job)
+            placed = archives.complete_install(home, job=order.job)
             return replace(answer, done=placed or archives.clear(home, limit_s=DELETE_S), placed=placed)
         case ArchiveCommand.RESTORE:
             return _restore(order, answer, archives, home)
@@ -127,12 +127,12 @@ def _restore(
     order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
 ) -> HomeArchived:
     until, pauses = time.monotonic() + STEP_S, _pauses()
-    if archives.placed(home, job=order.job):
+    if archives.complete_install(home, job=order.job):
         return replace(answer, done=True, placed=True)
     while True:
         progress = _result_of(archives.restore(home, job=order.job, archive=order.archive))
         if progress.get("state") == "done":
-            archives.place(home, job=order.job)
+            archives.install(home, job=order.job)
             return _with_amounts(replace(answer, done=True, placed=True), progress)
         if time.monotonic() > until:
             return replace(answer, bytes_done=int(progress["bytes"]))

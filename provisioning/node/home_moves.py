@@ -110,7 +110,7 @@ def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
 def _carry_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -> HomeMoved:
     moves = driver.home_moves(team=order.team, owner=order.owner)
     home = Home(order.team, order.owner)
-    with moves.alone(home):
+    with moves.exclusive(home):
         match order.do:
             case MoveCommand.OFFER:
                 _result_of(moves.offer(home, digest=order.digest, lifetime_s=order.lifetime_s))
@@ -129,15 +129,15 @@ def fetch(order: HomeMoveOrder, answer: HomeMoved, moves: HomeMoves, home: Home)
         return replace(answer, done=True, phase=MovePhase.PLACED)
     until = time.monotonic() + STEP_S
     while True:
-        need: dict[str, Any] = _result_of(moves.ask(home, {"do": "next"}))
+        need: dict[str, Any] = _result_of(moves.query(home, {"do": "next"}))
         part = str(need.get("need"))
         if part == "nothing":
-            moves.place(home, order.move)
+            moves.install(home, order.move)
             return replace(_with_progress(answer, need, part), done=True, phase=MovePhase.PLACED)
         if part != "time":
             request = {"part": part, **_position_of(need)}
             with _open_stream(order, request) as pieces:
-                need.update(_result_of(moves.ask(home, {"do": "take", "part": part}, pieces)))
+                need.update(_result_of(moves.query(home, {"do": "take", "part": part}, pieces)))
         if time.monotonic() > until:
             return _with_progress(answer, need, part)
 

@@ -40,7 +40,7 @@ def execute(command: dict[str, Any]) -> None:
     result = run(order, now=time.time())
     _send_to_control("control.apply_result", result=messages.dump(result))
     if order.op is Op.START and result.failure is None:
-        preparing.soon(order.pool)
+        preparing.schedule_preparation(order.pool)
 
 
 @app.task(name="node.inventory")

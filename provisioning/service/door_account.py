@@ -49,9 +49,9 @@ class DoorAccount:
     def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> ServiceNeeds:
         """Return the needs of a Caddy whose configuration, certificates and key are `files`."""
         own = ((self.local / PORTAL_SOCKET).parent, self.local / door.STORAGE)
-        return self.of_caddy(files, environ, reads=(self.local,), writes=own)
+        return self.caddy_needs(files, environ, reads=(self.local,), writes=own)
 
-    def of_caddy(
+    def caddy_needs(
         self,
         files: Sequence[Path],
         environ: Mapping[str, str],
@@ -66,7 +66,7 @@ class DoorAccount:
             reads=(self.caddy, *trusted, *reads), writes=writes, copies=tuple(files), covered=self.covered
         )
 
-    def of(
+    def confine(
         self, program: Program, needs: ServiceNeeds, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
     ) -> Program:
         """Return the program confined to the account, listening on `ports`, as a member of `groups`."""
@@ -77,9 +77,9 @@ class DoorAccount:
             confinement=plan(self.uid, needs, groups=groups, capabilities=capabilities(ports)),
         )
 
-    def give(self) -> None:
+    def grant_access(self) -> None:
         """Give the account its files and access to sockets, while nothing runs. Raises `OSError`."""
-        door.give_own(self.local, self.uid)
+        door.own_folders(self.local, self.uid)
         door.open_to(self.local, self.uid)
 
     def attempt(
@@ -97,7 +97,9 @@ class DoorAccount:
             _try_socket(self.local, self.uid)
             why = trial.failure_of(
                 (str(self.caddy), "validate", "--config", str(config)),
-                confinement=plan(self.uid, self.of_caddy(files, environ), capabilities=capabilities(ports)),
+                confinement=plan(
+                    self.uid, self.caddy_needs(files, environ), capabilities=capabilities(ports)
+                ),
                 environ={**bare_environ(environ), "HOME": "/nonexistent"},
                 folder=Path("/"),
             )
@@ -107,10 +109,10 @@ class DoorAccount:
             raise AccountUnusable(why)
 
 
-def take_back(local: Path) -> None:
+def restrict_sockets(local: Path) -> None:
     """Restrict sockets of workspaces to root again if a door had access. Raises `OSError`."""
     if os.geteuid() == 0 and local.is_dir() and local.stat().st_gid:
-        door.give_own(local, 0)
+        door.own_folders(local, 0)
         door.open_to(local, 0)
 
 

@@ -291,7 +291,7 @@ class TestJoinRequests(DetailCase):
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
-            join_requests.ask(actor=UserFactory(username=name), slug="vision")
+            join_requests.request_to_join(actor=UserFactory(username=name), slug="vision")
 
 
 class TestJoinableTeams(ListCase):
@@ -307,7 +307,7 @@ class TestInbox(ListCase):
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
-            join_requests.ask(actor=UserFactory(username=name), slug="vision")
+            join_requests.request_to_join(actor=UserFactory(username=name), slug="vision")
 
 
 class TestTokens(DetailCase, CreateCase):

@@ -39,14 +39,14 @@ def test_public_addresses_may_be_reached_but_not_without_tls(text):
 
 
 def test_networks_that_the_site_names():
-    policy = AddressPolicy.of(["10.1.0.0/16", "fd00::/8"])
+    policy = AddressPolicy.parse(["10.1.0.0/16", "fd00::/8"])
     for text in ("10.1.2.3", "::ffff:10.1.2.3", "fd12::1"):
         policy.check(ipaddress.ip_address(text), plain=True)
     for text in ("10.2.0.1", "127.0.0.1", "::1"):
         with pytest.raises(AddressRefused):
             policy.check(ipaddress.ip_address(text))
     with pytest.raises(ValueError, match="host bits"):
-        AddressPolicy.of(["10.1.2.3/16"])
+        AddressPolicy.parse(["10.1.2.3/16"])
 
 
 def test_one_internal_address_among_several_refuses_all(monkeypatch):

@@ -26,9 +26,12 @@ BOOT = "boot-1"
 REVOKED = (403, problem("not_a_joined_node", "This machine is no node."))
 
 
+DEFAULT_PERIODS = GracePeriods()
+
+
 def after(
-    *looks: tuple[PortalAnswer, float], limits: GracePeriods = GracePeriods()
-) -> tuple[CutOff | None, bool]:  # noqa: B008
+    *looks: tuple[PortalAnswer, float], limits: GracePeriods = DEFAULT_PERIODS
+) -> tuple[CutOff | None, bool]:
     """What is found after these looks, and whether workspaces end then."""
     found, due = None, False
     for word, now_s in looks:
@@ -123,23 +126,23 @@ def test_only_the_portal_itself_revokes(
     join: Berth, folder: NodeFolder, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
-    assert membership_watch.ask(folder) is PortalAnswer.MEMBER
+    assert membership_watch.ask_portal(folder) is PortalAnswer.MEMBER
     doors.answer_standing = REVOKED
-    assert membership_watch.ask(folder) is PortalAnswer.REVOKED
+    assert membership_watch.ask_portal(folder) is PortalAnswer.REVOKED
     doors.answer_standing = (403, problem("identity_replaced", "Replaced."))
-    assert membership_watch.ask(folder) is PortalAnswer.REVOKED
+    assert membership_watch.ask_portal(folder) is PortalAnswer.REVOKED
     for answer in ((429, problem("join_too_often", "Later.")), (404, {}), (200, {"no": "answer"})):
         doors.answer_standing = answer
-        assert membership_watch.ask(folder) in {PortalAnswer.UNCLEAR, PortalAnswer.SILENT}
+        assert membership_watch.ask_portal(folder) in {PortalAnswer.UNCLEAR, PortalAnswer.SILENT}
     doors.answer_standing = (503, problem("storage_full", "No room."))
-    assert membership_watch.ask(folder) is not PortalAnswer.REVOKED
+    assert membership_watch.ask_portal(folder) is not PortalAnswer.REVOKED
     stranger = Doors(tmp_path / "stranger", Authority())
     try:
         stranger.answer_standing = REVOKED
         known = membership.load(folder)
         moved = msgspec.structs.replace(known.answer, portal_url=stranger.url)
         monkeypatch.setattr(membership, "load", lambda _: msgspec.structs.replace(known, answer=moved))
-        assert membership_watch.ask(folder) is PortalAnswer.SILENT
+        assert membership_watch.ask_portal(folder) is PortalAnswer.SILENT
     finally:
         stranger.close()
 

@@ -290,7 +290,9 @@ def joining() -> dict[str, Any]:
     """A request to join vision."""
     from portal.people.join_requests import services
 
-    return {"<uuid:join_id>": services.ask(actor=UserFactory(username="iris"), slug="vision")[0].pk}
+    return {
+        "<uuid:join_id>": services.request_to_join(actor=UserFactory(username="iris"), slug="vision")[0].pk
+    }
 
 
 def invited() -> dict[str, Any]:

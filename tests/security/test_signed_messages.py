@@ -299,7 +299,9 @@ def local(**config) -> PoolConfig:
 
 
 def within(config: dict, **environ: str):
-    return local_settings.within(local(**config), {"BERTH_HOME": "/srv/berth", **environ}).config
+    return local_settings.apply_local_settings(
+        local(**config), {"BERTH_HOME": "/srv/berth", **environ}
+    ).config
 
 
 @pytest.mark.parametrize(

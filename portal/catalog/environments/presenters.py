@@ -23,7 +23,7 @@ from portal.catalog.environments.models import (
     VersionState,
 )
 from portal.catalog.environments.results import LIST_AT_FAULT
-from portal.catalog.environments.wording import progress_words
+from portal.catalog.environments.wording import progress_text
 from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
 from portal.people.accounts.models import User
 from provisioning.environments.folders import fingerprint_of
@@ -96,8 +96,8 @@ def environment_state_text(environment: Environment, progress: selectors.Progres
     if environment.current_id is not None:
         return gettext("deprecated") if environment.deprecated else gettext("ready")
     if progress is None:
-        return progress_words("", None)
-    return progress_words(progress.state, progress.percent)
+        return progress_text("", None)
+    return progress_text(progress.state, progress.percent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class AddressPolicy:
     allowed: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, networks: Iterable[str]) -> AddressPolicy:
+    def parse(cls, networks: Iterable[str]) -> AddressPolicy:
         """Parse networks. Raises `ValueError` for invalid text."""
         return cls(tuple(ipaddress.ip_network(text.strip()) for text in networks))
 
@@ -65,7 +65,7 @@ class AddressPolicy:
             raise AddressRefused(Refusal.PLAIN)
 
 
-EVERYWHERE = AddressPolicy.of(["0.0.0.0/0", "::/0"])
+EVERYWHERE = AddressPolicy.parse(["0.0.0.0/0", "::/0"])
 """Allows everything. Only for URLs from the site's own settings."""
 
 

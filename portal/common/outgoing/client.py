@@ -69,7 +69,7 @@ class ReceiverResponse:
 
 def policy() -> AddressPolicy:
     """Return the policy with the networks in `BERTH_OUTGOING_ALLOW`."""
-    return AddressPolicy.of(settings.BERTH_OUTGOING_ALLOW)
+    return AddressPolicy.parse(settings.BERTH_OUTGOING_ALLOW)
 
 
 def url_problem(url: str) -> UrlProblem | None:

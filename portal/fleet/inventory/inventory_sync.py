@@ -58,7 +58,7 @@ class _InventoryChanges:
     """UUIDs covered by another event, which are not reported as appeared or disappeared as well."""
 
     @property
-    def really_gone(self) -> list[Device]:
+    def uncovered_devices(self) -> list[Device]:
         """Missing devices that no other event covers."""
         return [row for row in self.gone if row.uuid not in self.reported]
 
@@ -80,7 +80,7 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     notices.devices_out(
         pool, "unseen", [(change.node, len(change.unseen)) for change in changes if change.unseen]
     )
-    gone_of = [(change.node, len(change.really_gone)) for change in changes if change.really_gone]
+    gone_of = [(change.node, len(change.uncovered_devices)) for change in changes if change.uncovered_devices]
     notices.devices_out(pool, "disappeared", gone_of)
 
 
@@ -261,7 +261,7 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
         record_change(
             "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
         )
-    gone = changes.really_gone
+    gone = changes.uncovered_devices
     if gone:
         record_change("disappeared", f"no longer finds {_count_and_model(gone)} on {name}", gone)
 

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 from portal.fleet.inventory.models import Node
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.signs import CLONED_FOR
-from provisioning.version import VERSION, agrees
+from provisioning.version import VERSION, is_compatible
 
 SILENT_AFTER = timedelta(seconds=60)
 CLOCK_SHOWN_S = 30.0
@@ -75,7 +75,7 @@ def conditions_of(machine: Any, now: datetime) -> list[Condition]:
         conditions.append(Condition.OFFLINE)
     if abs(machine.clock_off_s) > CLOCK_SHOWN_S:
         conditions.append(Condition.CLOCK_OFF)
-    if not agrees(machine.version):
+    if not is_compatible(machine.version):
         conditions.append(Condition.VERSION_DIFFERS)
     if machine.cordoned:
         conditions.append(Condition.DRAINING if machine.placed else Condition.CORDONED)

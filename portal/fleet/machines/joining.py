@@ -40,7 +40,7 @@ from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from provisioning import signing
-from provisioning.version import VERSION, agrees
+from provisioning.version import VERSION, is_compatible
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 CLOCK_MAX_OFF_S = 60.0
@@ -270,7 +270,7 @@ def _token(text: str) -> JoinToken:
 def _check(request: NodeJoinRequest) -> None:
     if not NAME.fullmatch(request.name):
         raise _error_with_code(InvalidInput, MachineCode.NODE_NAME_INVALID, name=request.name[:63])
-    if not agrees(request.version):
+    if not is_compatible(request.version):
         raise _error_with_code(
             StateConflict, MachineCode.VERSION_DIFFERS, theirs=request.version[:20], ours=VERSION
         )

@@ -54,11 +54,11 @@ class CheckHandler(DeviceProofHandler):
     ) -> GpuCheckRun:
         return runs.request_check(actor=actor, device_id=device_id, level=level, cause=cause)
 
-    def described(self, level: str) -> str:
+    def noun_phrase(self, level: str) -> str:
         return f"a {level} {self.noun}"
 
     def choose_peers(self, device: Device, level: str) -> list[Device]:
-        return [] if level == CheckLevel.QUICK else peers.choose(device)
+        return [] if level == CheckLevel.QUICK else peers.choose_peers(device)
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINES_S[run.level]
@@ -72,12 +72,12 @@ class CheckHandler(DeviceProofHandler):
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
-        super().act(run, reading)
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
+        super().apply_result(run, reading)
         _warn_peers(run, reading)
 
-    def passed(self, run: GpuCheckRun, reading: RunResult) -> None:
-        super().passed(run, reading)
+    def handle_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
+        super().handle_pass(run, reading)
         if run.device.kind == DeviceKind.MIG:
             _lift_parent(run.device)
 

@@ -55,12 +55,12 @@ class DeviceProofHandler(JudgedHandler):
     def is_waited_for(self, run: GpuCheckRun) -> bool:
         """Return whether the device will be allocated as soon as it is proven."""
 
-    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         device, name = run.device, display_name(run.device)
         match reading.verdict:
             case CheckVerdict.PASS:
                 runs.record(run, device, "passed", f"finds that {name} passes its {self.noun}")
-                self.passed(run, reading)
+                self.handle_pass(run, reading)
             case CheckVerdict.DEGRADED:
                 set_warning(device, run.summary)
                 runs.record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
@@ -82,7 +82,7 @@ class DeviceProofHandler(JudgedHandler):
                     runs.record(run, device, "inconclusive", f"could not {self.noun} {name}: {run.summary}")
                 self._keep_unproven(run, run.summary)
 
-    def passed(self, run: GpuCheckRun, reading: RunResult) -> None:
+    def handle_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
         """Lift the cordon of a device that such a run cordoned."""
         self.note_pass(run, reading)
         self._lift(run.device)
@@ -91,7 +91,7 @@ class DeviceProofHandler(JudgedHandler):
         if device.cordoned and device.cordon_cause == self.cordon_cause:
             lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {self.noun}")
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         self._keep_unproven(run, f"Its {self.noun} was lost: {reason}")
 
     def repeat(self, run: GpuCheckRun) -> RepeatForm | None:

@@ -40,7 +40,7 @@ class KindHandler(Protocol):
         "This device and its check are simulated. The result says nothing about real hardware."
     )
 
-    def described(self, level: str) -> str:
+    def noun_phrase(self, level: str) -> str:
         """Return the noun with its article, as in “asks for … of GPU 0”."""
         return f"a {self.noun}"
 
@@ -71,7 +71,7 @@ class KindHandler(Protocol):
         """
 
     @abstractmethod
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         """Handle the device of a locked run that has just ended without a result."""
 
     def label(self, run: GpuCheckRun) -> str:

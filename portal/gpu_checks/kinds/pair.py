@@ -60,7 +60,7 @@ class PairHandler(JudgedHandler):
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
         step = _STEPS.get(reading.verdict, "inconclusive")
         runs.record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
@@ -68,7 +68,7 @@ class PairHandler(JudgedHandler):
             self.cordon(run.device, run.summary, reading.action)
         _conclude(run)
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         _conclude(run)
 
     def title(self, run: GpuCheckRun) -> str:
@@ -104,7 +104,7 @@ def _conclude(run: GpuCheckRun) -> None:
 
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
-    runs.end(run, RunState.LOST, summary=summary)
+    runs.close(run, RunState.LOST, summary=summary)
     message = f"does not begin the link check of {display_name(run.device)}: {summary}"
     runs.record(run, run.device, "lost", message)
 

@@ -70,7 +70,7 @@ class ResetHandler(KindHandler):
         verdict, summary, report = _read(run, answer)
         summary = strip_nul(summary)[:2000]
         step, text = _STEPS[verdict]
-        runs.end(
+        runs.close(
             run,
             RunState.DONE,
             started_at=run.started_at or timezone.now(),
@@ -89,7 +89,7 @@ class ResetHandler(KindHandler):
         elif verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
             _keep_out(device, summary, REBOOT)
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         # Whether the GPU was reset is unknown.
         _keep_out(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
 

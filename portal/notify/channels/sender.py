@@ -202,7 +202,7 @@ def main() -> None:
     import certifi
     import requests  # noqa: F401
 
-    confine_process(AddressPolicy.of(task["allowed"]))
+    confine_process(AddressPolicy.parse(task["allowed"]))
     logging.disable(logging.CRITICAL)
     certifi.where()
     _remember_answers()

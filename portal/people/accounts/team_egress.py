@@ -111,7 +111,7 @@ def versions(team: Team, *, at_most: int) -> list[tuple[Revision, list[history.D
     return history.revisions_with_changes(rows)[:at_most]
 
 
-def team_at(team: Team, moment: datetime | None) -> Team:
+def with_policy_at(team: Team, moment: datetime | None) -> Team:
     """Return the team with its policy as of `moment`, for running workspaces. Do not save it."""
     if moment is None or team.updated_at <= moment:
         return team

@@ -92,11 +92,11 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
         (_("Groups from"), claims.groups),
         (_("New accounts"), _("created") if provider.create_accounts else _("not created")),
         (_("Links accounts by"), ", ".join(provider.link) or _("administrators only")),
-        (_("Requires"), "; ".join(condition.words() for condition in provider.require) or _("nothing")),
+        (_("Requires"), "; ".join(condition.as_text() for condition in provider.require) or _("nothing")),
         (
             _("Second factor"),
             _("at the provider, if %(rule)s")
-            % {"rule": _(" or ").join(condition.words() for condition in provider.mfa)}
+            % {"rule": _(" or ").join(condition.as_text() for condition in provider.mfa)}
             if provider.mfa
             else _("here, as for all users"),
         ),
@@ -117,7 +117,7 @@ def rule_rows(provider: Provider) -> list[dict[str, Any]]:
     """Return the rules as table rows: condition, grant, and whether the team is missing."""
     missing = set(missing_teams(provider))
     return [
-        {"when": rule.words(), "then": _consequence(rule), "missing": rule.team in missing}
+        {"when": rule.as_text(), "then": _consequence(rule), "missing": rule.team in missing}
         for rule in provider.rules
     ]
 

@@ -55,7 +55,7 @@ class Grants:
 
 
 def read(provider: Provider, claims: Mapping[str, Any]) -> ProviderIdentity:
-    """Return the identity in the claims. Raises `SignInRefused` if a claim is missing, invalid or not allowed."""
+    """Return the identity in the claims. Raises `SignInRefused` if a claim is missing, invalid or denied."""
     names = provider.claims
     subject = _required_claim(provider, claims, names.subject)
     if len(subject) > MAX_SUBJECT:
@@ -66,7 +66,7 @@ def read(provider: Provider, claims: Mapping[str, Any]) -> ProviderIdentity:
             params = {
                 "provider": provider.name,
                 "claim": _claim_name(condition, names),
-                "rule": condition.words(),
+                "rule": condition.as_text(),
             }
             raise SignInRefused(Reason(IdentityCode.NOT_ALLOWED, params))
     email = _email(_text(_value(claims, names.email)))

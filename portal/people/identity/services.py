@@ -56,7 +56,7 @@ def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Sig
         user, decision = _settle(provider, claims)
     if user is None:
         assert decision.refusal is not None
-        refused(provider, decision.refusal, user=decision.user)
+        record_refusal(provider, decision.refusal, user=decision.user)
         raise NotAllowed(decision.refusal)
     return user, decision
 
@@ -292,7 +292,7 @@ def _tell_administrators(decision: SignInDecision, path: str) -> None:
 
 
 @transaction.atomic
-def refused(provider: Provider, reason: Reason, *, user: User | None = None) -> None:
+def record_refusal(provider: Provider, reason: Reason, *, user: User | None = None) -> None:
     """Record a refused sign-in by a provider. Claims are not stored, because they are personal data."""
     events.record(
         actor=SystemActor("Somebody"),

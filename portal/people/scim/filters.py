@@ -69,7 +69,7 @@ def parse(text: str) -> Node:
     """Parse a filter into a tree. Raises `ScimRefusal` (invalidFilter)."""
     if len(text) > MAX_LENGTH:
         raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
-    return _Parser(text).whole()
+    return _Parser(text).parse_all()
 
 
 def strip_schema(attribute: str) -> str:
@@ -130,7 +130,7 @@ class _Parser:
         self._next = 0
         self._comparisons = 0
 
-    def whole(self) -> Node:
+    def parse_all(self) -> Node:
         node = self._parse_or(0)
         if self._peek():
             raise self._syntax_error()

@@ -50,7 +50,7 @@ class ResourceAttributes:
     complex: tuple[str, ...] = ()
     multiple: tuple[str, ...] = ()
 
-    def named(self, name: str) -> str:
+    def canonical_name(self, name: str) -> str:
         """Return the attribute name as spelled in the schema, or "" if it is not supported."""
         every = (*self.simple, *self.complex, *self.multiple)
         return next((attribute for attribute in every if attribute.lower() == name.lower()), "")
@@ -130,7 +130,7 @@ def _read(path: str, shape: ResourceAttributes) -> _Path | None:
     name = match["attribute"].lower()
     if name in READ_ONLY:
         raise mutability(Reason(ScimCode.READ_ONLY, {"attribute": READ_ONLY[name]}))
-    attribute = shape.named(name)
+    attribute = shape.canonical_name(name)
     if not attribute:
         return None
     sub = match["sub"] or ""

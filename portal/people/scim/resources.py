@@ -218,7 +218,7 @@ def group_values(document: Mapping[str, Any]) -> GroupValues:
 
 def _supported_attributes(document: Mapping[str, Any], shape: ResourceAttributes) -> dict[str, Any]:
     """Return the supported attributes of a document, spelled as in the schema."""
-    return {name: value for key, value in document.items() if (name := shape.named(str(key)))}
+    return {name: value for key, value in document.items() if (name := shape.canonical_name(str(key)))}
 
 
 def _text(value: Any, attribute: str, limit: int) -> str:

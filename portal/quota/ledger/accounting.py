@@ -52,7 +52,7 @@ class Account:
         return self.budget - self.spent
 
     @property
-    def funded(self) -> bool:
+    def is_funded(self) -> bool:
         return self.balance > 0
 
 
@@ -91,11 +91,11 @@ def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> LedgerAdvan
         until_s = min(now_s, period_end_s)
         account = _charge(account, rate, until_s, tick_s)
         warnings, account = _warnings(account)
-        result = LedgerAdvance(account, (*result.warnings, *warnings), rate > 0 and not account.funded)
+        result = LedgerAdvance(account, (*result.warnings, *warnings), rate > 0 and not account.is_funded)
         if now_s < period_end_s:
             return result
         account = refilled(account, period_end_s)
-        result = LedgerAdvance(account, result.warnings, rate > 0 and not account.funded)
+        result = LedgerAdvance(account, result.warnings, rate > 0 and not account.is_funded)
 
 
 def _charge(account: Account, rate: int, until_s: int, tick_s: int) -> Account:
@@ -143,7 +143,7 @@ def refilled(account: Account, now_s: int) -> Account:
     )
 
 
-def credited(account: Account, amount: int) -> Account:
+def with_credit(account: Account, amount: int) -> Account:
     """Return the account with manual credit. A negative amount reduces credit down to 0."""
     credit = max(0, account.credit + amount)
     level = account.spent * 100

@@ -79,7 +79,7 @@ class BudgetStatement:
         return 100 * self.spent_cents // self.amount_cents
 
     @property
-    def spent(self) -> str:
+    def spent_text(self) -> str:
         return format_money(self.spent_cents / CENTS)
 
     @property
@@ -87,7 +87,7 @@ class BudgetStatement:
         return format_money(self.amount_cents / CENTS)
 
     @property
-    def typed(self) -> str:
+    def form_value(self) -> str:
         """The amount as typed in a form."""
         return f"{self.amount_cents / CENTS:.2f}"
 
@@ -243,7 +243,7 @@ def _warn(row: Budget, warning: WarningPercent) -> None:
         if gone
         else _("%(team)s has spent %(percent)s %% of its budget of %(month)s")
     ) % named
-    body = _("%(spent)s of %(amount)s.") % {"spent": report.spent, "amount": report.amount}
+    body = _("%(spent)s of %(amount)s.") % {"spent": report.spent_text, "amount": report.amount}
     if gone and row.blocks:
         body += " " + _("New paid workspaces cannot start until next month. Running ones continue.")
     else:

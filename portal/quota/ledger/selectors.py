@@ -61,7 +61,7 @@ class Statement:
         )
 
     @property
-    def runs_out(self) -> bool:
+    def runs_out_before_refill(self) -> bool:
         """Whether the hours run out before the refill at the current rate."""
         return self.lasts_until is not None and self.lasts_until < self.period_ends_at
 

@@ -154,7 +154,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     if row is None:
         raise NotFound(Reason(LedgerCode.LEDGER_NOT_OPEN, {"team": team.name}))
     before = row.credit
-    store_account(row, accounting.credited(account_of(row), amount))
+    store_account(row, accounting.with_credit(account_of(row), amount))
     note = strip_nul(note).strip()[:200]
     _create_entry(row, EntryKind.CREDIT, row.credit - before, actor, note)
     verb = "credits" if amount > 0 else "takes back from"
@@ -229,11 +229,11 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
         emit(LimitsChanged())
     else:
         _spend(row, account.spent - before.spent, now)
-        if account.funded != before.funded:
+        if account.is_funded != before.is_funded:
             emit(LimitsChanged())
     for warning in sorted(warnings):
         _warn(row, warning)
-    if running and not account.funded:
+    if running and not account.is_funded:
         stop_unfunded_workspaces(row.team)
 
 

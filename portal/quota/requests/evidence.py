@@ -101,7 +101,7 @@ class Evidence:
         return resources.GPU if self.request.resource == resources.GPU_HOURS else self.request.resource
 
     @property
-    def short(self) -> int:
+    def shortfall(self) -> int:
         """The part of the requested amount that is not free now."""
         return max(0, self.request.amount - self.free) if self.free is not None else 0
 
@@ -130,7 +130,7 @@ class _EvidenceRows:
             return None
         return self.nominal.get(key, 0) + self.grant.get(key, 0)
 
-    def left_of(self, resource: str) -> tuple[int | None, int | None]:
+    def remaining(self, resource: str) -> tuple[int | None, int | None]:
         """Return the amounts in service and free, bounded by the site's limit."""
         count, limit = self.counts.get(resource), self.site_limits.get(resource)
         if count is None:
@@ -181,7 +181,7 @@ def _build_evidence(
     team, user = request.team_id, request.requester_id
     resource = resources.GPU if request.resource == resources.GPU_HOURS else request.resource
     own = request.kind == RequestKind.MEMBER_CAP
-    size, free = world.left_of(resource)
+    size, free = world.remaining(resource)
     root = world.roots.get(world.root_of[team]) if team in world.root_of else None
     raises_quota = request.kind == RequestKind.QUOTA
     return Evidence(

@@ -60,7 +60,7 @@ class RequestCard:
     bar: QuotaUsage | None = None
 
     @property
-    def wanted(self) -> str:
+    def requested_text(self) -> str:
         return format_resource_amount(self.request.resource, self.request.amount)
 
     @property
@@ -77,7 +77,7 @@ class RequestCard:
         return self.request.kind != RequestKind.LEDGER
 
     @property
-    def whose(self) -> str:
+    def limit_text(self) -> str:
         """The limit to increase, as text."""
         if self.request.kind == RequestKind.MEMBER_CAP:
             return _("their own cap in %(team)s") % {"team": self.request.team.name}
@@ -86,7 +86,7 @@ class RequestCard:
         return self.request.team.name
 
     @property
-    def lasts(self) -> str:
+    def duration_text(self) -> str:
         """The requested duration."""
         if not self.time_boxed:
             return _("until they are spent")
@@ -125,7 +125,7 @@ class RequestCard:
         return format_resource_amount(self.request.resource, self.request.granted_amount or 0)
 
     @property
-    def less(self) -> bool:
+    def can_approve_less(self) -> bool:
         return self.request.granted_amount is not None and self.request.granted_amount < self.request.amount
 
     @property
@@ -144,7 +144,7 @@ class RequestCard:
         return lines(self.evidence) if self.evidence is not None else []
 
     @property
-    def earlier(self) -> list[EvidenceLine]:
+    def earlier_outcomes(self) -> list[EvidenceLine]:
         """The outcomes of earlier requests of the team for the same resource."""
         if self.evidence is None:
             return []
@@ -317,7 +317,7 @@ def effect(evidence: Evidence) -> str:
     if evidence.free is None:
         return _("no effect on other teams")
     free = {"free": format_amount(name, evidence.free)}
-    if not evidence.short:
+    if not evidence.shortfall:
         return _("no effect on other teams; %(free)s free now") % free
     if not evidence.borrowers:
         return _("no effect on other teams; %(free)s free now, the rest waits until other work ends") % free
@@ -329,7 +329,7 @@ def effect(evidence: Evidence) -> str:
         "lenders": lenders,
     }
     taken = sum(holder.amount for holder in evidence.borrowers)
-    return text + (_("; the rest waits until other work ends") if taken < evidence.short else "")
+    return text + (_("; the rest waits until other work ends") if taken < evidence.shortfall else "")
 
 
 def _outcome(row: QuotaRequest) -> str:

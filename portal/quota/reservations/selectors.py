@@ -141,7 +141,7 @@ def _clash_reason(collision: SlotConflict, next_start: datetime | None) -> Reaso
         "resource": collision.resource,
         "capacity": collision.capacity,
         "wanted": collision.wanted,
-        "left": collision.left,
+        "left": collision.remaining,
         "next_start": next_start.isoformat() if next_start else None,
     }
     if not collision.holders:

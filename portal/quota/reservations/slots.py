@@ -42,7 +42,7 @@ class SlotConflict:
     holders: tuple[tuple[str, int], ...]
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return max(0, self.capacity - self.booked)
 
 

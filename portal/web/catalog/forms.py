@@ -209,7 +209,7 @@ class EntryForm(forms.Form):
             for name in self.FIXED:
                 self.fields.pop(name, None)
 
-    def given(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for services, with the field names of REST."""
         document = {name: value for name, value in self.cleaned_data.items() if name != "version"}
         audience = document.pop("audience", None)
@@ -347,8 +347,8 @@ class TemplateForm(EntryForm):
         """Convert browsers' line ends, as a shell would read a carriage return as part of the last word."""
         return str(self.cleaned_data["startup"]).replace("\r\n", "\n").replace("\r", "\n")
 
-    def given(self) -> dict[str, Any]:
-        document = super().given()
+    def service_arguments(self) -> dict[str, Any]:
+        document = super().service_arguments()
         return {**document, "environment": document["environment"] or None}
 
 
@@ -413,8 +413,8 @@ class FlavorForm(EntryForm):
         pools: Any = self.fields["pool"]
         pools.queryset = Pool.objects.filter(deleted_at=None).order_by("slug")
 
-    def given(self) -> dict[str, Any]:
-        document = super().given()
+    def service_arguments(self) -> dict[str, Any]:
+        document = super().service_arguments()
         pool = document["pool"]
         document["pool"] = pool.slug if pool is not None else None
         models = document["accelerator_models"]

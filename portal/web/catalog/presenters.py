@@ -177,7 +177,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     return [
         Version(
             row,
-            tuple(_change_in_words(type(entry), change, names) for change in changes),
+            tuple(_change_text(type(entry), change, names) for change in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
@@ -191,10 +191,10 @@ def format_differences(
 ) -> list[ChangedField]:
     """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
-    return [_change_in_words(model, difference, names) for difference in differences]
+    return [_change_text(model, difference, names) for difference in differences]
 
 
-def _change_in_words(
+def _change_text(
     model: type[Template] | type[Flavor], difference: history.Difference, names: Mapping[str, str]
 ) -> ChangedField:
     field, before, after = difference.field, difference.before, difference.after

@@ -117,7 +117,8 @@ class QuotaSource(Source):
             key,
             self.kind,
             row.requester.username,
-            _("requests %(wanted)s more for %(whose)s") % {"wanted": summary.wanted, "whose": summary.whose},
+            _("requests %(wanted)s more for %(whose)s")
+            % {"wanted": summary.requested_text, "whose": summary.limit_text},
             detail,
             why,
             row.until,

@@ -113,7 +113,7 @@ class AccessRules:
             self.passes.changed(keys)
         self._on_change(keys)
 
-    def rests_on(self, name: str, client: ClientRequest) -> frozenset[str]:
+    def depends_on(self, name: str, client: ClientRequest) -> frozenset[str]:
         """Return the Redis keys whose change may change the result of `enter` for this request."""
         keys = {
             workspace_views.key(name),
@@ -124,8 +124,8 @@ class AccessRules:
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
         """Return the workspace if `client` may use it now.
 
-        Entry by token is recorded before the request is admitted. Raises `EntryRefused`; `RedisError`, `OSError`
-        or `TimeoutError` if Redis does not answer; and the exceptions of the portal's functions.
+        Entry by token is recorded before the request is admitted. Raises `EntryRefused`; `RedisError`,
+        `OSError` or `TimeoutError` if Redis does not answer; and the exceptions of the portal's functions.
         """
         if client.foreign(self._scheme):
             raise EntryRefused(Refusal.FOREIGN_ORIGIN, name, client)
@@ -203,7 +203,7 @@ class AccessRules:
         if founded is None:
             return
         new, for_s = founded
-        self.passes.leave(new, for_s=for_s)
+        self.passes.add(new, for_s=for_s)
         believed = self._bearers.believed(client.bearer, name) if token else None
         if believed is not None and believed[2]:
             self._go_on(new, client)
@@ -244,7 +244,7 @@ class AccessRules:
             if not passes.has(name, left.credential):
                 return
             try:
-                await self._bearers.look(token, name)
+                await self._bearers.refresh(token, name)
             except Exception as error:
                 # The pass expires, and the next request reports the error.
                 log.debug("could not look up token again: %s", type(error).__name__)
@@ -326,7 +326,7 @@ class AccessRules:
             entries.append(None if value is None else (value, float(ttl_s)))
             if value is not None:
                 # TTLs are rounded, so keep the value at least one second less than Redis does.
-                self.memory.keep(key, value, for_s=ttl_s - 1, mark=mark)
+                self.memory.store(key, value, for_s=ttl_s - 1, mark=mark)
         return entries
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:

@@ -264,7 +264,7 @@ class Gateway:
         if self._streams is None or not client.lasting:
             return headers
         name = view.external_name
-        return await self._streams.expect(name, client, headers, self._access.rests_on(name, client))
+        return await self._streams.expect(name, client, headers, self._access.depends_on(name, client))
 
     async def _transfer(self, client: ClientRequest) -> Response:
         """Route a file transfer to the file server of the home.

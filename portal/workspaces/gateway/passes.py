@@ -112,7 +112,7 @@ class Passes:
     def has(self, workspace: str, credential: str) -> bool:
         return (workspace, credential) in self._passes
 
-    def leave(self, new: Pass, *, for_s: float) -> None:
+    def add(self, new: Pass, *, for_s: float) -> None:
         """Create a pass for `for_s` seconds, at most `LONGEST_S`.
 
         Do not await between the reads of `fresh` and memory and this call.

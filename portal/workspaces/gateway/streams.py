@@ -164,7 +164,7 @@ class Streams:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="berth-streams")
 
-    def come(self, near: _ClientSide, head: bytes, rest: bytes) -> None:
+    def accept(self, near: _ClientSide, head: bytes, rest: bytes) -> None:
         """Accept a connection of the front door, or abort it if its token is invalid."""
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
@@ -356,7 +356,7 @@ class _ClientSide(_Side):
         if end:
             self._head = None
             self._in_time()
-            self.streams.come(self, head, rest)
+            self.streams.accept(self, head, rest)
         elif len(self._head) > MAX_HEAD_BYTES:
             self.transport.abort()
 

@@ -41,8 +41,8 @@ from portal.workspaces.homes.archive_parts import (
     archive_label,
     begin_delete,
     begin_restore,
+    close,
     conflict,
-    end,
     lock_archive,
     notify,
     process_on_commit,
@@ -156,7 +156,7 @@ def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
     archive = lock_archive(archive_of_home(actor, workspace, archive_id).pk)
     if archive is None or not archive.active:
         raise conflict(ArchiveCode.NOTHING_TO_CANCEL)
-    away_homes.give_up(archive)
+    away_homes.cancel_job(archive)
 
 
 @transaction.atomic
@@ -184,7 +184,7 @@ def cancel_all(**homes: Any) -> None:
     for pk in HomeArchive.objects.filter(**homes, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
         archive = lock_archive(pk)
         if archive is not None and archive.active:
-            away_homes.give_up(archive)
+            away_homes.cancel_job(archive)
 
 
 def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
@@ -273,7 +273,7 @@ def _step(pk: UUID) -> None:
             return
     in_use = archive.active and home_use.is_home_in_use(archive.owner_id, archive.team_id, node.pk)
     if in_use and archive.empties:
-        away_homes.give_up(archive)
+        away_homes.cancel_job(archive)
         return
     if in_use:
         # A workspace was placed after the request. Wait until it stops before anything is read.
@@ -373,14 +373,14 @@ def _finish_making(archive: HomeArchive, answer: HomeArchived) -> None:
     if archive.empties:
         away_homes.begin_emptying(archive)
         return
-    end(archive, HomeArchiveState.READY, None, left=False)
+    close(archive, HomeArchiveState.READY, None, left=False)
     record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {archive_label(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
     notify(archive, "home.archived", title, _("You can restore it on the Archives page of a workspace."))
 
 
 def _finish_restoring(archive: HomeArchive) -> None:
-    end(archive, HomeArchiveState.READY, None)
+    close(archive, HomeArchiveState.READY, None)
     _note_restored(archive)
     archive.save()
     home_use.notify_scheduler(archive.owner_id, archive.team_id)
@@ -431,7 +431,7 @@ def _fail(archive: HomeArchive, reason: Reason) -> None:
         away_homes.leave_home(archive, reason)
         return
     restoring = archive.state == HomeArchiveState.RESTORING
-    end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
+    close(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
     verb = "restore" if restoring else "make"
     record(
         archive,

@@ -34,8 +34,8 @@ from portal.workspaces.homes.archive_parts import (
     archive_label,
     begin_delete,
     begin_restore,
+    close,
     conflict,
-    end,
     lock_archive,
     notify,
     process_on_commit,
@@ -47,7 +47,7 @@ from portal.workspaces.homes.moves import may_move
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, Workspace
 from provisioning.home_messages import ArchiveCommand, HomeArchived
-from provisioning.version import VERSION, agrees
+from provisioning.version import VERSION, is_compatible
 
 AGAIN_S = 10
 MOST_AGAIN_S = 60
@@ -85,7 +85,7 @@ def begin(*, place_id: int) -> HomeArchive:
         raise conflict(ArchiveCode.NOT_HERE)
     require_free(place.owner_id, place.team_id, place.pool, place.node, restores=False)
     machine = machines.machine_of_node(place.pool, place.node.name)
-    if machine is not None and not agrees(machine.version):
+    if machine is not None and not is_compatible(machine.version):
         # A node of an older version does not support the last step.
         versions = {"theirs": machine.version or "?", "ours": VERSION}
         raise StateConflict(Reason(MachineCode.VERSION_DIFFERS, versions))
@@ -154,18 +154,18 @@ def keep_home(*, place_id: int) -> None:
     candidate = archive_holding_home(place)
     archive = lock_archive(candidate.pk) if candidate is not None else None
     if archive is not None and archive.empties and archive.active:
-        give_up(archive)
+        cancel_job(archive)
 
 
-def give_up(archive: HomeArchive) -> None:
+def cancel_job(archive: HomeArchive) -> None:
     """Cancel the job of a locked archive. The home stays as it was, unless it was already replaced."""
     if archive.state == HomeArchiveState.RESTORING:
         away = Reason(ArchiveCode.RESTORE_CANCELLED) if archive.away_at is not None else None
-        end(archive, HomeArchiveState.READY, away)
+        close(archive, HomeArchiveState.READY, away)
     elif archive.state == HomeArchiveState.EMPTYING:
         leave_home(archive, None)
     else:
-        end(archive, HomeArchiveState.DELETING, None)
+        close(archive, HomeArchiveState.DELETING, None)
 
 
 # --- reconciliation --------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
 def _record_emptied(archive: HomeArchive) -> None:
     """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
-    end(archive, HomeArchiveState.READY, None)
+    close(archive, HomeArchiveState.READY, None)
     record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {archive_label(archive)}")
     title = _("Your home folder in %(team)s was archived") % {"team": archive.team.name}
     text = _("It was unused for a long time. To restore it, start a workspace there or open Home folders.")
@@ -226,7 +226,7 @@ def _record_emptied(archive: HomeArchive) -> None:
 def end_unchanged(archive: HomeArchive, reason: Reason | None) -> None:
     """End the job with the home unchanged. The archive becomes an ordinary one."""
     archive.empties = False
-    end(archive, HomeArchiveState.READY, None, left=False)
+    close(archive, HomeArchiveState.READY, None, left=False)
     if reason is not None and reason.code == ArchiveCode.GONE:
         archive.state, archive.reason = HomeArchiveState.FAILED, reason.as_json()
         archive.save()

@@ -54,7 +54,7 @@ class NodeHomes:
 
     @property
     def can_begin(self) -> bool:
-        going = self.last is not None and self.last.row.going
+        going = self.last is not None and self.last.row.is_open
         return self.may and not self.refused and not going
 
 
@@ -119,7 +119,7 @@ def _keeps(there: NodeHomeCounts) -> list[str]:
 def _progress(row: HomeEvacuation) -> Progress:
     moved, left, stayed = row.moved, row.left if row.going else 0, row.stayed  # type: ignore[attr-defined]
     facts = [_("%(size)s copied") % {"size": format_memory(row.bytes_done >> 20)}]  # type: ignore[attr-defined]
-    if row.going and left:
+    if row.is_open and left:
         text = ngettext("%(count)d left", "%(count)d left", left)
         facts.append(text % {"count": left})
     if stayed:

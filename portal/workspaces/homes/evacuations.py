@@ -239,7 +239,7 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
     if evacuation.state == EvacuationState.CANCELLED:
         return evacuation
-    if not evacuation.going:
+    if not evacuation.is_open:
         raise _conflict(Reason(HomeMoveCode.ENDED))
     evacuation.state, evacuation.ended_at, evacuation.reason = EvacuationState.CANCELLED, timezone.now(), {}
     evacuation.save()
@@ -265,7 +265,7 @@ def sweep() -> int:
 @transaction.atomic
 def _step(pk: UUID) -> None:
     evacuation = _locked(pk)
-    if evacuation is None or not evacuation.going:
+    if evacuation is None or not evacuation.is_open:
         return
     for node, name in (
         (evacuation.source, evacuation.source_name),

@@ -137,8 +137,8 @@ def begin(
     if target is None or not home_use.is_node_trusted(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
-    home_use.require_still(owner.pk, team.pk)
-    home_use.require_there(owner.pk, team.pk, pool, place.node.name)
+    home_use.require_not_in_transfer(owner.pk, team.pk)
+    home_use.require_not_archived(owner.pk, team.pk, pool, place.node.name)
     if home_use.is_home_in_use(owner.pk, team.pk, place.node_id):
         reason = Reason(HomeMoveCode.IN_USE)
         raise StateConflict(reason, code=reason.code)

@@ -51,7 +51,7 @@ UNSEEN_SWEEPS = 3
 MAX_NODES = 200
 
 
-def ask_all() -> None:
+def request_listings() -> None:
     """Ask every node for its listing."""
     for pool in Pool.objects.filter(enabled=True, simulated=False, deleted_at=None):
         if pool.runs_on_node:
@@ -71,7 +71,7 @@ def ask(pool: Pool, node: str) -> None:
 def request_inventories(*, actor: User) -> None:
     """Ask all nodes now, on request of an operator."""
     require_operator(actor)
-    ask_all()
+    request_listings()
 
 
 @transaction.atomic

@@ -40,7 +40,7 @@ class AvailableSecrets:
 
     by_name: dict[str, list[Secret]]
 
-    def given(self, named: Collection[str]) -> list[Secret]:
+    def selection(self, named: Collection[str]) -> list[Secret]:
         """Return the secrets for a workspace that names these, sorted by name."""
         wanted = set(named)
         offered = []
@@ -108,7 +108,7 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
         reason = Reason(SecretCode.TOO_MANY_NAMED, {"limit": MAX_NAMED})
     elif unknown:
         reason = Reason(SecretCode.UNKNOWN_NAMED, {"names": [name[:64] for name in unknown[:10]]})
-    elif _total_bytes(offer.given(wanted)) > MAX_TOTAL_BYTES:
+    elif _total_bytes(offer.selection(wanted)) > MAX_TOTAL_BYTES:
         reason = Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES})
     if reason is not None:
         raise InvalidInput(reason, errors={"secrets": [reason]})

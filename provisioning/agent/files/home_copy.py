@@ -56,7 +56,7 @@ class DiskRoom:
         if needed > free or (disk.f_files and entries > disk.f_favail):
             raise DiskFull(needed, free)
 
-    def take(self, count: int) -> None:
+    def consume(self, count: int) -> None:
         """Account for bytes about to be written. Raises `DiskFull`."""
         self.unchecked_bytes += count
         if self.unchecked_bytes >= LOOK_BYTES:
@@ -190,7 +190,7 @@ class HomeWriter:
         place = _number(record, "o", 0, _number(entry, "s", 0, stream.MAX_SIZE))
         if place + len(data) > entry["s"]:
             raise BadStream("a file exceeds its announced size")
-        self.room.take(len(data))
+        self.room.consume(len(data))
         view = memoryview(data)
         while view:
             count = os.pwrite(file, view, place)

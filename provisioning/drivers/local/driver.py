@@ -230,7 +230,7 @@ class LocalDriver(Driver):
         """See `Driver.inventory`."""
         sandbox, warning = self._isolation()
         with disk_errors(self.home):
-            self.quotas.tell(self.home_limit_mib)
+            self.quotas.store_limit(self.home_limit_mib)
             scan = self._scan()
             node = host.node_info(
                 name=self.node_name,
@@ -242,10 +242,10 @@ class LocalDriver(Driver):
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
                 scan=scan,
-                environments=self.environments.held(),
+                environments=self.environments.environments(),
                 programs=environment.parse_names(os.environ.get(environment.VARIABLE) or ""),
                 home_limit_mib=self.home_limit_mib,
-                home_hold=HomeHold.PROJECT_QUOTA if self.quotas.work() else HomeHold.MEASURED,
+                home_hold=HomeHold.PROJECT_QUOTA if self.quotas.are_supported() else HomeHold.MEASURED,
             )
         offer = mounts.folder_offer(self.mounts, own=self._own_folders(), sandboxed=bool(sandbox.bwrap))
         node = replace(
@@ -287,7 +287,7 @@ class LocalDriver(Driver):
                     start_network(folder, replace(settings, uid=uid, egress=policy))
                 return observation
             disk.require_room(self.homes)
-            self.quotas.tell(self.home_limit_mib)
+            self.quotas.store_limit(self.home_limit_mib)
             devices, shares = self._devices(node_placement)
             listed = self.mounts if sandbox.bwrap else ""
             shown_mounts = (
@@ -442,7 +442,7 @@ class LocalDriver(Driver):
         servers = self._file_servers()
         self._require_isolation(servers.sandbox)
         with disk_errors(self.base):
-            return servers.ask(Home(team, owner), question)
+            return servers.query(Home(team, owner), question)
 
     def home_moves(self, *, team: str, owner: str) -> HomeMoves:
         """Return the transfers of this home to and from other machines. Raises `ProvisioningError`."""
@@ -559,7 +559,7 @@ class LocalDriver(Driver):
             if record is not None and record.environment == digest and not record.closed:
                 return False
         with contextlib.suppress(ValueError):
-            self.spares.end_those_of(str(self.environments.place(digest)))
+            self.spares.end_for_environment(str(self.environments.folder_of(digest)))
             return self.environments.remove(digest)
         return True
 

@@ -78,7 +78,7 @@ class FileServers:
     environment: Environment
     sandbox: SandboxProbe
 
-    def ask(
+    def query(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
         """Return the server's answer: `{"ok": …}` or `{"refused": …}`. `stream` is sent after the question.

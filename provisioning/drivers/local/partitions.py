@@ -59,8 +59,9 @@ def repartition(
     `before` returns the GPU's current instances, which inventory reports until the change is complete.
 
     Idempotent. Raises `NoCapacity` if an instance to destroy is in use or missing, or the GPU refuses the
-    layout; the old layout remains. Raises `UncleanDevices` if memory could not be proven clean before or after the
-    change. Raises `BackendUnavailable` if the driver does not answer or another process works on the layout.
+    layout; the old layout remains. Raises `UncleanDevices` if memory could not be proven clean before or
+    after the change. Raises `BackendUnavailable` if the driver does not answer or another process works on
+    the layout.
     """
     with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as acquired:
         if not acquired:

@@ -101,7 +101,9 @@ class Shares:
             self._records[name] = before
         return [holder for _, record_holders in self._records.values() for holder in record_holders]
 
-    def seen(self, uuid: str, holders: Iterable[ShareHolder], sample: Sample) -> dict[str, ShareUse]:
+    def usage_by_holder(
+        self, uuid: str, holders: Iterable[ShareHolder], sample: Sample
+    ) -> dict[str, ShareUse]:
         """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}

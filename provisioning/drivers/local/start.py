@@ -191,7 +191,7 @@ def new_record(
         uid=settings.uid,
         environment=spec.environment,
         egress=settings.egress.egress.value,
-        egress_allow=settings.egress.words(),
+        egress_allow=settings.egress.as_text(),
         shares=settings.shares,
     )
 
@@ -247,7 +247,7 @@ def agent_config(
         "git_dir": GIT_PATH if settings.sandbox.bwrap else "",
         "known_hosts": list(git_urls.KNOWN_HOSTS),
         "egress": settings.egress.egress.value,
-        "egress_allow": settings.egress.words(),
+        "egress_allow": settings.egress.as_text(),
         "remove_config": True,
     }
 
@@ -331,7 +331,7 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
     for path in (settings.homes, home.parent, home):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if settings.quotas is not None:
-        settings.quotas.hold(spec.home_key)
+        settings.quotas.enforce(spec.home_key)
     if os.geteuid() == 0:
         owner = 0 if settings.uid == NODE_USER else settings.uid
         try:

@@ -18,7 +18,7 @@ from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.failures import Busy
 from provisioning.drivers.local.state import WorkspaceDir, write_atomically
 from provisioning.gpu.suspend import grant, room
-from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, bring, look
+from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, drive_processes, read_states
 from provisioning.gpu.suspend.states import ProcessState, TargetState, end_of
 from provisioning.gpu.suspend.walk import SuspendOutcome
 
@@ -100,7 +100,7 @@ class Suspender:
             if record is None or record.closed or not folder.alive():
                 return SuspendReport(TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
             pids = self._cuda_processes(folder)
-            snapshot = look(pids)
+            snapshot = read_states(pids)
             refused = self._refusal(folder, record, snapshot)
             if refused is not None:
                 return refused
@@ -171,7 +171,7 @@ class Suspender:
         ]
         if broken_pids:
             return no(SuspendProblem.LOST, ", ".join(map(str, broken_pids)))
-        if not snapshot.before.tells_all:
+        if not snapshot.before.is_complete:
             return no(SuspendProblem.NOT_TOLD)
         if end_of(cuda_states) is TargetState.SUSPENDED:
             return None
@@ -198,12 +198,12 @@ class Suspender:
     ) -> SuspendReport:
         pids = self._cuda_processes(folder)
         for _ in range(ROUNDS):
-            answer = bring(pids, TargetState.SUSPENDED, memory_bytes=memory_bytes, tell=tell)
+            answer = drive_processes(pids, TargetState.SUSPENDED, memory_bytes=memory_bytes, tell=tell)
             outcome = answer.outcome
-            if outcome is None or not outcome.reached:
+            if outcome is None or not outcome.is_reached:
                 return self._report(folder, answer, gpus, memory_bytes)
             all_now = self._cuda_processes(folder)
-            newer = look(all_now - pids)
+            newer = read_states(all_now - pids)
             if newer.trouble or any(
                 process_state is not ProcessState.NONE for process_state in newer.states.values()
             ):
@@ -227,7 +227,7 @@ class Suspender:
         memory_bytes: int,
     ) -> SuspendReport:
         """Resume all processes, since the suspension failed."""
-        answer = bring(pids, TargetState.RUNNING, memory_bytes=memory_bytes)
+        answer = drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes)
         report = self._report(folder, answer, gpus, memory_bytes)
         return SuspendReport(report.end, problem, held_bytes=memory_bytes, gpus=gpus, states=report.states)
 
@@ -240,7 +240,10 @@ class Suspender:
             return SuspendReport(TargetState.RUNNING, gpus=gpus)
         self._save_suspension(folder, gpus, memory_bytes, settled=False)
         return self._report(
-            folder, bring(pids, TargetState.RUNNING, memory_bytes=memory_bytes, tell=tell), gpus, memory_bytes
+            folder,
+            drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes, tell=tell),
+            gpus,
+            memory_bytes,
         )
 
     def _report(
@@ -256,12 +259,12 @@ class Suspender:
         elif not set(outcome.states.values()) & HELD_UP:
             # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
-        problem = "" if outcome.reached else SuspendProblem.REFUSED
+        problem = "" if outcome.is_reached else SuspendProblem.REFUSED
         return SuspendReport(outcome.end, problem, _trouble(outcome), memory_bytes, gpus, outcome.states)
 
     def _is_off_gpus(self, folder: WorkspaceDir, after: GpuSnapshot) -> bool:
         """Return whether no process of the workspace uses any GPU."""
-        return after.tells_all and not after.used_by(self._processes(folder))
+        return after.is_complete and not after.used_by(self._processes(folder))
 
     def _save_suspension(
         self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, settled: bool

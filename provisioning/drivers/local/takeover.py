@@ -68,7 +68,7 @@ def take_over_spare(
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
         return False  # its home still has another owner
     kind = SpareKind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)
-    taken_spare = spares.take(kind) if kind.possible else None
+    taken_spare = spares.claim(kind) if kind.can_be_created else None
     if taken_spare is None:
         return False
     with taken_spare.connection:

@@ -376,14 +376,14 @@ class SimulatedDriver(Driver):
                 return None
             if self._has_vanished(place[0], epoch, book.now):
                 raise _node_offline(place[0])
-            wrong = self.faults.of(*place, epoch=epoch, now=book.now)
+            wrong = self.faults.faults_of(*place, epoch=epoch, now=book.now)
             return None if "vanish" in wrong else (wrong, book.used_of(uuid) > 0, memory_mib)
 
     def _without_vanished(self, node: NodeInfo, epoch: float, now: float) -> NodeInfo:
         present = tuple(
             device
             for device in node.devices
-            if "vanish" not in self.faults.of(node.name, device.index, epoch=epoch, now=now)
+            if "vanish" not in self.faults.faults_of(node.name, device.index, epoch=epoch, now=now)
         )
         return node if len(present) == len(node.devices) else replace(node, devices=present)
 
@@ -472,7 +472,7 @@ class SimulatedDriver(Driver):
     def _answer(
         self, outcome: Observation | ProvisioningError, ref: WorkspaceRef, name: str, call: int
     ) -> Observation:
-        if self.script.lose_replies.picks(
+        if self.script.lose_replies.selects(
             seed=self.script.seed,
             kind="lose_replies",
             name=name,
@@ -487,7 +487,7 @@ class SimulatedDriver(Driver):
         return outcome
 
     def _picks(self, selector: Selector, kind: str, spec: WorkspaceSpec, call: int) -> bool:
-        return selector.picks(
+        return selector.selects(
             seed=self.script.seed,
             kind=kind,
             name=spec.name,
@@ -518,7 +518,7 @@ class SimulatedDriver(Driver):
                     place is None
                     or split
                     or place[0] != part.node
-                    or "vanish" in self.faults.of(*place, epoch=epoch, now=now)
+                    or "vanish" in self.faults.faults_of(*place, epoch=epoch, now=now)
                 ):
                     return StartFailed(
                         f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."

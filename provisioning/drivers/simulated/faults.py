@@ -264,7 +264,7 @@ def _sample(at: int) -> dict[str, Any]:
 
 
 def _stranger_findings(before: Mapping[str, Any]) -> list[Any]:
-    return health.strangers(before["processes"])
+    return health.foreign_processes(before["processes"])
 
 
 def _free_mib(memory_mib: int, faults: frozenset[str]) -> int:

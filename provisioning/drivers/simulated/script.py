@@ -101,7 +101,7 @@ class Selector:
     share: float = 0.0
     names: frozenset[str] = frozenset()
 
-    def picks(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
+    def selects(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
         """Return whether call number `call` for the workspace is selected."""
         if self.names:
             return name in self.names or external_name in self.names
@@ -284,10 +284,10 @@ class FaultyDevices:
         )
 
     @property
-    def any(self) -> bool:
+    def exist(self) -> bool:
         return any(getattr(self, kind) for kind in self.KINDS)
 
-    def of(self, node: str, index: int, *, epoch: float, now: float) -> frozenset[str]:
+    def faults_of(self, node: str, index: int, *, epoch: float, now: float) -> frozenset[str]:
         """Return the faults of a device at `now`, in a pool first used at `epoch`."""
         begins = epoch + self.from_s
         if now < begins or (self.for_s and now >= begins + self.for_s):

@@ -143,7 +143,7 @@ class Device:
         self.uuid = uuid_text(self.call("cuDeviceGetUuid", self.handle).bytes)
         self.context = self.call("cuDevicePrimaryCtxRetain", self.handle)
         try:
-            self.use()
+            self.make_current()
             self.stream = self.call("cuStreamCreate", 0)
             self._log = self.alloc(ctypes.sizeof(ErrorLog))
             self._flag_host = self.call("cuMemHostAlloc", 64, driver.CU_MEMHOSTALLOC_DEVICEMAP)
@@ -152,11 +152,11 @@ class Device:
             self.close()
             raise
 
-    def use(self) -> None:
+    def make_current(self) -> None:
         """Make this device's context current in this thread."""
         self.call("cuCtxSetCurrent", self.context)
 
-    def another(self, ordinal: int) -> Device:
+    def peer(self, ordinal: int) -> Device:
         """Return another visible device by its ordinal. Raises `CudaError`; see `use`."""
         return Device(self._driver, ordinal)
 
@@ -353,7 +353,7 @@ class Device:
             )
 
     @contextmanager
-    def beside(self) -> Iterator[Any]:
+    def second_stream(self) -> Iterator[Any]:
         """Yield a second stream whose work runs concurrently with the first one's in this block.
 
         It starts after all earlier work of the first stream, which continues after both.

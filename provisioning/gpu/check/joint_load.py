@@ -22,7 +22,7 @@ class JointResult:
     errors: int
 
 
-def of(detail: Mapping[str, Any]) -> tuple[JointResult, ...]:
+def results_of(detail: Mapping[str, Any]) -> tuple[JointResult, ...]:
     """Return the devices, the checked one first.
 
     Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if any is malformed.
@@ -35,7 +35,7 @@ def findings(tests: Sequence[TestResult]) -> list[Finding]:
     """Return notes on peers, which do not count against the checked device."""
     found = []
     for test in tests:
-        peers = of(test.detail)[1:] if test.name == PROBE else ()
+        peers = results_of(test.detail)[1:] if test.name == PROBE else ()
         slow = [f"{each.uuid} ({each.percent:g} %)" for each in peers if each.percent < JOINT_WARN_PERCENT]
         if slow:
             text = f"Slower when all GPUs are busy: {', '.join(slow)}. Check power and cooling of the node."

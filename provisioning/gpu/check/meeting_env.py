@@ -23,7 +23,7 @@ def meeting_environ(meeting: Rendezvous) -> dict[str, str]:
     return {
         **own,
         **MESSAGES,
-        "NCCL_COMM_ID": meeting.place,
+        "NCCL_COMM_ID": meeting.address_text,
         "NCCL_NET": NET[meeting.transport],
         "NCCL_P2P_DISABLE": "1",
         "NCCL_SHM_DISABLE": "1",

@@ -144,7 +144,7 @@ class Check:
         self.state.findings += health.state(before)
         self.state.findings += standing.before_load(before, self._last)
         self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
-        self.state.findings += health.strangers(before.get("processes"))
+        self.state.findings += health.foreign_processes(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
             text = "NVML does not list the processes on the device, so the device may be in use."
             self.state.find("processes_unknown", Severity.INCONCLUSIVE, text, Action.INSPECT)
@@ -353,7 +353,7 @@ class Check:
 
     def _take(self, process: Process, message: dict[str, Any]) -> None:
         if process is self._watcher:
-            self.state.from_watcher(message)
+            self.state.handle_watcher_message(message)
         elif process is self._child and not self.state.refused and not self.state.ended:
             self.state.from_child(message)
 

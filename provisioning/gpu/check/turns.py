@@ -103,7 +103,7 @@ def _lock(file: int, alone: bool, until: float) -> bool:
 
 
 @contextmanager
-def near(cpus: Collection[int]) -> Iterator[bool]:
+def on_cpus(cpus: Collection[int]) -> Iterator[bool]:
     """Run on these CPUs, if allowed; yields whether that succeeded. Memory is then allocated there too."""
     before = os.sched_getaffinity(0)
     wanted = set(cpus) & before

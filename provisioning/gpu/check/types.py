@@ -81,7 +81,7 @@ class Rendezvous:
     port_gb_s: float = 0.0
 
     @property
-    def place(self) -> str:
+    def address_text(self) -> str:
         """`address:port` in NCCL's format."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"

@@ -25,7 +25,7 @@ def watch(out: LineWriter, config: dict[str, Any], stop_fd: int) -> None:
     try:
         reader = DeviceReader(config["uuid"])
         events = reader.watch_xids()
-        facts = {**reader.facts(tuple(config.get("peers", ()))), **reader.surroundings()}
+        facts = {**reader.facts(tuple(config.get("peers", ()))), **reader.machine_facts()}
         before = {**reader.snapshot(), **reader.board(), **reader.display()}
         before["unavailable"] = reader.unavailable
         out.send("ready", nonce=nonce, facts=facts, before=before, xid_events=events is not None)

@@ -49,7 +49,7 @@ def simulated() -> bool:
     return False
 
 
-def look() -> dict[str, Any]:
+def read_use() -> dict[str, Any]:
     """Return the use of all GPUs from NVML; `problem` if it fails."""
     gpus: dict[str, Any] = {}
     try:
@@ -70,11 +70,11 @@ def look() -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     config, writer = json.loads(argv[1]), MessageWriter(int(argv[2]))
-    writer.send("look", when="before", **look())
+    writer.send("look", when="before", **read_use())
     if config["pids"]:
         _handle(writer, config)
     if config["goal"]:
-        writer.send("look", when="after", **look())
+        writer.send("look", when="after", **read_use())
     writer.send("end", nonce=config["nonce"], simulated=simulated())
     return 0
 

@@ -52,7 +52,7 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
         return {uuid: users for uuid, users in usage.items() if users}
 
     @property
-    def tells_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the users of every GPU are known."""
         return not self.problem and all(gpu.users is not None for gpu in self.gpus.values())
 
@@ -76,13 +76,13 @@ class ChildAnswer:
 StepCallback = Callable[[str, int], object]
 
 
-def look(pids: Iterable[int] = ()) -> ChildAnswer:
+def read_states(pids: Iterable[int] = ()) -> ChildAnswer:
     """Return the users of GPUs, and the states of these processes. Never raises."""
     config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
     return _query(config, LOOK_WITHIN_S, lambda _call, _pid: None)
 
 
-def bring(
+def drive_processes(
     pids: Iterable[int],
     goal: TargetState,
     *,

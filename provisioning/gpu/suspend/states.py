@@ -28,7 +28,7 @@ class TargetState(StrEnum):
     RUNNING = "running"
 
     @property
-    def other(self) -> TargetState:
+    def opposite(self) -> TargetState:
         return TargetState.RUNNING if self is TargetState.SUSPENDED else TargetState.SUSPENDED
 
 

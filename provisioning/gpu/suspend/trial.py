@@ -12,7 +12,7 @@ from typing import Any
 from provisioning.gpu.check.process import Process, python
 from provisioning.gpu.check.wire import ProtocolViolation
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, bring, look
+from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, drive_processes, read_states
 from provisioning.gpu.suspend.states import TargetState
 from provisioning.gpu.suspend.subject import SIZE
 from provisioning.machine_id import machine_id
@@ -49,7 +49,7 @@ def run_trial(
     on the intended GPU; and its bytes are unchanged.
     """
     tell("looking")
-    answer = look()
+    answer = read_states()
     trial = Trial(
         uuid,
         "",
@@ -80,7 +80,7 @@ def _choose_idle(answer: ChildAnswer, uuid: str, onto: str) -> str:
             raise _TrialFailed(NO_GPU, name)
     if not gpus:
         raise _TrialFailed(NO_GPU)
-    if not answer.before.tells_all:
+    if not answer.before.is_complete:
         raise _TrialFailed(NOT_TOLD, "NVML does not list the processes on the GPUs")
     idle = [name for name, gpu in gpus.items() if not gpu.users and name != onto]
     chosen = uuid or next(iter(idle), "")
@@ -106,21 +106,21 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
         pid = subject.pid
         tell("suspending")
         began = time.monotonic()
-        down = bring([pid], TargetState.SUSPENDED, memory_bytes=SIZE)
+        down = drive_processes([pid], TargetState.SUSPENDED, memory_bytes=SIZE)
         suspend_ms = round((time.monotonic() - began) * 1000)
         # NVML reports the machine's PIDs, which may differ inside a container.
         if list(down.before.used_by([pid])) != [uuid]:
             raise _TrialFailed(NOT_SEEN, down.before.problem)
-        if down.outcome is None or not down.outcome.reached:
+        if down.outcome is None or not down.outcome.is_reached:
             raise _TrialFailed(NOT_SUSPENDED, _problem_of(down))
         if not _is_free(down.after, uuid, pid, down.before.gpus[uuid].used):
             raise _TrialFailed(STILL_THERE)
         tell("resuming")
         began = time.monotonic()
         pairs = {uuid: onto, onto: uuid} if onto else {}
-        up = bring([pid], TargetState.RUNNING, pairs=pairs, memory_bytes=SIZE)
+        up = drive_processes([pid], TargetState.RUNNING, pairs=pairs, memory_bytes=SIZE)
         resume_ms = round((time.monotonic() - began) * 1000)
-        if up.outcome is None or not up.outcome.reached:
+        if up.outcome is None or not up.outcome.is_reached:
             raise _TrialFailed(NOT_RESUMED, _problem_of(up))
         if up.after is None or list(up.after.used_by([pid])) != [onto or uuid]:
             raise _TrialFailed(ELSEWHERE)
@@ -136,7 +136,7 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
 
 def _is_free(after: GpuSnapshot | None, uuid: str, pid: int, used_before: int) -> bool:
     """Return whether the process holds nothing on any GPU, and its memory is available to others."""
-    if after is None or not after.tells_all or after.used_by([pid]):
+    if after is None or not after.is_complete or after.used_by([pid]):
         return False
     return uuid in after.gpus and after.gpus[uuid].used <= used_before - SIZE
 

@@ -55,7 +55,7 @@ class SuspendOutcome:
     trouble: CallFailure | None = None
 
     @property
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         return self.end is self.goal
 
 
@@ -73,12 +73,12 @@ def walk(
     Once `stop` returns True, no step towards the goal starts; going back is limited only by the caller.
     """
     drive = _Drive(calls, tuple(dict.fromkeys(pids)), tell)
-    trouble = drive.towards(goal, stop=stop, give_up_at_once=True)
+    trouble = drive.drive_to(goal, stop=stop, give_up_at_once=True)
     if trouble is not None:
-        drive.towards(goal.other)
+        drive.drive_to(goal.opposite)
         if end_of(drive.states()) is None:
             # Neither state for all: a running app is better than a suspended one that nobody resumes.
-            drive.towards(TargetState.RUNNING)
+            drive.drive_to(TargetState.RUNNING)
     states = drive.states()
     return SuspendOutcome(goal, end_of(states), states, trouble)
 
@@ -90,7 +90,7 @@ class _Drive:
     def states(self) -> dict[int, ProcessState]:
         return {pid: self._calls.state(pid) for pid in self._pids}
 
-    def towards(
+    def drive_to(
         self, goal: TargetState, *, stop: Callable[[], bool] = lambda: False, give_up_at_once: bool = False
     ) -> CallFailure | None:
         """Make calls until none is left. A process whose call fails is left as it is.

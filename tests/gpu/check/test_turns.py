@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioning.gpu.check import turns
-from provisioning.gpu.check.turns import NamedLock, hold_turns, near, near_cpus, shared_link, turns_for
+from provisioning.gpu.check.turns import NamedLock, hold_turns, near_cpus, on_cpus, shared_link, turns_for
 
 SHARED, ALONE = NamedLock("measure", False), NamedLock("measure", True)
 
@@ -74,10 +74,10 @@ def test_where_a_device_is(tmp_path: Path) -> None:
 def test_a_copy_runs_on_the_cpus_of_its_device() -> None:
     before = os.sched_getaffinity(0)
     one = min(before)
-    with near([one, 100_000]) as moved:
+    with on_cpus([one, 100_000]) as moved:
         assert moved and os.sched_getaffinity(0) == {one}
     assert os.sched_getaffinity(0) == before
-    with near([100_000]) as moved:
+    with on_cpus([100_000]) as moved:
         assert not moved and os.sched_getaffinity(0) == before
 
 
@@ -86,7 +86,7 @@ def test_where_it_may_not_choose_its_cpus_it_runs_where_it_is(monkeypatch: pytes
         raise OSError
 
     monkeypatch.setattr(os, "sched_setaffinity", refused)
-    with near(os.sched_getaffinity(0)) as moved:
+    with on_cpus(os.sched_getaffinity(0)) as moved:
         assert not moved
 
 

@@ -9,10 +9,10 @@ from portal.quota.ledger.accounting import (
     Account,
     WarningPercent,
     burn_rate,
-    credited,
     lasts_until_s,
     refilled,
     tick,
+    with_credit,
 )
 from tests.suite.choice import examples
 
@@ -61,7 +61,7 @@ def test_a_tick_across_the_end_of_a_period_charges_each_its_own():
 
 def test_credit_funds_again_and_says_when_it_is_gone():
     empty = tick(account(1), ONE_GPU, 3600, tick_s=60).account
-    more = credited(empty, GPU_HOUR)
+    more = with_credit(empty, GPU_HOUR)
     assert more.funded and more.warned == 0
     assert lasts_until_s(more, ONE_GPU) == 7200
     assert lasts_until_s(more, 0) is None

@@ -60,13 +60,13 @@ def passkey(
     request: HttpRequest, purpose: ChallengePurpose, answer: str, *, user: User | None = None
 ) -> User:
     """Check the response of a passkey. Returns its user. Not limited, because it cannot be guessed."""
-    row = passkeys.used(request, purpose, answer, user=user)
+    row = passkeys.verify_response(request, purpose, answer, user=user)
     owner: User = row.user
     return owner
 
 
 def _limited(request: HttpRequest, user: User, factor: str, right: Callable[[], bool], wrong: Reason) -> None:
-    device_kind = "known" if devices.knows(request, user) else "strange"
+    device_kind = "known" if devices.is_known(request, user) else "strange"
     key = f"{factor}:{device_kind}:{user.pk}"
     # Count before checking, so that concurrent attempts cannot exceed the limit.
     tried = limits.count(key, window=WINDOW)

@@ -104,7 +104,7 @@ def options_to_use(
     return dict(options)
 
 
-def used(
+def verify_response(
     request: HttpRequest, purpose: ChallengePurpose, answer: str, *, user: User | None = None
 ) -> Authenticator:
     """Verify a response. Returns the passkey with its user and records its use. Raises `InvalidInput`.

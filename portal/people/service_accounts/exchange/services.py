@@ -119,7 +119,7 @@ def _exchange(
 def _reissue(
     assertion: Assertion, rule: TrustRule, key_digest: str, scopes: list[str], about: dict[str, Any]
 ) -> tokens.NewToken:
-    """Give the token of an earlier exchange a new secret. Raises `ExchangeRefused` unless the request is the same.
+    """Give the token of an earlier exchange a new secret. Raises `ExchangeRefused` if the request differs.
 
     The key proves that this is the same job: another holder of the subject token does not have it.
     """
@@ -145,7 +145,7 @@ def renew(*, token: ApiToken) -> ApiToken:
     """
     rule = TrustRule.objects.filter(exchanges__token=token).first()
     if rule is None:
-        code = ExchangeCode.RULE_DELETED if token.of_job else ExchangeCode.NOT_RENEWABLE
+        code = ExchangeCode.RULE_DELETED if token.is_job_token else ExchangeCode.NOT_RENEWABLE
         raise StateConflict(Reason(code))
     now = timezone.now()
     token.expires_at = _renewed(token, rule, now)

@@ -241,13 +241,13 @@ class MemberUse:
         return format_resource(self.resource)
 
     @property
-    def words(self) -> str:
+    def usage_text(self) -> str:
         """Usage and cap as text: “2 of 4”."""
         used = format_amount(self.resource, self.used)
         return used if self.cap is None else f"{used} of {format_amount(self.resource, self.cap)}"
 
     @property
-    def over(self) -> bool:
+    def is_over_cap(self) -> bool:
         return self.cap is not None and self.used > self.cap
 
 

@@ -209,9 +209,9 @@ def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, 
 def _notes_on_use(team: Team, resource: str) -> tuple[Reason, ...]:
     """Return notes on running workspaces that exceed the new limit."""
     bar = limits.resource_usage(team, resource)
-    if bar is None or bar.over == 0:
+    if bar is None or bar.excess == 0:
         return ()
-    params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.over}
+    params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.excess}
     return (Reason(QuotaCode.TEAM_LIMIT_EXCEEDED, params),)
 
 

@@ -118,7 +118,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
     """Return the form for link checks, for operators on nodes with RDMA, else `None`."""
     if not actor.operates or pairs.RDMA not in node.provides:
         return None
-    others, refused = pairs.choice(node)
+    others, refused = pairs.checkable_nodes(node)
     return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
 
 
@@ -133,7 +133,7 @@ def _homes(actor: User, node: Node) -> tuple[str, str]:
     if not (may_see(actor) and has_separate_homes(node.pool)):
         return "", ""
     homes, last = evacuations.homes_on_node(actor, node), evacuations.latest_evacuation(actor, node)
-    going = last.target_name if last is not None and last.going else ""
+    going = last.target_name if last is not None and last.is_open else ""
     return (homes_text(homes), going) if homes.homes or going else ("", "")
 
 

@@ -125,7 +125,7 @@ class NewWorkspaceChoice:
         return self.chosen_flavor.verdict if self.chosen_flavor else None
 
     @property
-    def asks(self) -> bool:
+    def needs_approval(self) -> bool:
         """Whether it starts only after an approval."""
         return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
 
@@ -144,7 +144,7 @@ class GitFields:
     unavailable: str
 
     @property
-    def shown(self) -> bool:
+    def is_expanded(self) -> bool:
         """Whether the fields are expanded, because one has a value."""
         return bool(self.url or self.ref or self.secret)
 

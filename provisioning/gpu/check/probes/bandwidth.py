@@ -40,7 +40,7 @@ def _check(bench: Bench, address: int, words: int, tally: Tally, what: str) -> N
     """Check that the data of `_fill` arrived here."""
     device, log = bench.device, bench.device.fresh_log()
     device.launch("memory", "check_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0), log)
-    tally.take(device.log(), what)
+    tally.add_log(device.log(), what)
 
 
 def copy(bench: Bench) -> Outcome:
@@ -99,7 +99,7 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
             tally.errors += read_wrong
             log = device.fresh_log()
             device.launch("bandwidth", "check16", p(target), u64(size // 16), u64(bench.seed), log)
-            tally.take(device.log(), "write")
+            tally.add_log(device.log(), "write")
     return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())
 
 
@@ -140,7 +140,7 @@ def pcie(bench: Bench) -> Outcome:
             half = size // 2
 
             def both_ways() -> None:
-                with device.beside() as other:
+                with device.second_stream() as other:
                     device.call("cuMemcpyDtoHAsync", host, source, half, device.stream)
                     device.call("cuMemcpyHtoDAsync", target + half, host + half, half, other)
 
@@ -194,7 +194,7 @@ def peers(bench: Bench) -> Outcome:
 
                     def both_ways(there: int = there, context: object = context) -> None:
                         half = size // 2
-                        with device.beside() as other:
+                        with device.second_stream() as other:
                             device.call(
                                 "cuMemcpyPeerAsync", there, context, source, device.context, half,
                                 device.stream,

@@ -200,4 +200,4 @@ def _verify(bench: Bench, pair: CopyPair, size: int) -> None:
         log = target.fresh_log()
         words, seed = u64(size // 8), u64(pair.seed)
         target.launch("memory", "check_mix", p(pair.arrival), words, u64(0), seed, u64(0), log)
-        pair.tally.take(target.log(), pair.name)
+        pair.tally.add_log(target.log(), pair.name)

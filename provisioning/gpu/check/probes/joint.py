@@ -93,7 +93,7 @@ def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
     blas = bench.blas
     with on_device(bench, device):
         if blas is not None and device is not bench.device:
-            blas = blas.on(int(device.stream))
+            blas = blas.bind(int(device.stream))
             held.callback(blas.close)
         work = ExactProduct(replace(bench, device=device, blas=blas), d, round_, sizes.burn_side, buffers)
     flop = 2.0 * sizes.burn_side**2 * round_.depth * sizes.joint_products
@@ -137,7 +137,7 @@ def _burn(bench: Bench, loads: Sequence[Load], seconds: float) -> None:
         _wait(bench, load, load.events[(chunk - 1) % 2])
         with on_device(bench, load.device):
             load.device.check_gate()
-            load.tally.take(load.device.log(), "together" if len(loads) > 1 else "alone")
+            load.tally.add_log(load.device.log(), "together" if len(loads) > 1 else "alone")
     if waited < BUSY * (queued + waited):
         raise Skip(
             "The host queued work too slowly to keep all devices busy. Try again when the node is less busy."
@@ -148,7 +148,7 @@ def _queue(load: Load, events: tuple[Any, Any], log: Any) -> None:
     device, work = load.device, load.work
     multiply = work.multiply
     blas = work.bench.blas
-    if blas is not None and blas.knows(work.d.name):
+    if blas is not None and blas.supports(work.d.name):
         multiply = work.multiply_blas  # type: ignore[assignment]
     device.call("cuEventRecord", events[0], device.stream)
     for number in range(work.bench.sizes.joint_products):

@@ -180,7 +180,7 @@ def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _WatchedCalls) -
             device.launch("memory", "check_word", p(target), u64(words), u64(0), u64(ONES), log)
         else:
             device.launch("memory", "check_mix", p(target), u64(words), u64(0), u64(SEED + of), u64(0), log)
-        tally.take(device.log(), label)
+        tally.add_log(device.log(), label)
 
     def one_sum(of: int | None, label: str) -> None:
         give(of)
