@@ -31,7 +31,7 @@ from portal.fleet.machines import keys as machines
 from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
 from portal.fleet.machines.removal_policy import removal_policy
 from portal.gpu_checks import lost_devices, preflight, results
-from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.domain_events import PreflightCheckEnded
 from portal.notify.channels import outbox as channels
 from portal.notify.channels.models import Channel
 from portal.notify.channels.services import URL as CHANNEL_URL
@@ -92,7 +92,7 @@ from portal.workspaces.domain_events import (
     PreflightDue,
     RequestChanged,
     StateChanged,
-    StopAsked,
+    StopRequested,
     UnknownWorkspacesReported,
     WorkspaceExtended,
     WorkspaceFailed,
@@ -147,7 +147,7 @@ def connect() -> None:
         UserDeactivated,
         join_requests.cancel_all_of,
         requests.cancel_all_of,
-        reservations.pass_on_all_of,
+        reservations.hand_over_all_of,
         workspaces.stop_all_of,
     )
     on_commit(UserDeactivated, publishing.end_access)
@@ -223,7 +223,7 @@ def connect() -> None:
     in_transaction(StateChanged, snapshot_feed.state_changed, start_counts.count_starts)
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
-    in_transaction(StopAsked, scheduled_starts.forget)
+    in_transaction(StopRequested, scheduled_starts.forget)
     in_transaction(WorkspaceExtended, extensions.workspace_extended)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready, start_counts.count_ready)
@@ -235,4 +235,4 @@ def connect() -> None:
     in_transaction(LimitsChanged, snapshot_feed.limits_changed, request_cycle)
     in_transaction(BudgetChanged, reported_budgets.budget_changed)
     # gpu_checks
-    in_transaction(HandOutCheckEnded, preflight.check_ended)
+    in_transaction(PreflightCheckEnded, preflight.check_ended)

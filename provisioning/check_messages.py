@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from provisioning.gpu.check.types import Meeting
+from provisioning.gpu.check.types import Rendezvous
 from provisioning.types import Failure, MigRepartition, Name, PoolConfig, Text, Word
 
 CHECK = "check"
@@ -44,7 +44,7 @@ class CheckCommand:
     change: MigRepartition | None = None
     bus: str = ""
     peers: tuple[str, ...] = ()
-    meeting: Meeting | None = None
+    meeting: Rendezvous | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from provisioning.types import (
 
 if TYPE_CHECKING:
     from provisioning.gpu.check.report import Report
-    from provisioning.gpu.check.types import Meeting, Progress
+    from provisioning.gpu.check.types import Progress, Rendezvous
     from provisioning.gpu.reset import ResetResult
     from provisioning.gpu.scrub import ScrubResult
 
@@ -193,7 +193,7 @@ class Driver(ABC):
         node_median: Mapping[str, float] | None = None,
         baseline_of: str = "",
         peers: Sequence[str] = (),
-        meeting: Meeting | None = None,
+        meeting: Rendezvous | None = None,
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
@@ -246,8 +246,8 @@ class Driver(ABC):
         """Change a GPU's MIG layout. Return the UUIDs of the new instances in the order of `change.create`.
 
         Destroyed and created instances are scrubbed. Raises `NoCapacity` if an instance to destroy is in use
-        or missing, or if the GPU rejects the layout; the old layout then remains. Raises `Unclean` if memory
-        could not be verified clean, and `BackendUnavailable`. Offered if the inventory has
+        or missing, or if the GPU rejects the layout; the old layout then remains. Raises `UncleanDevices` if
+        memory could not be verified clean, and `BackendUnavailable`. Offered if the inventory has
         `Capability.REPARTITION`.
         """
         raise MissingDependency(

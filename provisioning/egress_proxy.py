@@ -118,7 +118,7 @@ class ProxyRules:
         """Return whether the list contains this name."""
         return any(rule.covers(host, port) for rule in self.hosts)
 
-    def opens(self, address: Address) -> bool:
+    def allows_address(self, address: Address) -> bool:
         """Return whether an allowed network contains this address."""
         return _is_in_any(address, self.networks)
 
@@ -132,7 +132,7 @@ class ProxyRules:
         address = mapped or address
         if address.is_loopback or address.is_unspecified or str(address) in self.here or _is_here(address):
             return False
-        return self.opens(address) or not (_is_in_any(address, self.closed) or address.is_multicast)
+        return self.allows_address(address) or not (_is_in_any(address, self.closed) or address.is_multicast)
 
 
 def _is_in_any(address: Address, networks: Iterable[Network]) -> bool:
@@ -385,7 +385,7 @@ class EgressProxy:
         with contextlib.suppress(ValueError):
             literal = ipaddress.ip_address(host)
             mapped = literal.ipv4_mapped if isinstance(literal, ipaddress.IPv6Address) else None
-            if not self.rules.opens(mapped or literal) or not self.rules.permits(host):
+            if not self.rules.allows_address(mapped or literal) or not self.rules.permits(host):
                 raise self._refusal(host, port, "is not on the list of allowed hosts")
             return [str(mapped or literal)]
         if not _NAME.fullmatch(host) or not self.rules.names(host, port):

@@ -56,7 +56,7 @@ class EgressPolicy:
         """Whether a proxy connects to names."""
         return self.egress is Egress.LIST and bool(self.hosts)
 
-    def words(self) -> str:
+    def as_text(self) -> str:
         """Return what is allowed, in the format of `policy_of`."""
         return ",".join(map(str, (*self.allowed, *self.hosts)))
 
@@ -93,8 +93,8 @@ def tightest(first: EgressPolicy, second: EgressPolicy) -> EgressPolicy:
         *(network for network in second.allowed if reachable(network, first)),
     ]
     hosts = [
-        *(rule for rule in first.hosts if named(rule, second)),
-        *(rule for rule in second.hosts if named(rule, first)),
+        *(rule for rule in first.hosts if names_host(rule, second)),
+        *(rule for rule in second.hosts if names_host(rule, first)),
     ]
     if egress is Egress.OPEN:
         # Both are open: a blocked network must be opened by both, and names open nothing.
@@ -122,7 +122,7 @@ def reachable(network: Network, policy: EgressPolicy) -> bool:
     return not any(network.version == blocked.version and network.overlaps(blocked) for blocked in closed)
 
 
-def named(rule: HostRule, policy: EgressPolicy) -> bool:
+def names_host(rule: HostRule, policy: EgressPolicy) -> bool:
     """Return whether the policy allows every host of the rule by name."""
     if policy.egress is Egress.OPEN:
         return True  # names never lead to blocked addresses

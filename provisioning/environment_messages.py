@@ -115,7 +115,7 @@ class EnvironmentRemoval:
 
 
 @dataclass(frozen=True, slots=True)
-class PackagesOf:
+class OwnPackagesRequest:
     """A request for the packages that a user installed in a home, on top of an environment."""
 
     team: Name

@@ -51,7 +51,7 @@ class Conflict(ProvisioningError):
     blame = Blame.OPERATOR
 
 
-class Stale(ProvisioningError):
+class StaleCommand(ProvisioningError):
     """The command belongs to a closed generation, or its lease has expired."""
 
     code = "stale"
@@ -67,7 +67,7 @@ class NoCapacity(ProvisioningError):
     blame = Blame.BACKEND
 
 
-class Unclean(NoCapacity):
+class UncleanDevices(NoCapacity):
     """The memory of `devices` could not be verified clean; they are not allocated."""
 
     code = "unclean"

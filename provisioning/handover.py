@@ -36,7 +36,9 @@ def hand_over(home: str | os.PathLike[str], uid: int, *, limit_s: float) -> bool
     try:
         if _belongs(os.fstat(descriptor), uid):
             return True
-        return _HandOver(uid, os.fstat(descriptor).st_dev, time.monotonic() + limit_s).folder(descriptor, 0)
+        return _OwnershipWalk(uid, os.fstat(descriptor).st_dev, time.monotonic() + limit_s).folder(
+            descriptor, 0
+        )
     finally:
         os.close(descriptor)
 
@@ -45,7 +47,7 @@ def _belongs(status: os.stat_result, uid: int) -> bool:
     return status.st_uid == uid and status.st_gid == uid
 
 
-class _HandOver:
+class _OwnershipWalk:
     def __init__(self, uid: int, device: int, until: float) -> None:
         self.uid = uid
         self.device = device

@@ -43,7 +43,7 @@ class Heartbeat:
         self._name = name
         self._client = redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2)
 
-    def show(self) -> None:
+    def write(self) -> None:
         """Write the heartbeat now."""
         value = json.dumps({"at": time.time(), "pid": os.getpid()})
         try:
@@ -72,8 +72,8 @@ class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         self._heartbeat = Heartbeat(consumer.app.conf.broker_url, consumer.hostname)
-        self._heartbeat.show()
-        self._timer = consumer.timer.call_repeatedly(PULSE_INTERVAL_S, self._heartbeat.show)
+        self._heartbeat.write()
+        self._timer = consumer.timer.call_repeatedly(PULSE_INTERVAL_S, self._heartbeat.write)
 
     def stop(self, _consumer: Any) -> None:
         if self._timer is not None:

@@ -15,7 +15,7 @@ Amount = Annotated[int, Meta(ge=0, le=1 << 62)]
 Words = Annotated[str, Meta(max_length=2000)]
 
 
-class MoveDo(StrEnum):
+class MoveCommand(StrEnum):
     """Command of a home move."""
 
     OFFER = "offer"
@@ -42,7 +42,7 @@ class HomeMoveOrder:
 
     move: Name
     lease: Name
-    do: MoveDo
+    do: MoveCommand
     pool: PoolConfig
     team: Name
     owner: Name
@@ -63,7 +63,7 @@ class HomeMoved:
 
     move: Name
     lease: Name
-    do: MoveDo
+    do: MoveCommand
     done: bool = False
     phase: MovePhase = MovePhase.COPYING
     bytes_done: Amount = 0
@@ -76,7 +76,7 @@ class HomeMoved:
     free: Amount = 0
 
 
-class ArchiveDo(StrEnum):
+class ArchiveCommand(StrEnum):
     """Command of a home archive, for the node that has the home."""
 
     MAKE = "make"
@@ -100,7 +100,7 @@ class HomeArchiveOrder:
     archive: Name
     job: Name
     lease: Name
-    do: ArchiveDo
+    do: ArchiveCommand
     pool: PoolConfig
     team: Name
     owner: Name
@@ -123,7 +123,7 @@ class HomeArchived:
 
     archive: Name
     lease: Name
-    do: ArchiveDo
+    do: ArchiveCommand
     done: bool = False
     placed: bool = False
     checking: bool = False

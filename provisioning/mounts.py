@@ -41,7 +41,7 @@ class ListedFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownFolder:
+class MountedFolder:
     """A folder as mounted in one workspace: path on the node, path inside, and whether it is writable."""
 
     source: Path
@@ -104,7 +104,7 @@ def folder_offer(text: str, *, own: Iterable[Path], sandboxed: bool) -> FolderOf
     return FolderOffer(tuple(needs), tuple(warnings))
 
 
-def mounts_for(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[ShownFolder, ...]:
+def mounts_for(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tuple[MountedFolder, ...]:
     """Return the folders to mount for the names of a template.
 
     Raises `MissingDependency` if the node does not list a folder, or lists it read-only, and `InvalidSpec`
@@ -124,7 +124,7 @@ def mounts_for(entries: Iterable[str], text: str, *, own: Iterable[Path]) -> tup
                 f"The folder “{name}” is read-only on this machine. Add “:rw” to its entry in {VARIABLE} "
                 "there, or make the folder read-only in the template."
             )
-        mounts.append(ShownFolder(_source(folder, own), path_inside(name), writable))
+        mounts.append(MountedFolder(_source(folder, own), path_inside(name), writable))
     return tuple(mounts)
 
 

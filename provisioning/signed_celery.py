@@ -89,7 +89,7 @@ class SignedCelery(Celery):  # type: ignore[misc]
     def __init__(self, main: str, *, identity: Identity, **options: Any) -> None:
         super().__init__(main, **options)
         self.identity = identity
-        self.gate = Gate(identity)
+        self.gate = MessageGate(identity)
         self._signer: Signer | None = None
         self.conf.worker_consumer = "provisioning.signed_consumer:Consumer"
 
@@ -127,7 +127,7 @@ class SignedCelery(Celery):  # type: ignore[misc]
 
 
 @dataclass
-class Gate:
+class MessageGate:
     """Decides in a worker's main process which messages are accepted."""
 
     identity: Identity

@@ -5,6 +5,6 @@ from __future__ import annotations
 VERSION = "0.1.0"
 
 
-def agrees(version: str, own: str = VERSION) -> bool:
+def is_compatible(version: str, own: str = VERSION) -> bool:
     """Return whether `version` has the same major and minor number."""
     return version.split(".")[:2] == own.split(".")[:2]

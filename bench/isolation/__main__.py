@@ -221,7 +221,7 @@ def front_door(folder: Path, base: Path, auth_port: int, name: str) -> tuple[lis
     config = json.loads(
         proxy.config(
             listen=f"127.0.0.1:{port}",
-            places=proxy.Places(nowhere, f"127.0.0.1:{auth_port or 9}", f"http://{nowhere}"),
+            places=proxy.Upstreams(nowhere, f"127.0.0.1:{auth_port or 9}", f"http://{nowhere}"),
             domain="localhost",
             secret="bench" * 4,
             certificates=authority.ensure(folder / "tls").front,

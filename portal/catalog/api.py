@@ -165,7 +165,7 @@ class TemplateViewSet(EntryViewSet):
         return selectors.templates_for(self.request.user)
 
     def get_object(self) -> Template:
-        return selectors.template_seen(self.request.user, self.kwargs["slug"])
+        return selectors.visible_template(self.request.user, self.kwargs["slug"])
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> Any:
         serializer = super().get_serializer(*args, **kwargs)
@@ -266,7 +266,7 @@ class FlavorViewSet(EntryViewSet):
         return selectors.flavors_for(self.request.user)
 
     def get_object(self) -> Flavor:
-        return selectors.flavor_seen(self.request.user, self.kwargs["slug"])
+        return selectors.visible_flavor(self.request.user, self.kwargs["slug"])
 
     @operation(
         "Create a flavor",

@@ -23,7 +23,7 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
-from portal.common.history.models import Act, SubjectKind
+from portal.common.history.models import ChangeAction, SubjectKind
 from portal.common.history.services import save_revision
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
@@ -69,7 +69,7 @@ def create(
         raise _slug_taken_error(entry.slug) from error
     entry.teams.set(teams or [])
     entry = _read(model, entry)
-    _keep(actor, entry, Act.CREATED)
+    _keep(actor, entry, ChangeAction.CREATED)
     _record(actor, entry, "created", f"made the {_noun(entry)} {entry.name}")
     emit(EntryChanged(entry))
     return entry
@@ -124,7 +124,7 @@ def change(
         type(row).objects.filter(pk=row.pk).update(updated_at=before_at)
         row.updated_at = before_at
         return row
-    act = Act.CHANGED if restored_from is None else Act.RESTORED
+    act = ChangeAction.CHANGED if restored_from is None else ChangeAction.RESTORED
     _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
     names = ", ".join(changed)
     done = f"changed {names} of the {_noun(row)} {row.name}"
@@ -162,7 +162,7 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
         change(actor=actor, entry=other, values={"successor": None})
     row.enabled, row.deleted_at, row.updated_at = False, now, now
     row.save(update_fields=["enabled", "deleted_at", "updated_at"])
-    _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
+    _keep(actor, row, ChangeAction.DELETED, before=before, before_at=before_at)
     _record(actor, row, "deleted", f"deleted the {_noun(row)} {row.name}")
     emit(EntryDeleted(row))
     emit(EntryChanged(row))
@@ -263,7 +263,7 @@ def _noun(entry: Template | Flavor) -> str:
     return "template" if isinstance(entry, Template) else "flavor"
 
 
-def _keep(actor: User | SystemActor, entry: Template | Flavor, act: Act, **more: Any) -> None:
+def _keep(actor: User | SystemActor, entry: Template | Flavor, act: ChangeAction, **more: Any) -> None:
     save_revision(
         actor=actor,
         kind=kind_of(type(entry)),

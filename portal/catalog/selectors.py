@@ -87,7 +87,7 @@ def search(rows: QuerySet[E], query: str) -> QuerySet[E]:
     return rows
 
 
-def template_seen(actor: User, slug: str) -> Template:
+def visible_template(actor: User, slug: str) -> Template:
     """Return a visible template. Raises `NotFound`, also for invisible ones."""
     template = templates_for(actor).filter(slug=strip_nul(slug)).first()
     if template is None:
@@ -95,7 +95,7 @@ def template_seen(actor: User, slug: str) -> Template:
     return template
 
 
-def flavor_seen(actor: User, slug: str) -> Flavor:
+def visible_flavor(actor: User, slug: str) -> Flavor:
     """Return a visible flavor. Raises `NotFound`, also for invisible ones."""
     flavor = flavors_for(actor).filter(slug=strip_nul(slug)).first()
     if flavor is None:

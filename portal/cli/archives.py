@@ -10,7 +10,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_line, print_table
-from portal.cli.errors import CliError, Missing, TimedOut, Unreachable, Usage
+from portal.cli.errors import CliError, Missing, TimedOut, Unreachable, UsageError
 from portal.cli.users import confirm
 
 LOOK_S = 2.0
@@ -80,7 +80,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
-    """Return the archive with this ID or name. Raises `Missing`, and `Usage` if the name is ambiguous."""
+    """Return the archive with this id or name. Raises `Missing`, `UsageError` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
     matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not matches:
@@ -90,7 +90,7 @@ def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archiv
         )
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise Usage(f"Several archives are named “{wanted}”.", f"Choose one by id: {ids}.")
+        raise UsageError(f"Several archives are named “{wanted}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 

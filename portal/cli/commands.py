@@ -22,9 +22,9 @@ from portal.cli.errors import (
     CliError,
     Missing,
     NotSignedIn,
-    Refused,
+    RequestRejected,
     Unreachable,
-    Usage,
+    UsageError,
 )
 from portal.cli.signals import held_signals
 from portal.cli.terminal import Progress
@@ -84,16 +84,16 @@ def _is_local(url: str) -> bool:
 
 def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.reuse and not arguments.name:
-        raise Usage("--reuse needs --name.", "Add the workspace's name: --name NAME.")
+        raise UsageError("--reuse needs --name.", "Add the workspace's name: --name NAME.")
     if arguments.ask_hours and not arguments.ask:
-        raise Usage("--ask-hours needs --ask.", 'Add the reason: --ask "why".')
+        raise UsageError("--ask-hours needs --ask.", 'Add the reason: --ask "why".')
     if arguments.reuse and (existing := _existing_workspace(client, arguments)):
         if existing["state"] == "stopping":
             existing = wait_stopped(client, existing, timeout_s=arguments.timeout, show=_show_nothing)
         if existing["state"] in ("stopped", "failed"):
             try:
                 existing = client.workspaces.start(existing["id"])
-            except Refused as error:
+            except RequestRejected as error:
                 _request_quota(client, error, arguments)
                 existing = client.workspaces.start(existing["id"])
         return _finish_start(client, existing, arguments, goes_on=True, requested=bool(arguments.ask))
@@ -122,7 +122,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     try:
         try:
             workspace = client.workspaces.create(**request)
-        except Refused as error:
+        except RequestRejected as error:
             quota_request = _request_quota(client, error, arguments, key=request["idempotency_key"])
             workspace = client.workspaces.get(quota_request["workspace"])
         code = _finish_start(
@@ -151,12 +151,12 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _request_quota(
-    client: BerthClient, error: Refused, arguments: argparse.Namespace, *, key: str = ""
+    client: BerthClient, error: RequestRejected, arguments: argparse.Namespace, *, key: str = ""
 ) -> dict[str, Any]:
     """Request the quota that `error` lacks, with its workspace if it is a new one.
 
-    Raises `error` if nothing can be requested or `--ask` is missing, and `Refused` if an existing workspace
-    has to be started again after the approval.
+    Raises `error` if nothing can be requested or `--ask` is missing, and `RequestRejected` if an existing
+    workspace has to be started again after the approval.
     """
     if error.ask is None:
         raise error
@@ -168,7 +168,7 @@ def _request_quota(
         body["until"] = end_after_hours(arguments.ask_hours)
     quota_request = client.quota_requests.create(**body, idempotency_key=key)
     if "start" not in error.ask and quota_request["state"] != "approved":
-        raise Refused(
+        raise RequestRejected(
             f"{error.message} Approval requested ({quota_request['id'][:8]}).",
             "Repeat the command once approved. `berth requests` lists open requests.",
             status=error.status,
@@ -178,20 +178,20 @@ def _request_quota(
 
 
 def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
-    """Return the user's own workspace of this name. Raises `Usage` if it differs from the request."""
+    """Return the user's own workspace of this name. Raises `UsageError` if it differs from the request."""
     rows = client.workspaces.list(
         owner=client.users.me()["username"], name=arguments.name, team=arguments.team
     )
     matches = [row for row in rows if row["state"] not in ("terminating", "terminated")]
     if len(matches) > 1:
-        raise Usage(f"You have “{arguments.name}” in several teams.", "Add --team.")
+        raise UsageError(f"You have “{arguments.name}” in several teams.", "Add --team.")
     for field in ("template", "flavor", "environment"):
         if (
             matches
             and (requested := getattr(arguments, field))
             and (actual := matches[0][field] or MINIMAL) != requested
         ):
-            raise Usage(
+            raise UsageError(
                 f"{arguments.name} already exists with {field} {actual}, not {requested}.",
                 "Delete it with `berth rm`, or choose another --name.",
             )
@@ -225,7 +225,7 @@ def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
         return {"url": ""}
     if not arguments.git:
         if arguments.git_ref or arguments.git_secret:
-            raise Usage("--git-ref and --git-secret need a repository.", "Add --git URL.")
+            raise UsageError("--git-ref and --git-secret need a repository.", "Add --git URL.")
         return None
     return {"url": arguments.git, "ref": arguments.git_ref, "secret": arguments.git_secret}
 
@@ -276,7 +276,7 @@ def _finish_start(
 
 def _require_not_denied(quota_request: dict[str, Any]) -> None:
     if quota_request["state"] == "denied":
-        raise Refused(
+        raise RequestRejected(
             f"{quota_request['decided_by']} denied the request: {quota_request['decision_note']}",
             "The workspace was deleted. Choose a smaller flavor.",
             status=409,
@@ -413,7 +413,7 @@ def change(client: BerthClient, arguments: argparse.Namespace) -> int:
     }
     changes = {field: value for field, value in options.items() if value is not None}
     if not changes:
-        raise Usage("Nothing to change.", "Add --name, --hours or --priority.")
+        raise UsageError("Nothing to change.", "Add --name, --hours or --priority.")
     workspace = client.workspaces.update(find(client, arguments)["id"], **changes)
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
@@ -435,7 +435,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
         return print_json({"id": None, "deleted": False}) if arguments.json else 0
     if not arguments.yes:
         if not sys.stdin.isatty():
-            raise Usage("No terminal to ask for confirmation.", "Add --yes to confirm.")
+            raise UsageError("No terminal to ask for confirmation.", "Add --yes to confirm.")
         question = f"Delete {workspace['name']} of {workspace['owner']}? Its home folder stays."
         print(question, end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -453,7 +453,7 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List the user's own packages, remove or keep them at the next start, or save an environment."""
     workspace = find(client, arguments)
     if arguments.everybody and not arguments.save:
-        raise Usage("--everybody needs --save.", "Add --save NAME.")
+        raise UsageError("--everybody needs --save.", "Add --save NAME.")
     if arguments.save:
         environment = client.packages.save(
             workspace["id"], name=arguments.save, everybody=arguments.everybody
@@ -478,7 +478,7 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
-    """Return the workspace with this id, or the user's own with this name. Raises `Missing`, `Usage`."""
+    """Return the workspace with this id, or the user's own with this name. Raises `Missing`, `UsageError`."""
     wanted = arguments.workspace
     try:
         identity = uuid.UUID(wanted)
@@ -492,7 +492,7 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
         raise Missing(f"You have no workspace “{wanted}”.", "`berth ls` lists yours.")
     if len(rows) > 1:
         teams = ", ".join(row["team"] for row in rows)
-        raise Usage(f"You have “{wanted}” in several teams.", f"Add --team with one of: {teams}.")
+        raise UsageError(f"You have “{wanted}” in several teams.", f"Add --team with one of: {teams}.")
     return rows[0]
 
 
@@ -552,7 +552,7 @@ def _site_text(name: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Usage(
+        raise UsageError(
             f"{name} cannot be read: {error}", "Choose a site file, as printed by `berth export`."
         ) from error
 

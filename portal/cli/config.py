@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from portal.cli.errors import CliError, NotSignedIn, Usage
+from portal.cli.errors import CliError, NotSignedIn, UsageError
 
 JOB_TOKEN = "berth_job_"  # noqa: S105  (the beginning of every token of a CI job)
 DEFAULT_URL = "http://localhost:8000"
@@ -31,7 +31,7 @@ def path_of(environ: Mapping[str, str]) -> Path:
 
 
 def check_url(url: str) -> str:
-    """Return the URL without a trailing slash. Raises `Usage`."""
+    """Return the URL without a trailing slash. Raises `UsageError`."""
     url = url.strip().rstrip("/")
     try:
         parts = urlsplit(url)
@@ -39,7 +39,7 @@ def check_url(url: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise Usage(f"“{url}” is not the address of a portal.", f"Use one like {DEFAULT_URL}.")
+        raise UsageError(f"“{url}” is not the address of a portal.", f"Use one like {DEFAULT_URL}.")
     return url
 
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from portal.cli import files
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_line
-from portal.cli.errors import CliError, Missing, Refused, Unreachable, Usage
+from portal.cli.errors import CliError, Missing, RequestRejected, Unreachable, UsageError
 from portal.cli.files import PIECE, encode_name, home_path, send
 from portal.cli.terminal import Progress
 
@@ -48,23 +48,23 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Copy between this machine and a workspace, written NAME:PATH as in scp."""
     *sources, target = arguments.paths
     if not sources:
-        raise Usage("Source or target is missing.", "For example: berth cp data.csv NAME:data/")
+        raise UsageError("Source or target is missing.", "For example: berth cp data.csv NAME:data/")
     if arguments.recursive and arguments.form:
-        raise Usage("-r and --as exclude each other.", "-r copies a folder, --as downloads one file.")
+        raise UsageError("-r and --as exclude each other.", "-r copies a folder, --as downloads one file.")
     workspace_name, into = _side(target)
     if workspace_name:
         if any(_side(source)[0] for source in sources):
-            raise Usage("Both sides are in workspaces.", "Copy to this machine first.")
+            raise UsageError("Both sides are in workspaces.", "Copy to this machine first.")
         arguments.workspace = workspace_name
         if arguments.recursive:
             return _put(client, arguments, sources, home_path(into))
         arguments.files, arguments.into = sources, into
         return files.put(client, arguments)
     if len(sources) > 1:
-        raise Usage("--as downloads one path at a time.", "Run the command once for each path.")
+        raise UsageError("--as downloads one path at a time.", "Run the command once for each path.")
     arguments.workspace, arguments.path = _side(sources[0])
     if not arguments.workspace:
-        raise Usage("Neither side is in a workspace.", "Write the workspace's side as NAME:PATH.")
+        raise UsageError("Neither side is in a workspace.", "Write the workspace's side as NAME:PATH.")
     arguments.to = target
     if arguments.recursive:
         return _get(client, arguments, home_path(arguments.path), Path(target))
@@ -106,9 +106,9 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
 
 
 def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
-    """Collect everything below the sources. Raises `Usage` for unreadable ones."""
+    """Collect everything below the sources. Raises `UsageError` for unreadable ones."""
     if len(sources) > 1 and not is_folder:
-        raise Usage(f"Folder {target} not found.", "To copy several paths, choose an existing folder.")
+        raise UsageError(f"Folder {target} not found.", "To copy several paths, choose an existing folder.")
     plan = _Plan()
     for name in sources:
         last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
@@ -126,10 +126,10 @@ def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
             _walk(source, at, plan)
         except OSError as error:
             about = error.filename or name
-            raise Usage(f"{about} cannot be read: {error.strerror}.", "Nothing was sent.") from error
+            raise UsageError(f"{about} cannot be read: {error.strerror}.", "Nothing was sent.") from error
     for source, _ in plan.files:
         if not os.access(source, os.R_OK):
-            raise Usage(f"{source} cannot be read.", "Nothing was sent.")
+            raise UsageError(f"{source} cannot be read.", "Nothing was sent.")
     return plan
 
 
@@ -181,7 +181,7 @@ def _is_folder(remote: _RemoteFolders, path: str) -> bool:
 
 
 def _folders_to_create(plan: _Plan, remote: _RemoteFolders, *, force: bool) -> list[str]:
-    """Return the folders to create. Raises `Usage` for conflicting entries."""
+    """Return the folders to create. Raises `UsageError` for conflicting entries."""
     new: list[str] = []
     created: set[str] = set()
     for path in plan.folders:
@@ -190,26 +190,28 @@ def _folders_to_create(plan: _Plan, remote: _RemoteFolders, *, force: bool) -> l
             new.append(path)
             created.add(path)
         elif kind != FOLDER:
-            raise Usage(f"{path} already exists and is not a folder.", "Choose another name, or delete it.")
+            raise UsageError(
+                f"{path} already exists and is not a folder.", "Choose another name, or delete it."
+            )
         elif not force:
             raise _exists_error(path)
     for _, path in plan.files:
         kind = None if path.rpartition("/")[0] in created else remote.kind(path)
         if kind == FOLDER:
-            raise Usage(f"{path} already exists and is a folder.", "Choose another name, or delete it.")
+            raise UsageError(f"{path} already exists and is a folder.", "Choose another name, or delete it.")
         if kind is not None and not force:
             raise _exists_error(path)
     return new
 
 
-def _exists_error(path: str) -> Usage:
-    return Usage(f"{path} already exists.", "Nothing was copied. Add --force to replace files in it.")
+def _exists_error(path: str) -> UsageError:
+    return UsageError(f"{path} already exists.", "Nothing was copied. Add --force to replace files in it.")
 
 
 def _make(client: BerthClient, workspace_id: str, path: str) -> None:
     try:
         client.files.create_folder(workspace_id, path)
-    except Refused as refused:
+    except RequestRejected as refused:
         # Created by someone else meanwhile. If it is not a folder, the first upload fails.
         if refused.code != EXISTS:
             raise
@@ -237,7 +239,7 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
     workspace = find(client, arguments)
     try:
         url = client.files.download_url(workspace["id"], path=path, form="tar")
-    except Refused as refused:
+    except RequestRejected as refused:
         if refused.code != NOT_A_FOLDER:
             raise
         return files.get(client, arguments)
@@ -245,9 +247,11 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         to = to / (_plain(path) or "home")
     mode = _lstat(to)
     if mode is not None and not stat.S_ISDIR(mode):
-        raise Usage(f"{to} already exists and is not a folder.", "Choose another name, or delete it.")
+        raise UsageError(f"{to} already exists and is not a folder.", "Choose another name, or delete it.")
     if mode is not None and not arguments.force:
-        raise Usage(f"{to} already exists.", "Choose another folder, or add --force to replace files in it.")
+        raise UsageError(
+            f"{to} already exists.", "Choose another folder, or add --force to replace files in it."
+        )
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         half.mkdir()
@@ -274,16 +278,16 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
 
 
 @dataclass
-class _Fetched:
+class _Download:
     files: int = 0
     size: int = 0
     left_out: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
 
-def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
+def _fetch(client: BerthClient, url: str, into: Path) -> _Download:
     """Unpack the node's archive into a private folder, completely or with an error."""
-    fetched = _Fetched()
+    fetched = _Download()
     with client.files.transfer("GET", url) as answer:
         pieces = answer.iter_bytes(PIECE)
         try:
@@ -299,7 +303,7 @@ def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
     return fetched
 
 
-def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetched: _Fetched) -> None:
+def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetched: _Download) -> None:
     fetched.unread += filter(None, entry.pax_headers.get(LEFT_OUT, "").split("\n"))
     # Each name begins with that of the source folder, which is called differently here.
     name = entry.name.partition("/")[2]
@@ -331,7 +335,7 @@ class _Stream:
 
 
 def _require_room(source: Path, target: Path) -> None:
-    """Raise `Usage` if a file would replace a folder, or the other way round."""
+    """Raise `UsageError` if a file would replace a folder, or the other way round."""
     with os.scandir(source) as entries:
         items = list(entries)
     for entry in items:
@@ -341,7 +345,7 @@ def _require_room(source: Path, target: Path) -> None:
             continue
         if folder != stat.S_ISDIR(mode):
             kind = "not a folder" if folder else "a folder"
-            raise Usage(f"{at} already exists and is {kind}.", "Nothing was copied. Delete it first.")
+            raise UsageError(f"{at} already exists and is {kind}.", "Nothing was copied. Delete it first.")
         if folder:
             _require_room(Path(entry.path), at)
 

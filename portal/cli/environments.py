@@ -11,7 +11,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_table
-from portal.cli.errors import EXIT_REFUSED, CliError, Missing, TimedOut, Unreachable, Usage
+from portal.cli.errors import EXIT_REFUSED, CliError, Missing, TimedOut, Unreachable, UsageError
 
 LOOK_S = 2.0
 LINES_BEFORE = 5
@@ -74,14 +74,14 @@ def _create_environment(
 
 
 def _source(name: str) -> tuple[str, str]:
-    """Return the kind and text of a source file. Raises `Usage`."""
+    """Return the kind and text of a source file. Raises `UsageError`."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         # PowerShell writes UTF-16.
         is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise Usage(
+        raise UsageError(
             f"{name} cannot be read: {error}",
             "Choose a requirements.txt, a pyproject.toml, an environment.yml or a lock file.",
         ) from error

@@ -27,7 +27,7 @@ class CliError(Exception):
         self.next_action = next_action
 
 
-class Refused(CliError):
+class RequestRejected(CliError):
     """The portal rejected the request. `status`, `code` and `ask` are those of its problem document.
 
     `ask` is the quota request that would allow it, as a body for `client.quota_requests.create`, or `None`.
@@ -71,5 +71,5 @@ class TimedOut(CliError):
     exit_code = EXIT_TIMEOUT
 
 
-class Usage(CliError):
+class UsageError(CliError):
     exit_code = EXIT_USAGE

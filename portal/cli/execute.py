@@ -17,7 +17,7 @@ import httpx
 from portal.cli import inside
 from portal.cli.client import BerthClient
 from portal.cli.commands import find
-from portal.cli.errors import CliError, Unreachable, Usage
+from portal.cli.errors import CliError, Unreachable, UsageError
 from portal.cli.loopback import LOOPBACK, Connection
 from portal.cli.signals import held_signals
 
@@ -61,7 +61,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print the command's output; return its exit code."""
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
-        raise Usage("No command given.", "Add it after the name: berth exec NAME -- nvidia-smi")
+        raise UsageError("No command given.", "Add it after the name: berth exec NAME -- nvidia-smi")
     workspace = find(client, arguments)
     inside.require_running(workspace)
     with client.workspaces.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
@@ -90,7 +90,7 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
 
 
 def _create_kernel(connection: Connection, name: str) -> str:
-    answer = inside.ask(connection, "POST", "/api/kernels", name, json={"name": "python3"})
+    answer = inside.request(connection, "POST", "/api/kernels", name, json={"name": "python3"})
     with contextlib.suppress(ValueError):
         body = answer.json()
         if answer.is_success and isinstance(body, dict) and body.get("id"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_line, print_table
-from portal.cli.errors import CliError, Usage
+from portal.cli.errors import CliError, UsageError
 
 PIECE = 1 << 20
 
@@ -40,7 +40,7 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
     if to.is_dir():
         to = to / f"{path.rpartition('/')[2] or 'home'}{ending}"
     if to.exists() and not arguments.force:
-        raise Usage(f"{to} already exists.", "Choose another name with --to, or add --force.")
+        raise UsageError(f"{to} already exists.", "Choose another name with --to, or add --force.")
     url = client.files.download_url(workspace["id"], path=path, form=form)
     # Renamed once the download is complete.
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
@@ -68,9 +68,9 @@ def put(client: BerthClient, arguments: argparse.Namespace) -> int:
         try:
             size = send(client, workspace["id"], source, path, replace=arguments.force)
         except IsADirectoryError as error:
-            raise Usage(f"{name} is a folder.", "Copy it with `berth cp -r`.") from error
+            raise UsageError(f"{name} is a folder.", "Copy it with `berth cp -r`.") from error
         except OSError as error:
-            raise Usage(f"{name} cannot be read: {error.strerror}.") from error
+            raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
         sent.append({"path": path, "size_bytes": size})
         if not arguments.json:
             print_line(f"{path}: {size} bytes")
@@ -91,10 +91,10 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete files and folders."""
     workspace, paths = find(client, arguments), [home_path(path) for path in arguments.paths]
     if "" in paths:
-        raise Usage("The home folder itself cannot be deleted.", "Choose files or folders in it.")
+        raise UsageError("The home folder itself cannot be deleted.", "Choose files or folders in it.")
     if not arguments.yes:
         if not sys.stdin.isatty():
-            raise Usage("No terminal to ask for confirmation.", "Add --yes to confirm.")
+            raise UsageError("No terminal to ask for confirmation.", "Add --yes to confirm.")
         print(f"Permanently delete {', '.join(paths)}?", end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CliError("Nothing deleted.")

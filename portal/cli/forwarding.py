@@ -23,7 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from portal.cli import inside
 from portal.cli.client import BerthClient
 from portal.cli.commands import find
-from portal.cli.errors import CliError, Unreachable, Usage
+from portal.cli.errors import CliError, Unreachable, UsageError
 from portal.cli.loopback import LOOPBACK, Connection
 
 LOOK_S = 5.0
@@ -42,13 +42,13 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
     inside.require_running(workspace)
     name = workspace["name"]
     with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as stack:
-        answer = inside.ask(connection, "GET", PATH, name)
+        answer = inside.request(connection, "GET", PATH, name)
         if not _forwards(answer):
             raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
         listeners = [
             (stack.enter_context(_listener(local, port)), port) for local, port in arguments.forwards
         ]
-        forwards = Forwards(connection, name)
+        forwards = PortForwarder(connection, name)
         stack.callback(forwards.close)
         for listener, port in listeners:
             forwards.add(listener, port)
@@ -64,12 +64,14 @@ def _forwards(answer: Any) -> bool:
 
 
 def _listener(local: int, port: int) -> socket.socket:
-    """Listen on the loopback address only. Raises `Usage`."""
+    """Listen on the loopback address only. Raises `UsageError`."""
     try:
         return socket.create_server((LOOPBACK, local), backlog=128)
     except OSError as error:
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error.strerror}"
-        raise Usage(f"Port {local} of this machine {why}.", f"Use 0:{port} for any free port.") from error
+        raise UsageError(
+            f"Port {local} of this machine {why}.", f"Use 0:{port} for any free port."
+        ) from error
 
 
 def _announce_port(local: int, port: int, name: str, *, as_json: bool) -> None:
@@ -86,7 +88,7 @@ class _Connect(connect):
         return exc
 
 
-class Forwards:
+class PortForwarder:
     """Listeners and their connections, in a separate thread."""
 
     def __init__(self, connection: Connection, name: str) -> None:

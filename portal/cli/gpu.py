@@ -27,7 +27,7 @@ WORST = (5, 2, EXIT_UNAVAILABLE, 3, 1, 0)
 """Precedence of exit codes with several devices: the first that occurs is returned."""
 
 
-class _Failed(CliError):
+class _CheckCommandError(CliError):
     """An error with an exit code that does not collide with verdicts."""
 
     def __init__(self, message: str, next_action: str = "", exit_code: int = EXIT_PORTAL) -> None:
@@ -38,16 +38,18 @@ class _Failed(CliError):
 def check(arguments: argparse.Namespace) -> int:
     """Run the check; return the exit code of the worst verdict."""
     if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
-        raise _Failed("--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE)
+        raise _CheckCommandError(
+            "--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE
+        )
     if bool(arguments.node) != bool(arguments.with_node):
-        raise _Failed("A link check needs two nodes.", "Set --node and --with.", EXIT_USAGE)
+        raise _CheckCommandError("A link check needs two nodes.", "Set --node and --with.", EXIT_USAGE)
     if arguments.device or arguments.node:
         try:
             return _through_portal(arguments)
-        except _Failed:
+        except _CheckCommandError:
             raise
         except CliError as error:
-            raise _Failed(error.message, error.next_action) from error
+            raise _CheckCommandError(error.message, error.next_action) from error
     return _check_here(arguments)
 
 
@@ -57,7 +59,7 @@ def _check_here(arguments: argparse.Namespace) -> int:
         from provisioning.gpu.check.report import render
         from provisioning.gpu.check.runner import run_check
     except ModuleNotFoundError as error:
-        raise _Failed(
+        raise _CheckCommandError(
             "Only the command line is installed here. Local checks need the package berth.",
             "Install it, or check through the portal with --device.",
             EXIT_UNAVAILABLE,
@@ -69,7 +71,7 @@ def _check_here(arguments: argparse.Namespace) -> int:
 
     uuid = arguments.uuid
     if uuid and not uuid.startswith(("GPU-", "MIG-")):
-        raise _Failed(
+        raise _CheckCommandError(
             f"{uuid!r} is not the UUID of a device.", "nvidia-smi -L shows them: GPU-… or MIG-….", EXIT_USAGE
         )
     uuids = [uuid] if uuid else _uuids()
@@ -122,7 +124,7 @@ def _through_portal(arguments: argparse.Namespace) -> int:
                 print(line, file=sys.stderr, flush=True)
             last_line = line
             if time.monotonic() > ends_at:
-                raise _Failed(
+                raise _CheckCommandError(
                     f"No verdict after {arguments.timeout} s. The check continues.",
                     f"See {stored.url}/gpus/checks/{run['id']}/.",
                     EXIT_TIMEOUT,
@@ -144,7 +146,7 @@ def _node(client: BerthClient, name: str) -> str:
     nodes = list(client.nodes.list(name=name))
     if len(nodes) != 1:
         problem = f"{len(nodes)} nodes are named" if nodes else "No node is named"
-        raise _Failed(f"{problem} {name!r}.", "See the portal's map of GPUs.")
+        raise _CheckCommandError(f"{problem} {name!r}.", "See the portal's map of GPUs.")
     return str(nodes[0]["id"])
 
 

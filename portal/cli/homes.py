@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line
-from portal.cli.errors import CliError, Missing, Usage
+from portal.cli.errors import CliError, Missing, UsageError
 from portal.cli.users import confirm
 
 POLL_S = 2.0
@@ -25,7 +25,7 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
         return print_json(report) if arguments.json else print_line(_summary(report))
     if not arguments.to:
         targets = ", ".join(report["targets"]) or "none is available now"
-        raise Usage("Choose a target machine.", f"Add --to with one of: {targets}.")
+        raise UsageError("Choose a target machine.", f"Add --to with one of: {targets}.")
     going = next(
         iter(client.home_evacuations.list(from_node=node["name"], pool=node["pool"], state="going")), None
     )
@@ -83,7 +83,7 @@ def _find_home(client: BerthClient, arguments: argparse.Namespace) -> dict[str, 
         raise Missing(f"No home folder in “{arguments.team}”.", "`berth homes ls` lists yours.")
     if len(rows) > 1:
         pools = ", ".join(row["pool"] for row in rows)
-        raise Usage(f"Several pools have a home folder of “{arguments.team}”.", f"Add --pool: {pools}.")
+        raise UsageError(f"Several pools have a home folder of “{arguments.team}”.", f"Add --pool: {pools}.")
     return rows[0]
 
 
@@ -111,7 +111,9 @@ def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
         raise Missing(f"No node “{arguments.node}”.", "The pages of pools list the nodes.")
     if len(rows) > 1:
         pools = ", ".join(row["pool"] for row in rows)
-        raise Usage(f"Several pools have a node “{arguments.node}”.", f"Add --pool with one of: {pools}.")
+        raise UsageError(
+            f"Several pools have a node “{arguments.node}”.", f"Add --pool with one of: {pools}."
+        )
     return rows[0]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from portal.cli.errors import CliError, NotSignedIn, Refused, Unreachable
+from portal.cli.errors import CliError, NotSignedIn, RequestRejected, Unreachable
 from portal.cli.loopback import Connection
 
 ROUTE_S = 30.0
@@ -22,7 +22,7 @@ def require_running(workspace: dict[str, Any]) -> None:
         )
 
 
-def ask(connection: Connection, method: str, path: str, name: str, **options: Any) -> httpx.Response:
+def request(connection: Connection, method: str, path: str, name: str, **options: Any) -> httpx.Response:
     """Return Jupyter's response. Raises `NotSignedIn` if access is denied, and `Unreachable`."""
     ends_at = time.monotonic() + ROUTE_S
     while True:
@@ -44,8 +44,8 @@ def not_signed_in_error(name: str) -> NotSignedIn:
     )
 
 
-def no_jupyter(name: str, capability: str, status: int, more: str = "") -> Refused:
-    return Refused(
+def no_jupyter(name: str, capability: str, status: int, more: str = "") -> RequestRejected:
+    return RequestRejected(
         f"{name} has no Jupyter that {capability} (status {status}).",
         f"Choose a template with JupyterLab, such as jupyterlab or terminal.{more}",
         status=status,

@@ -10,18 +10,18 @@ from dataclasses import asdict
 
 from portal.cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, CliError
 from provisioning.host import joining, leaving, membership, rotation, running, status, suspending
-from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
+from provisioning.host.door import RequestRefused, ResponseLost, Unreachable
 from provisioning.host.folder import NodeFolder
-from provisioning.host.joining import Join, JoinOptions
+from provisioning.host.joining import JoinCommand, JoinOptions
 from provisioning.service.console import LABEL_WIDTH, Console, Problem
 
 
-class _Failed(CliError):
+class _NodeCommandError(CliError):
     """A problem to fix on this machine or at the portal; `code` is the portal's reason for a refusal."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message, problem.fix)
-        away = isinstance(problem, Unreachable | AnswerLost)
+        away = isinstance(problem, Unreachable | ResponseLost)
         self.exit_code = EXIT_UNREACHABLE if away else EXIT_REFUSED
         if isinstance(problem, RequestRefused):
             self.code = problem.code
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(done.data, indent=2) if arguments.json else done.words)
         return 0
     except Problem as problem:
-        failed = _Failed(problem)
+        failed = _NodeCommandError(problem)
         if verb == "status" and not folder.state.exists():
             failed.exit_code = status.EXIT_NOT_RUNNING
         raise failed from problem
@@ -82,7 +82,7 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
         service=not arguments.no_service,
         environment=not arguments.no_environment,
     )
-    joined = Join(folder, wanted, os.environ, console).run()
+    joined = JoinCommand(folder, wanted, os.environ, console).run()
     if arguments.json:
         print(json.dumps({"node": joined.name, "pool": joined.answer.pool, "home": str(folder.home)}))
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line, print_table
-from portal.cli.errors import CliError, Missing, TimedOut, Usage
+from portal.cli.errors import CliError, Missing, TimedOut, UsageError
 from portal.cli.users import confirm
 
 POLL_S = 2.0
@@ -60,14 +60,14 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find_orphan(rows: Iterable[Orphan], wanted: str) -> Orphan:
-    """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `Usage`."""
+    """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `UsageError`."""
     present = [row for row in rows if row["state"] in THERE]
     matches = [row for row in present if row["name"] == wanted or _begins(row, wanted)]
     if not matches:
         raise Missing(f"No orphan matches “{wanted}”.", "`berth orphans` lists them.")
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise Usage(f"Several orphans match “{wanted}”.", f"Choose one by id: {ids}.")
+        raise UsageError(f"Several orphans match “{wanted}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 
@@ -80,7 +80,7 @@ def _typed_name(row: Orphan, arguments: argparse.Namespace) -> str:
     if arguments.confirm:
         return str(arguments.confirm)
     if not sys.stdin.isatty():
-        raise Usage(
+        raise UsageError(
             "No terminal to enter the name of the home folder.",
             f"Add --confirm {row['name']} to delete it.",
         )

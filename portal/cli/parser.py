@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
     login = command("login", "login", "Store the portal's address and a token.")
     login.add_argument("url", nargs="?", default="", help=f"default: BERTH_URL, else {config.DEFAULT_URL}")
-    login.add_argument("--token", default="", help="default: asked for, or read from standard input")
+    login.add_argument("--token", default="", help="default: prompt, or standard input")
     login.add_argument(
         "--ci", action="store_true", help="exchange the identity token of this GitHub or GitLab job"
     )
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--git-secret", default="", metavar="NAME", help="secret with the credential")
     up.add_argument("--no-git", action="store_true", help="clone no repository")
     up.add_argument(
-        "--ask", default="", metavar="WHY", help="if an approval is needed, request it with this reason"
+        "--ask", default="", metavar="REASON", help="if an approval is needed, request it with this reason"
     )
     up.add_argument(
         "--ask-hours",

@@ -218,7 +218,7 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
     ):
         home_parser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         home_parser.set_defaults(function=f"homes_{name}")
-        home_parser.add_argument("team", metavar="TEAM", help="short name of the team")
+        home_parser.add_argument("team", metavar="TEAM", help="slug of the team")
         home_parser.add_argument(
             "--pool", default="", metavar="SLUG", help="pool, if you have one in several"
         )
@@ -295,7 +295,7 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"service_account_{name.replace('-', '_')}")
         if named:
-            subparser.add_argument("username", metavar="NAME", help="with or without svc-")
+            subparser.add_argument("username", metavar="NAME", help="service account, with or without svc-")
         team = "default: your only team" if named else "default: all your teams"
         subparser.add_argument("--team", default="", metavar="SLUG", help=team)
         if asks:
@@ -395,7 +395,7 @@ def environments(commands: Any, common: argparse.ArgumentParser) -> None:
     summary = "Build a version of an environment from a file, or again from its current source."
     build = verbs.add_parser("build", help=summary, description=summary, parents=[common])
     build.set_defaults(function="environments_build")
-    build.add_argument("name", metavar="NAME", help="short name; created if missing")
+    build.add_argument("name", metavar="NAME", help="slug; created if missing")
     build.add_argument(
         "--from",
         dest="source",
@@ -468,8 +468,8 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
         )
         return cast(argparse.ArgumentParser, subparser)
 
-    join = verb("join", "Join a pool with the token of its page.")
-    join.add_argument("url", metavar="URL", help="URL for machines, as on the pool's page")
+    join = verb("join", "Join this machine to a pool, with a token from the portal.")
+    join.add_argument("url", metavar="URL", help="URL for machines, as in the command that the portal shows")
     join.add_argument("--token", required=True, help="works once; “-”: standard input")
     join.add_argument("--name", default="", help="name of the node; default: the host name")
     join.add_argument(

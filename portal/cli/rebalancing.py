@@ -9,7 +9,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line, print_table
-from portal.cli.errors import Missing, Usage
+from portal.cli.errors import Missing, UsageError
 from portal.cli.users import confirm
 
 SHORT, SHORTEST = 8, 4
@@ -43,14 +43,14 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find_proposal(rows: Iterable[Proposal], wanted: str) -> Proposal:
-    """Return the open proposal with this id or id prefix. Raises `Missing`, `Usage`."""
+    """Return the open proposal with this id or id prefix. Raises `Missing`, `UsageError`."""
     begins = wanted.lower()
     matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
     if not matches:
         raise Missing(f"No open proposal matches “{wanted}”.", "`berth rebalancing` lists them.")
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise Usage(f"Several proposals match “{wanted}”.", f"Choose one by id: {ids}.")
+        raise UsageError(f"Several proposals match “{wanted}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from portal.cli.client import BerthClient
 from portal.cli.config import JOB_TOKEN
-from portal.cli.errors import NotSignedIn, Refused, Unreachable
+from portal.cli.errors import NotSignedIn, RequestRejected, Unreachable
 
 RETRY_S = 2.0
 CONFLICT = 409
@@ -58,7 +58,7 @@ def _renew(client: BerthClient) -> float:
     except Unreachable:
         # The portal may be restarting.
         return RETRY_S
-    except Refused as error:
+    except RequestRejected as error:
         if error.status != CONFLICT:
             return RETRY_S
         print(f"Token not renewed: {error.message}", file=sys.stderr)

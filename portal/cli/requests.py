@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import end_after_hours, print_json, print_line, print_table
-from portal.cli.errors import Missing, Usage
+from portal.cli.errors import Missing, UsageError
 
 UNITS = {"workspaces": 1, "memory_mib": 1024, "disk_mib": 1024, "gpu_hours": 3_600_000}
 """REST units per unit shown to users: GiB, GPU-hours. GPUs and cores use thousandths."""
@@ -59,7 +59,7 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
-    """Return the request with this id, or the only open one with this prefix. Raises `Missing`, `Usage`."""
+    """Return the request with this id or unique prefix. Raises `Missing` and `UsageError`."""
     try:
         return client.quota_requests.get(str(uuid.UUID(wanted)))
     except ValueError:
@@ -68,7 +68,7 @@ def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
     if not rows or not wanted:
         raise Missing(f"No open request matches “{wanted}”.", "`berth requests` lists them.")
     if len(rows) > 1:
-        raise Usage(f"Several open requests match “{wanted}”.", "Enter more of the id.")
+        raise UsageError(f"Several open requests match “{wanted}”.", "Enter more of the id.")
     return rows[0]
 
 
@@ -99,5 +99,7 @@ def _until(hours: float | None) -> str:
 def _only_team(client: BerthClient) -> str:
     teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
-        raise Usage("Choose a team.", f"Add --team with one of: {', '.join(teams) or 'you have no team'}.")
+        raise UsageError(
+            "Choose a team.", f"Add --team with one of: {', '.join(teams) or 'you have no team'}."
+        )
     return str(teams[0])

@@ -8,7 +8,7 @@ import sys
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line, print_table
-from portal.cli.errors import Usage
+from portal.cli.errors import UsageError
 from portal.cli.users import confirm
 
 MAX_BYTES = 64 * 1024
@@ -49,15 +49,17 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _place(text: str) -> dict[str, str]:
-    """Return the location of a value in Vault. Raises `Usage` if the key is missing."""
+    """Return the location of a value in Vault. Raises `UsageError` if the key is missing."""
     path, sign, key = text.rpartition("#")
     if not (path and sign and key):
-        raise Usage(f"{text} is not a path and key in Vault.", "Use the form berth/users/ada/wandb#api_key")
+        raise UsageError(
+            f"{text} is not a path and key in Vault.", "Use the form berth/users/ada/wandb#api_key"
+        )
     return {"vault_path": path, "vault_key": key}
 
 
 def _value(arguments: argparse.Namespace) -> str:
-    """Read a value without echo, or from standard input. Raises `Usage` for an invalid one."""
+    """Read a value without echo, or from standard input. Raises `UsageError` for an invalid one."""
     if sys.stdin.isatty():
         value = getpass.getpass("Value: ")
     else:
@@ -65,9 +67,9 @@ def _value(arguments: argparse.Namespace) -> str:
         try:
             value = data.decode()
         except UnicodeDecodeError:
-            raise Usage("The value is not UTF-8 text.", "Encode it, for example with base64.") from None
+            raise UsageError("The value is not UTF-8 text.", "Encode it, for example with base64.") from None
         if not arguments.file:
             value = value.removesuffix("\n").removesuffix("\r")
     if not value:
-        raise Usage("The value is empty.", "Pass it on standard input: berth secret set NAME < file")
+        raise UsageError("The value is empty.", "Pass it on standard input: berth secret set NAME < file")
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line, print_table
-from portal.cli.errors import Missing, Usage
+from portal.cli.errors import Missing, UsageError
 from portal.cli.users import confirm, print_changed
 
 PREFIX = "svc-"
@@ -124,7 +124,7 @@ def untrust(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not matches:
         raise Missing(f"{name} has no trust rule “{wanted}”.", see)
     if len(matches) > 1:
-        raise Usage(f"{name} has {len(matches)} trust rules “{wanted}”.", f"Enter its id instead: {see}")
+        raise UsageError(f"{name} has {len(matches)} trust rules “{wanted}”.", f"Enter its id instead: {see}")
     rule = matches[0]
     confirm(arguments, f"Delete the trust rule “{rule['name']}” of {name}? Its pipelines get no new tokens.")
     client.service_accounts.delete_trust_rule(team, name, rule["id"])
@@ -138,12 +138,12 @@ SIGNS = {"exact": "=", "glob": "~"}
 
 
 def _condition(text: str) -> dict[str, str]:
-    """Return the condition in `claim = value` or `claim ~ pattern`. Raises `Usage`."""
+    """Return the condition in `claim = value` or `claim ~ pattern`. Raises `UsageError`."""
     signs = [text.index(sign) for sign in SIGNS.values() if sign in text]
     position = min(signs, default=0)
     claim, value = text[:position].strip(), text[position + 1 :].strip()
     if not claim or not value:
-        raise Usage(
+        raise UsageError(
             f"“{text}” is not a condition.", "Write “claim = value”, or “claim ~ pattern” for a pattern."
         )
     return {
@@ -164,19 +164,19 @@ def _account(arguments: argparse.Namespace) -> str:
 
 
 def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
-    """Return the given team, else the only one. Raises `Usage` if it is ambiguous."""
+    """Return the given team, else the only one. Raises `UsageError` if it is ambiguous."""
     if arguments.team:
         return str(arguments.team)
     teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
-        raise Usage("The team is not clear.", "Add --team SLUG.")
+        raise UsageError("The team is not clear.", "Add --team SLUG.")
     return str(teams[0])
 
 
 def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the account's token with this id, prefix or name.
 
-    Raises `Missing` for none and `Usage` for several.
+    Raises `Missing` for none and `UsageError` for several.
     """
     name, wanted = _account(arguments), str(arguments.token)
     rows = list(client.service_accounts.tokens(_team(client, arguments), name))
@@ -186,7 +186,7 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
     if not matches:
         raise Missing(f"{name} has no token “{wanted}”.", see)
     if len(matches) > 1:
-        raise Usage(f"{name} has {len(matches)} tokens “{wanted}”.", f"Enter its beginning: {see}")
+        raise UsageError(f"{name} has {len(matches)} tokens “{wanted}”.", f"Enter its beginning: {see}")
     return matches[0]
 
 

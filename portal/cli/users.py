@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line, print_table
-from portal.cli.errors import CliError, Usage
+from portal.cli.errors import CliError, UsageError
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -64,11 +64,11 @@ def print_changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:
-    """Ask for confirmation. Raises `CliError` for a no, and `Usage` without a terminal."""
+    """Ask for confirmation. Raises `CliError` for a no, and `UsageError` without a terminal."""
     if arguments.yes:
         return
     if not sys.stdin.isatty():
-        raise Usage("No terminal to ask for confirmation.", "Add --yes to confirm.")
+        raise UsageError("No terminal to ask for confirmation.", "Add --yes to confirm.")
     print(question, end=" [y/N] ", flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CliError("Nothing changed.")

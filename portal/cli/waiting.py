@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.cli.client import BerthClient
-from portal.cli.errors import NEEDS_APPROVAL, Missing, Refused, TimedOut, Unreachable
+from portal.cli.errors import NEEDS_APPROVAL, Missing, RequestRejected, TimedOut, Unreachable
 
 RETRY_S = 1.0
 Workspace = dict[str, Any]
@@ -34,14 +34,14 @@ def wait_ready(
 ) -> Workspace:
     """Follow the events of a workspace until it runs, or never will.
 
-    Raises `TimedOut`, after which its start continues unless the caller ends it, and `Refused` if it needs an
-    approval that nobody has `requested`.
+    Raises `TimedOut`, after which its start continues unless the caller ends it, and `RequestRejected` if it
+    needs an approval that nobody has `requested`.
     """
 
     def done(now: Workspace) -> bool:
         if _waits_for_approval(now) and not requested:
             ask = f"Request it at {now['portal_url']}."
-            raise Refused(failure_text(now), ask, status=409, code=NEEDS_APPROVAL)
+            raise RequestRejected(failure_text(now), ask, status=409, code=NEEDS_APPROVAL)
         return now["state"] not in STARTING
 
     more = "Its start continues" if goes_on else "It is deleted"

@@ -14,7 +14,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_table
-from portal.cli.errors import Missing, Unreachable, Usage
+from portal.cli.errors import Missing, Unreachable, UsageError
 
 RETRY_S = 1.0
 MAX_PAGE = 200
@@ -44,7 +44,7 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.workspace:
         return _watch_all(client, arguments)
     if arguments.type:
-        raise Usage("--type cannot be combined with a workspace.", "Omit one of them.")
+        raise UsageError("--type cannot be combined with a workspace.", "Omit one of them.")
     workspace = find(client, arguments)
     rows = list(client.workspaces.events(workspace["id"]))[-arguments.tail :]
     if arguments.json and not arguments.follow:

@@ -25,17 +25,17 @@ Option = tuple[str, str | Promise]
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class CompletionOptions:
     """Options to choose from, as pairs of slug and name. `many` is True if there were too many for a list."""
 
     options: list[Option]
     many: bool
 
 
-def truncate_options(options: Iterable[Option]) -> Offered:
+def truncate_options(options: Iterable[Option]) -> CompletionOptions:
     """Truncate `options` to `MOST_IN_A_LIST`. Pass at least one more than that if more exist."""
     first_options = list(options)
-    return Offered(first_options[:MOST_IN_A_LIST], len(first_options) > MOST_IN_A_LIST)
+    return CompletionOptions(first_options[:MOST_IN_A_LIST], len(first_options) > MOST_IN_A_LIST)
 
 
 class CompletedInput(forms.TextInput):
@@ -74,7 +74,9 @@ def options_html(options: Iterable[Option]) -> SafeString:
     return format_html_join("", '<option value="{}">{}</option>', options)
 
 
-def offer_choices(form: forms.Form, name: str, among: Offered, *, url: Any, none: str | Promise) -> None:
+def offer_choices(
+    form: forms.Form, name: str, among: CompletionOptions, *, url: Any, none: str | Promise
+) -> None:
     """Turn a form field into a select list, or into a completed text input if there are too many options."""
     field: Any = form.fields[name]
     if not among.many:

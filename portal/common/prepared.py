@@ -12,13 +12,13 @@ from django.db.models import Field, JSONField, QuerySet
 
 ConvertedRow = Sequence[Any]
 RawRow = tuple[Any, ...]
-"""Row as returned by the database driver: input of `Prepared.converted`, and comparable with other raw rows.
+"""Row as returned by the database driver: input of `PreparedRows.convert`, comparable with other raw rows.
 """
 # Index in the row, converter functions, and the expression passed to them.
 _Converters = tuple[tuple[int, Sequence[Callable[..., Any]], Any], ...]
 
 
-class Prepared:
+class PreparedRows:
     """Rows of `make(values)`, a `values_list` queryset whose parameters are exactly these values, in order.
 
     `field` returns the model field that adapts the values for SQL. Statements are cached by number of values.
@@ -39,7 +39,7 @@ class Prepared:
 
     def rows(self, values: Sequence[Any]) -> list[ConvertedRow]:
         """Return the current rows for these values; empty without values."""
-        return [self.converted(row) for row in self.raw_rows(values)]
+        return [self.convert(row) for row in self.raw_rows(values)]
 
     def raw_rows(self, values: Sequence[Any]) -> list[RawRow]:
         """Return rows without conversion of types that the database lacks, such as times in SQLite."""
@@ -52,7 +52,7 @@ class Prepared:
             fetched: list[RawRow] = cursor.fetchall()
         return fetched
 
-    def converted(self, row: RawRow) -> ConvertedRow:
+    def convert(self, row: RawRow) -> ConvertedRow:
         """Convert one row of `raw_rows` to Python values."""
         connection = connections[DEFAULT_DB_ALIAS]
         _sql, converters = self._statement(connection.vendor, 1)

@@ -40,12 +40,12 @@ class RowRepresentation:
     """
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        data = self.lasting(row)
+        data = self.cacheable_fields(row)
         for name, show in self._fields.live:
             data[name] = show(self, row)
         return data
 
-    def lasting(self, row: Any) -> dict[str, Any]:
+    def cacheable_fields(self, row: Any) -> dict[str, Any]:
         """Return all fields in order. Fields in `Meta.live` have no value yet."""
         fields = self._fields
         data = dict(zip(fields.names, fields.values(row), strict=True))
@@ -60,7 +60,7 @@ class RowRepresentation:
         kind: Any = type(self)
         return _representation_of(kind)
 
-    def once(self, show: Callable[[Any], Any], value: Any) -> Any:
+    def shared_value(self, show: Callable[[Any], Any], value: Any) -> Any:
         """Return `show(value)`, cached for all rows of a list that share the object `value`."""
         key = (show, id(value))
         if key not in self._shown_cache:

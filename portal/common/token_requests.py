@@ -34,7 +34,7 @@ class TokenRequestMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
-        handler: Any = convert_exception_to_response(_ToView().answer)
+        handler: Any = convert_exception_to_response(_ViewHandler().respond)
         for middleware in reversed(_ON_THE_WAY):
             handler = convert_exception_to_response(middleware(handler))
         self._way: Callable[[HttpRequest], HttpResponseBase] = handler
@@ -55,14 +55,14 @@ class TokenRequestMiddleware:
         return self.get_response(request)
 
 
-class _ToView(BaseHandler):
+class _ViewHandler(BaseHandler):
     """Django's request handling from request to rendered response, without middleware hooks."""
 
     _view_middleware = ()
     _template_response_middleware = ()
     _exception_middleware = ()
 
-    def answer(self, request: HttpRequest) -> HttpResponseBase:
+    def respond(self, request: HttpRequest) -> HttpResponseBase:
         # Innermost function of Django's middleware chain. Not public API.
         answered: HttpResponseBase = self._get_response(request)  # type: ignore[attr-defined]
         return answered

@@ -28,7 +28,7 @@ from portal.fleet.machines import certificates
 from provisioning import workspace_uids
 from provisioning.handover import hand_over, owner_of, renew
 from provisioning.service import database_place, trial
-from provisioning.service.confinement import Needs, plan
+from provisioning.service.confinement import ServiceNeeds, plan
 from provisioning.service.door_account import AccountUnusable
 from provisioning.service.environ import ROOT, bare_environ
 from provisioning.service.program import Program, python_places
@@ -64,10 +64,10 @@ class Account:
         """Private folder: beat's schedule, and a home for libraries that need one."""
         return self.instance.home / "services"
 
-    def of(self, program: Program) -> Program:
+    def confine(self, program: Program) -> Program:
         """Return the program confined to the account if it is one of its services."""
         if program.name not in CONFINED:
-            return self.doors.of(program)
+            return self.doors.confine(program)
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
         return replace(
             program,
@@ -76,13 +76,13 @@ class Account:
             confinement=plan(self.uid, self.needs(program.name)),
         )
 
-    def needs(self, name: str) -> Needs:
+    def needs(self, name: str) -> ServiceNeeds:
         """Return what the service `name` reads and writes."""
         instance = self.instance
         folders = (instance.home, instance.homes_dir, instance.tls_dir)
         covered = tuple(folder for folder in folders if folder.is_dir())
         if name == "redis":
-            return Needs(
+            return ServiceNeeds(
                 reads=(self.redis_server, ROOT),
                 writes=(instance.redis_dir,),
                 copies=(instance.run_dir / "redis.conf", instance.run_dir / "redis.acl"),
@@ -96,7 +96,7 @@ class Account:
             [folder for folder in folders if folder.is_dir()]
             for folders in (passes, [instance.home / "static"])
         )
-        return Needs(
+        return ServiceNeeds(
             reads=(*python_places(), *static, *self._named_paths()),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
             copies=(
@@ -117,14 +117,14 @@ class Account:
         above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder
 
-    def give(self) -> None:
+    def grant_ownership(self) -> None:
         """Give the account ownership of what it writes. Call while no service runs. Raises `OSError`."""
         instance = self.instance
         if owner_of(instance.redis_dir) not in {0, self.uid}:
             renew(instance.redis_dir, self.uid)
         hand_over(instance.redis_dir, self.uid, limit_s=HAND_OVER_LIMIT_S)
         _give_passes(instance.passes_dir, self.uid)
-        self.doors.give()
+        self.doors.grant_ownership()
 
     def share(self) -> None:
         """Let the account write the database and read static files. Both stay root's. Raises `OSError`."""
@@ -146,7 +146,7 @@ def choose(
     """
     if os.geteuid() != 0 or instance.services_uid == 0:
         return None
-    doors = Doors.of_instance(instance, environ, caddy)
+    doors = Doors.for_instance(instance, environ, caddy)
     account = Account(instance, environ, instance.services_uid, redis_server, doors)
     if workspace_uids.is_for_workspaces(account.uid, environ):
         raise AccountUnusable(f"BERTH_SERVICES_UID is one of {workspace_uids.VARIABLE}; choose another")
@@ -168,7 +168,7 @@ def choose(
 def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
     url = environ.get("DATABASE_URL", "")
     folder = instance.home / database_place.FOLDER
-    for path in (database_place.place(instance.home), folder, instance.redis_dir):
+    for path in (database_place.database_file(instance.home), folder, instance.redis_dir):
         if path.is_symlink():
             raise AccountUnusable(f"{path} is a link; replace it with its target")
     if not url:
@@ -188,7 +188,7 @@ def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
 def _try(account: Account) -> None:
     """Test as the account whether everything that services need is accessible. Raises `AccountUnusable`."""
     web, redis = account.needs("web"), account.needs("redis")
-    needs = Needs(
+    needs = ServiceNeeds(
         reads=(*web.reads, *redis.reads),
         # The other folders do not belong to the account yet.
         writes=(account.folder,),
@@ -223,7 +223,7 @@ def return_ownership(instance: Instance, doors: Doors) -> None:
         renew(instance.redis_dir, 0)
     if instance.passes_dir is not None and instance.passes_dir.exists():
         _give_passes(instance.passes_dir, 0)
-    doors.take_back()
+    doors.return_ownership()
     database = instance.home / database_place.FOLDER
     if database.is_dir() and not database.is_symlink() and database.stat().st_gid != 0:
         share_database(database, 0)

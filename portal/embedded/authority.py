@@ -24,17 +24,17 @@ FRONT_NAME = certificates.FRONT_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedCertificates:
     """PEM files that the front door and the doors present to nodes."""
 
     front: Certificates
     door: Certificates
 
 
-def ensure(folder: Path) -> Issued:
+def ensure(folder: Path) -> IssuedCertificates:
     """Return the certificates below `folder`; create missing ones and renew those due. Raises `OSError`."""
     path = folder / certificates.AUTHORITY_FILE
-    issued = Issued(
+    issued = IssuedCertificates(
         front=Certificates(path, folder / "front-door.pem", folder / "front-door.key"),
         door=Certificates(path, folder / "nodes-door.pem", folder / "nodes-door.key"),
     )

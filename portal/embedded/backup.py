@@ -33,7 +33,7 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
     """Write a backup to the new folder `target`. Raises `Problem`."""
     _require_sqlite(environ)
     target = target.expanduser().absolute()
-    source = database_place.place(instance.home)
+    source = database_place.database_file(instance.home)
     if not source.is_file():
         raise Problem(f"No database at {source}.", "Set BERTH_HOME to the folder of the instance.")
     if target.exists():
@@ -116,7 +116,7 @@ def _folders(instance: Instance) -> dict[str, Path]:
 
 def _places(instance: Instance) -> dict[str, Path]:
     """Return the target path of each part, by name in the backup."""
-    return {DATABASE: database_place.place(instance.home), **_folders(instance)}
+    return {DATABASE: database_place.database_file(instance.home), **_folders(instance)}
 
 
 def _replaced_paths(instance: Instance) -> list[Path]:

@@ -27,7 +27,7 @@ class PulsingScheduler(PersistentScheduler):
         now = time.monotonic()
         if now - self._shown_at >= PULSE_INTERVAL_S:
             self._shown_at = now
-            self._heartbeat.show()
+            self._heartbeat.write()
         wait_s: float = super().tick(*args, **kwargs)
         return wait_s
 

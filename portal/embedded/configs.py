@@ -149,7 +149,7 @@ def front_door(instance: Instance, *, gateway_secret: str, certificates: Certifi
     """Return the front door's configuration; `certificates` are for connections to nodes' gateways."""
     return proxy.config(
         listen=f"unix/{FRONT_SOCKET}|0600",
-        places=proxy.Places(
+        places=proxy.Upstreams(
             web=f"127.0.0.1:{instance.web_port}",
             gateway=f"127.0.0.1:{instance.gateway_port}",
             agents_url=instance.agent_url,

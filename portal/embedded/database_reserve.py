@@ -31,7 +31,7 @@ class Reserve:
             file, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
 
-    def keep(self) -> None:
+    def refill(self) -> None:
         """Refill the reserve if half of it is used and the disk has space.
 
         Locks the database for about 50 ms if there is something to do.

@@ -38,12 +38,12 @@ _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _HANDSHAKE, _ALERT, _CHANGE, _DATA = 22, 21, 20, 23
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The client does not speak TLS, is too slow, or sends too many bytes before the end of the handshake."""
 
 
 @dataclass(eq=False)
-class Visit:
+class ClientConnection:
     """One connection of a client; `active_at` is when bytes were last transferred, on the loop's clock.
 
     `shaking` until its handshake is over.
@@ -68,7 +68,7 @@ class Guard:
 
     def __init__(self, to: Path) -> None:
         self._to = to
-        self._visits: dict[str, dict[Visit, None]] = {}
+        self._visits: dict[str, dict[ClientConnection, None]] = {}
         self._open = 0
         self._begun = 0
         self._shaking: Counter[str] = Counter()
@@ -84,14 +84,14 @@ class Guard:
             writer.transport.abort()
             return
         self._begun += 1
-        visit = Visit(network, writer, asyncio.get_running_loop().time(), self._begun)
+        visit = ClientConnection(network, writer, asyncio.get_running_loop().time(), self._begun)
         self._visits.setdefault(network, {})[visit] = None
         self._open += 1
         self._shaking[network] += 1
         try:
             hello = await _hello(reader)
             await self._relay(visit, reader, proxy_header(peer, own) + hello)
-        except (OSError, Refused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
+        except (OSError, HandshakeRefused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
             log.debug("connection from %s ended: %s", network, error)
         finally:
             self._leave(visit)
@@ -114,7 +114,7 @@ class Guard:
         self._leave(oldest)
         return True
 
-    def _leave(self, visit: Visit) -> None:
+    def _leave(self, visit: ClientConnection) -> None:
         """Remove the connection from the counts. Idempotent."""
         self._end_handshake(visit)
         of_network = self._visits.get(visit.network, {})
@@ -125,7 +125,7 @@ class Guard:
                 del self._visits[visit.network]
         visit.end()
 
-    def _end_handshake(self, visit: Visit) -> None:
+    def _end_handshake(self, visit: ClientConnection) -> None:
         """Count the handshake as over, completed or not."""
         if visit.shaking:
             visit.shaking = False
@@ -133,7 +133,7 @@ class Guard:
             if not self._shaking[visit.network]:
                 del self._shaking[visit.network]
 
-    async def _relay(self, visit: Visit, reader: asyncio.StreamReader, first: bytes) -> None:
+    async def _relay(self, visit: ClientConnection, reader: asyncio.StreamReader, first: bytes) -> None:
         async with asyncio.timeout(CONNECT_S):
             inner_reader, inner = await asyncio.open_unix_connection(str(self._to), limit=CHUNK)
         visit.inner = inner
@@ -141,7 +141,7 @@ class Guard:
         out = asyncio.create_task(self._copy(visit, inner_reader, visit.writer, None))
         every = [
             out,
-            asyncio.create_task(self._copy(visit, reader, inner, Records())),
+            asyncio.create_task(self._copy(visit, reader, inner, HandshakeRecords())),
             asyncio.create_task(_watch(visit)),
         ]
         try:
@@ -158,10 +158,10 @@ class Guard:
 
     async def _copy(
         self,
-        visit: Visit,
+        visit: ClientConnection,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        records: Records | None,
+        records: HandshakeRecords | None,
     ) -> None:
         """Forward data until its end, with back pressure."""
         loop = asyncio.get_running_loop()
@@ -181,11 +181,11 @@ async def _hello(reader: asyncio.StreamReader) -> bytes:
         head = await reader.readexactly(5)
         length = struct.unpack("!H", head[3:])[0]
         if head[0] != _HANDSHAKE or head[1] != 3 or not length:
-            raise Refused("no TLS")
+            raise HandshakeRefused("no TLS")
         return head + await reader.readexactly(length)
 
 
-class Records:
+class HandshakeRecords:
     """Tracks the headers of a client's TLS records up to the first with data, which ends the handshake.
 
     In TLS 1.3 the last handshake message is such a record; in TLS 1.2 it directly precedes it.
@@ -198,7 +198,7 @@ class Records:
         self._bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Process received bytes. Raises `Refused` for other protocols than TLS, or too many bytes."""
+        """Process received bytes. Raises `HandshakeRefused` for non-TLS protocols or too many bytes."""
         self._bytes += 0 if self.over else len(data)
         while data and not self.over:
             if self._skip:
@@ -211,15 +211,15 @@ class Records:
             data = data[wanted:]
             if len(self._head) == 5:
                 if self._head[0] not in (_HANDSHAKE, _ALERT, _CHANGE, _DATA) or self._head[1] != 3:
-                    raise Refused("no TLS")
+                    raise HandshakeRefused("no TLS")
                 self.over = self._head[0] == _DATA
                 self._skip = struct.unpack("!H", self._head[3:])[0]
                 self._head = b""
         if not self.over and self._bytes > MAX_HELLO_BYTES:
-            raise Refused("too many bytes before the end of the handshake")
+            raise HandshakeRefused("too many bytes before the end of the handshake")
 
 
-async def _watch(visit: Visit) -> None:
+async def _watch(visit: ClientConnection) -> None:
     """Return when the handshake takes too long, or the connection is idle for too long."""
     loop = asyncio.get_running_loop()
     began = loop.time()

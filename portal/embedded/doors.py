@@ -10,7 +10,7 @@ from portal.embedded.environment import Instance
 from portal.fleet.machines import certificates
 from provisioning.handover import owner_of, renew
 from provisioning.service import door_account, door_uid
-from provisioning.service.confinement import Needs
+from provisioning.service.confinement import ServiceNeeds
 from provisioning.service.door_account import DoorAccount
 from provisioning.service.program import Program, python_places
 
@@ -29,29 +29,29 @@ class Doors:
     services: int
 
     @classmethod
-    def of_instance(cls, instance: Instance, environ: Mapping[str, str], caddy: Path) -> Doors:
+    def for_instance(cls, instance: Instance, environ: Mapping[str, str], caddy: Path) -> Doors:
         folders = (instance.home, instance.homes_dir, instance.tls_dir)
         covered = tuple(folder for folder in folders if folder.is_dir())
         account = DoorAccount(instance.doors_uid, instance.local_dir, caddy, covered)
         return cls(instance, environ, account, instance.services_uid)
 
-    def of(self, program: Program) -> Program:
+    def confine(self, program: Program) -> Program:
         """Return the program confined to the account if it is a door."""
         if program.name not in DOORS:
             return program
         ports = () if program.port is None else (program.port,)
         # The gateway process stores passes only for the front door.
         groups = (self.services,) if program.name == FRONT_DOOR and self.instance.passes_dir else ()
-        return self.account.of(program, self.needs(program.name), ports=ports, groups=groups)
+        return self.account.confine(program, self.needs(program.name), ports=ports, groups=groups)
 
-    def needs(self, name: str) -> Needs:
+    def needs(self, name: str) -> ServiceNeeds:
         """Return what the door `name` reads and writes."""
         instance, account = self.instance, self.account
         tls, sockets = instance.tls_dir, instance.door_socket_dir
         if name == FRONT_DOOR:
             needs = account.needs(self._files_of_front(), self.environ)
             passes = [instance.passes_dir] if instance.passes_dir and instance.passes_dir.is_dir() else []
-            return Needs(
+            return ServiceNeeds(
                 reads=(*needs.reads, *passes, *python_places()),
                 writes=needs.writes,
                 copies=needs.copies,
@@ -60,10 +60,10 @@ class Doors:
         if name == NODES_DOOR:
             folder = instance.doors_dir / "tls" if instance.tls_apart else tls
             files = (instance.doors_dir / NODES_CONFIG, *_pair(folder, NODES_DOOR))
-            return account.of_caddy(files, self.environ, writes=(sockets,))
+            return account.caddy_needs(files, self.environ, writes=(sockets,))
         if name == NODES_GUARD:
-            return Needs(reads=(*python_places(), sockets), covered=account.covered)
-        return Needs(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
+            return ServiceNeeds(reads=(*python_places(), sockets), covered=account.covered)
+        return ServiceNeeds(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
 
     def attempt(self) -> None:
         """Test whether the doors could run as the account. Changes nothing. Raises `AccountUnusable`."""
@@ -76,14 +76,14 @@ class Doors:
         config = instance.run_dir / FRONT_CONFIG
         self.account.attempt(config, self._files_of_front(), self.environ, ports)
 
-    def give(self) -> None:
+    def grant_ownership(self) -> None:
         """Give the account ownership of what the doors write. Call while nothing runs. Raises `OSError`."""
-        self.account.give()
+        self.account.grant_access()
         self._give_sockets(self.account.uid)
 
-    def take_back(self) -> None:
+    def return_ownership(self) -> None:
         """Return ownership to root. Raises `OSError`."""
-        door_account.take_back(self.instance.local_dir)
+        door_account.restrict_sockets(self.instance.local_dir)
         self._give_sockets(0)
 
     def _give_sockets(self, uid: int) -> None:

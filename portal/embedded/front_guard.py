@@ -48,7 +48,7 @@ class Limits:
     proxies: tuple[Network, ...] = ()
 
     @classmethod
-    def of_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
+    def from_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
         """Return the limits of a process that may open `files`. Raises `ValueError`."""
         named = [each.strip() for each in environ.get(PROXIES, "").split(",") if each.strip()]
         return cls(
@@ -70,12 +70,12 @@ class Limits:
         return network_of(address)
 
 
-class Side(asyncio.Protocol):
+class ConnectionSide(asyncio.Protocol):
     """One end of a forwarded connection."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self.peer: Side | None = None
+        self.peer: ConnectionSide | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -119,7 +119,7 @@ class Side(asyncio.Protocol):
             self.transport.abort()
 
 
-class Inner(Side):
+class UpstreamSide(ConnectionSide):
     """The end of Caddy. When Caddy has closed it, nothing more is to come for the client."""
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -128,7 +128,7 @@ class Inner(Side):
             self.peer = None
 
 
-class Client(Side):
+class Client(ConnectionSide):
     """The end of a client. Nothing is read from it before Caddy has accepted its other end."""
 
     def __init__(self, guard: Guard) -> None:
@@ -152,7 +152,9 @@ class Client(Side):
     async def _join(self, peer: Sequence[object], own: Sequence[object]) -> None:
         try:
             header = proxy_header(peer, own)
-            _transport, inner = await asyncio.get_running_loop().create_unix_connection(Inner, self._guard.to)
+            _transport, inner = await asyncio.get_running_loop().create_unix_connection(
+                UpstreamSide, self._guard.to
+            )
         except (OSError, ValueError):
             self.abort()
             return
@@ -276,7 +278,7 @@ def main(argv: Sequence[str]) -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        limits = Limits.of_environ(os.environ, hard)
+        limits = Limits.from_environ(os.environ, hard)
         return asyncio.run(run(options.listen, options.to, limits, options.caddy))
     except (OSError, ValueError) as error:
         print(f"the front door cannot be opened: {error}", file=sys.stderr)

@@ -30,11 +30,11 @@ def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
     """Return SQLite's file, or None if `DATABASE_URL` is a server."""
     url = environ.get("DATABASE_URL", "")
     if not url:
-        return database_place.place(home)
+        return database_place.database_file(home)
     return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
 
-class Watch:
+class DiskWatch:
     """Checks the disk every two seconds. `say` reports to the operator."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Watch:
         try:
             if self._reserve is None:
                 self._reserve = Reserve(self._database)
-            self._reserve.keep()
+            self._reserve.refill()
         except (sqlite3.Error, OSError) as error:
             log.debug("could not keep the database's disk reserve: %s", error)
 

@@ -34,7 +34,7 @@ ROLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComponentHealth:
     """Health of one part: whether it is healthy, what was observed, and the fix."""
 
     name: str
@@ -43,7 +43,7 @@ class Part:
     fix: str = ""
 
 
-def check() -> list[Part]:
+def check() -> list[ComponentHealth]:
     """Check every part in order of dependency."""
     store, pulses = _store()
     parts = [_database(), store]
@@ -56,14 +56,14 @@ def check() -> list[Part]:
     return parts + [_role(role, pulses) for role in ROLES]
 
 
-def _database() -> Part:
+def _database() -> ComponentHealth:
     started = time.monotonic()
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
             cursor.fetchone()
     except (DatabaseError, OSError) as error:
-        return Part(
+        return ComponentHealth(
             "database",
             ok=False,
             detail=f"{connection.vendor} does not answer ({type(error).__name__})",
@@ -73,12 +73,12 @@ def _database() -> Part:
     left = _reserve_left()
     if left is not None:
         detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB of its reserve left"
-        return Part("database", ok=False, detail=detail, fix="Free space on its disk.")
+        return ComponentHealth("database", ok=False, detail=detail, fix="Free space on its disk.")
     unwritten = _write_problem()
     if unwritten:
         fix = LOCKED_FIX if unwritten == LOCKED else WRITE_FIX
-        return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=fix)
-    return Part("database", ok=True, detail=answered)
+        return ComponentHealth("database", ok=False, detail=f"{answered}, but {unwritten}", fix=fix)
+    return ComponentHealth("database", ok=True, detail=answered)
 
 
 def _reserve_left() -> int | None:
@@ -179,7 +179,7 @@ FULL_SHARE = 0.9
 FULL_FIX = "See control.log for the node that filled it. Users stay signed in."
 
 
-def _store() -> tuple[Part, dict[str, float] | None]:
+def _store() -> tuple[ComponentHealth, dict[str, float] | None]:
     started = time.monotonic()
     try:
         with redis_client(settings.BERTH_REDIS_URL) as client:
@@ -188,10 +188,10 @@ def _store() -> tuple[Part, dict[str, float] | None]:
             client.set(WRITTEN_KEY, 1, ex=60)
     except redis.OutOfMemoryError:
         used, limit = memory["used_memory"], memory["maxmemory"]
-        return Part("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
+        return ComponentHealth("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
     except (redis.RedisError, OSError) as error:
         return (
-            Part(
+            ComponentHealth(
                 "redis",
                 ok=False,
                 detail=f"does not answer ({type(error).__name__})",
@@ -201,15 +201,15 @@ def _store() -> tuple[Part, dict[str, float] | None]:
         )
     used, limit = memory["used_memory"], memory["maxmemory"]
     if limit and used >= limit * FULL_SHARE:
-        return Part("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
-    return Part("redis", ok=True, detail=_milliseconds(started)), pulses
+        return ComponentHealth("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
+    return ComponentHealth("redis", ok=True, detail=_milliseconds(started)), pulses
 
 
 def _full(used: int, limit: int) -> str:
     return f"full: {used / 2**20:.0f} of {limit / 2**20:.0f} MiB used"
 
 
-def _front_door() -> Part | None:
+def _front_door() -> ComponentHealth | None:
     """Check the front door if `BERTH_FRONT_DOOR_URL` is set, as in the embedded mode."""
     url = os.environ.get("BERTH_FRONT_DOOR_URL")
     if not url:
@@ -219,11 +219,11 @@ def _front_door() -> Part | None:
     status = http_status(parts.port or 80, "/", host=HEALTH_HOST, address=parts.hostname or "127.0.0.1")
     if status != 200:
         detail = f"answered {status}" if status else "does not answer"
-        return Part("front door", ok=False, detail=detail, fix="See front-door.log.")
-    return Part("front door", ok=True, detail=_milliseconds(started))
+        return ComponentHealth("front door", ok=False, detail=detail, fix="See front-door.log.")
+    return ComponentHealth("front door", ok=True, detail=_milliseconds(started))
 
 
-def _gateway() -> Part | None:
+def _gateway() -> ComponentHealth | None:
     """Check the process for forward-auth and streams if `BERTH_GATEWAY_URL` is set."""
     url = os.environ.get("BERTH_GATEWAY_URL")
     if not url:
@@ -234,21 +234,21 @@ def _gateway() -> Part | None:
     if status != 200:
         detail = f"answered {status}" if status else "does not answer"
         fix = "See gateway.log. Workspaces cannot be opened until it runs."
-        return Part("gateway", ok=False, detail=detail, fix=fix)
-    return Part("gateway", ok=True, detail=_milliseconds(started))
+        return ComponentHealth("gateway", ok=False, detail=detail, fix=fix)
+    return ComponentHealth("gateway", ok=True, detail=_milliseconds(started))
 
 
-def _role(role: str, pulses: dict[str, float] | None) -> Part:
+def _role(role: str, pulses: dict[str, float] | None) -> ComponentHealth:
     label, fix = ROLES[role]
     if pulses is None:
-        return Part(role, ok=False, detail="unknown while Redis is down", fix="See redis.")
+        return ComponentHealth(role, ok=False, detail="unknown while Redis is down", fix="See redis.")
     now = time.time()
     ages = {name.partition("@")[2]: now - at for name, at in pulses.items() if name.startswith(f"{role}@")}
     alive = sorted(host for host, age in ages.items() if age <= PULSE_LATE_S)
     late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > PULSE_LATE_S)
     if not alive:
-        return Part(role, ok=False, detail="; ".join(late) or f"no {label} has connected", fix=fix)
-    return Part(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
+        return ComponentHealth(role, ok=False, detail="; ".join(late) or f"no {label} has connected", fix=fix)
+    return ComponentHealth(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
 
 
 def _milliseconds(started: float) -> str:

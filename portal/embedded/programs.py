@@ -133,7 +133,7 @@ def programs(
         ),
         *(_doors(instance, bare, caddy) if instance.nodes_address else ()),
     )  # fmt: skip
-    return result if account is None else tuple(map(account.of, result))
+    return result if account is None else tuple(map(account.confine, result))
 
 
 def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:

@@ -79,7 +79,7 @@ COMPRESSED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Upstreams:
     """Upstreams of the front door: web and the gateway process as `host:port`, and the agents' URL."""
 
     web: str
@@ -90,7 +90,7 @@ class Places:
 def config(
     *,
     listen: str,
-    places: Places,
+    places: Upstreams,
     domain: str,
     secret: str,
     certificates: Certificates,

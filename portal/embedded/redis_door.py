@@ -42,7 +42,7 @@ class Allowance:
     at: float
     left: float = BURST_BYTES
 
-    def take(self, count: int, *, now: float) -> float:
+    def consume(self, count: int, *, now: float) -> float:
         """Return the seconds to wait before these bytes are forwarded."""
         self.left = min(BURST_BYTES, self.left + (now - self.at) * BYTES_PER_S) - count
         self.at = now
@@ -128,7 +128,7 @@ async def _copy(
     """Forward data until its end, with back pressure, within the allowance."""
     loop = asyncio.get_running_loop()
     while data := await reader.read(CHUNK):
-        if allowance is not None and (wait_s := allowance.take(len(data), now=loop.time())):
+        if allowance is not None and (wait_s := allowance.consume(len(data), now=loop.time())):
             await asyncio.sleep(wait_s)
         writer.write(data)
         await writer.drain()

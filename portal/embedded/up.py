@@ -144,10 +144,10 @@ class Up:
             )
         if chosen is None:
             account.return_ownership(
-                self._instance, Doors.of_instance(self._instance, self._environ, binaries.caddy)
+                self._instance, Doors.for_instance(self._instance, self._environ, binaries.caddy)
             )
             return None
-        chosen.give()
+        chosen.grant_ownership()
         chosen.share()
         # The account cannot write bytecode, so compile now.
         for package in () if sys.dont_write_bytecode else ("portal", "provisioning"):
@@ -225,8 +225,8 @@ class Up:
             return f"; a home's file server may still run ({error.strerror})"
         return f"; {left} file servers of homes are still ending" if left else ""
 
-    def _disk_watch(self) -> full_disk.Watch:
-        return full_disk.Watch(
+    def _disk_watch(self) -> full_disk.DiskWatch:
+        return full_disk.DiskWatch(
             redis_url=self._instance.redis_url("control", self._secrets["redis_control"]),
             redis_dir=self._instance.redis_dir,
             database=full_disk.database_file(self._environ, self._instance.home),
@@ -257,7 +257,7 @@ class Up:
     def _report_slow(self, late: list[str]) -> None:
         for name in late:
             path = self._instance.logs_dir / f"{name}.log"
-            log_end = self._supervisor.last_words(name) if self._supervisor is not None else ""
+            log_end = self._supervisor.last_message(name) if self._supervisor is not None else ""
             self._console.say(f"  · {name} does not answer yet. Its log ends: {log_end} ({path})")
 
     def _on_signal(self, number: signal.Signals) -> None:

@@ -26,7 +26,7 @@ class DeadlineSocket(socket.socket):
         """Start the deadline for the head of a request."""
         self.until = time.monotonic() + HEAD_TIMEOUT_S
 
-    def go_on(self) -> None:
+    def start_body_deadline(self) -> None:
         """Start the longer deadline for the body."""
         self.until = time.monotonic() + BODY_TIMEOUT_S
 

@@ -9,7 +9,7 @@ from portal.workspaces.models import Workspace
 
 
 @dataclass(frozen=True, slots=True)
-class HandOutCheckEnded(DomainEvent):
+class PreflightCheckEnded(DomainEvent):
     """A preflight check has ended. The workspace that waits for it is locked."""
 
     workspace: Workspace

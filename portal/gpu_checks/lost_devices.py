@@ -43,7 +43,7 @@ def end_all(event: InventoryApplied) -> int:
     ended = 0
     for workspace_id in sorted(set(grants.values_list("allocation__workspace_id", flat=True))):
         try:
-            ended += end(workspace_id)
+            ended += end_workspace(workspace_id)
         except (NotFound, StateConflict):
             # It ended meanwhile.
             continue
@@ -53,7 +53,7 @@ def end_all(event: InventoryApplied) -> int:
 
 
 @transaction.atomic
-def end(workspace_id: UUID) -> bool:
+def end_workspace(workspace_id: UUID) -> bool:
     """End one workspace if it holds a missing device. Returns `False` if that is no longer needed."""
     workspace = lock_workspace(workspace_id)
     if workspace.state not in ENDS:

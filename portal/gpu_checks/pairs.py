@@ -30,7 +30,7 @@ from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from provisioning import messages
-from provisioning.gpu.check.types import Meeting
+from provisioning.gpu.check.types import Rendezvous
 from provisioning.gpu.host import RdmaPort, slowest_port_gb_s
 from provisioning.types import DeviceKind
 
@@ -69,7 +69,7 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
     ]  # fmt: skip
     for rank, run in enumerate(both):
         far = both[1 - rank]
-        meeting = Meeting(
+        meeting = Rendezvous(
             rank=rank, address=address, port=port, partner=far.device.node.name,
             port_gb_s=min(map(_bandwidth_of, (first, second))),
         )  # fmt: skip
@@ -110,7 +110,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
     return None
 
 
-def choice(node: Node) -> tuple[list[Node], Reason | None]:
+def checkable_nodes(node: Node) -> tuple[list[Node], Reason | None]:
     """Return the nodes to which its link can be checked now, or the reason if there is no such node.
 
     The number of queries is constant. Whether a node is busy with other checks is only detected on request.

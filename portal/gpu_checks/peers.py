@@ -20,7 +20,7 @@ WANTED = 2
 """With two peers, a link that is slow only to one of them points to that peer."""
 
 
-def choose(device: Device) -> list[Device]:
+def choose_peers(device: Device) -> list[Device]:
     """Return 2 idle, proven GPUs with an NVLink to this one, under lock, or an empty list.
 
     The least recently measured come first, so that every pair is covered. No workspace may be waiting for

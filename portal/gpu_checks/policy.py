@@ -38,7 +38,7 @@ UNDECIDED_AGAIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DueCheck:
     """A check that is due. Lower ranks go first."""
 
     rank: int
@@ -49,7 +49,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckTimes:
     """When a device was last checked, and when its interval for scheduled checks began."""
 
     last: datetime
@@ -110,7 +110,7 @@ def _may_check(pool: Pool, free: int) -> int:
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 
 
-def _ask(wish: Wish) -> bool:
+def _ask(wish: DueCheck) -> bool:
     try:
         proof_of(wish.kind).request(
             actor=SYSTEM, device_id=wish.device.pk, level=wish.level, cause=wish.cause
@@ -142,13 +142,13 @@ def _allocated_devices(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
     return AllocatedDevice.objects.filter(active=True, device__node__pool=pool).values("device")
 
 
-def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
+def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[DueCheck]:
     out = [device for device in devices if device.cordoned]
     yield from _second_looks(out, now)
     kept_back = [device for device in devices if device.unscrubbed and not device.cordoned]
     for device in kept_back:
         # It was released without a scrub, for example because the holder never used it.
-        yield Wish(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
+        yield DueCheck(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
     if not pool.check_every_hours:
         return
     last = _last_checks(pool)
@@ -161,16 +161,16 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
         if device in kept_back or (device.cordoned and device.cordon_cause == CordonCause.OPERATOR):
             continue
         if back is not None and (checked is None or checked.last < back):
-            yield Wish(0, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.RETURNED)
+            yield DueCheck(0, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.RETURNED)
         elif device.cordoned or device.node.cordoned or not device.healthy:
             continue
         elif checked is None:
-            yield Wish(1, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.NEW)
+            yield DueCheck(1, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.NEW)
         elif now - checked.scheduled >= every:
-            yield Wish(3, device, CheckKind.CHECK, level, CheckCause.SCHEDULE)
+            yield DueCheck(3, device, CheckKind.CHECK, level, CheckCause.SCHEDULE)
 
 
-def _last_checks(pool: Pool) -> dict[UUID, Checked]:
+def _last_checks(pool: Pool) -> dict[UUID, CheckTimes]:
     """Return when each device was last checked, by device id. Lost runs are retried sooner.
 
     The interval counts from the last check of at least the pool's level, or from the first check. Quick
@@ -184,12 +184,12 @@ def _last_checks(pool: Pool) -> dict[UUID, Checked]:
         last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
     )
     checked_by_device = {
-        device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows
+        device_id: CheckTimes(last, thorough or first) for device_id, last, first, thorough in rows
     }
     lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
-        before = checked_by_device.get(device_id, Checked(at, at))
-        checked_by_device[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
+        before = checked_by_device.get(device_id, CheckTimes(at, at))
+        checked_by_device[device_id] = CheckTimes(max(at, before.last), max(at, before.scheduled))
     return checked_by_device
 
 
@@ -204,14 +204,14 @@ def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
     return dict(targets.order_by("event_id").values_list("key", "event__at"))
 
 
-def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
+def _second_looks(devices: list[Device], now: datetime) -> Iterator[DueCheck]:
     """Return rechecks of devices that a check or scrub cordoned and that may recover without help."""
     for device in devices:
         proof = proof_for_cordon(device.cordon_cause)
         if proof is None or device.recovery not in proof.passes_by_itself:
             continue
         if now >= _recheck_at(device, proof.kind):
-            yield Wish(2, device, proof.kind, proof.recheck_level, CheckCause.RECHECK)
+            yield DueCheck(2, device, proof.kind, proof.recheck_level, CheckCause.RECHECK)
 
 
 def _recheck_at(device: Device, kind: CheckKind) -> datetime:

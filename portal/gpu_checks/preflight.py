@@ -23,7 +23,7 @@ from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.codes import CheckCode
-from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.domain_events import PreflightCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
@@ -178,7 +178,7 @@ def handle_deadline(event: PreflightDue) -> None:
     _start_if_good(workspace)
 
 
-def check_ended(event: HandOutCheckEnded) -> None:
+def check_ended(event: PreflightCheckEnded) -> None:
     """Handle the end of a check of a locked workspace: start it, queue it again, or keep waiting."""
     workspace = event.workspace
     waiting = workspace.state == State.PROVISIONING and workspace.launched_at is None

@@ -17,7 +17,7 @@ from portal.common.svg import Sparkline, sparkline
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks import resets, selectors
-from portal.gpu_checks.kinds.looks import Look, Repeat
+from portal.gpu_checks.kinds.looks import RepeatForm, StateBadge
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
@@ -118,7 +118,7 @@ class RunRow:
 
     run: GpuCheckRun
     title: str
-    look: Look
+    look: StateBadge
     summary: str
 
 
@@ -129,35 +129,35 @@ class TestRow:
     __test__ = False
 
     title: str
-    look: Look
+    look: StateBadge
     text: str
     required: bool
     took_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeasuredFigure:
     """A judged figure with its required value and its trend."""
 
     title: str
     value: str
     floor: str
     against: str
-    look: Look | None
+    look: StateBadge | None
     trend: Sparkline | None
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class FindingNote:
     """A finding with its recommended action."""
 
-    look: Look
+    look: StateBadge
     text: str
     recovery: str
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeviceChecks:
     """The checks on a device's page. `may` and `may_reset` allow the reader to request one."""
 
     rows: tuple[RunRow, ...]
@@ -176,13 +176,13 @@ class Page:
     device_name: str
     recovery: str
     tests: tuple[TestRow, ...]
-    measures: tuple[Measure, ...]
-    notes: tuple[Note, ...]
+    measures: tuple[MeasuredFigure, ...]
+    notes: tuple[FindingNote, ...]
     fix: str
     health: tuple[tuple[str, str, str], ...]
     software: str
     cancellable: bool
-    repeat: Repeat | None
+    repeat: RepeatForm | None
     simulated_text: str | Promise
     running_title: str | Promise
     peers: tuple[tuple[UUID, str], ...]
@@ -191,10 +191,10 @@ class Page:
     took_s: float | None
 
 
-def look_of(run: GpuCheckRun) -> Look:
+def look_of(run: GpuCheckRun) -> StateBadge:
     key = run.verdict if run.state == RunState.DONE else run.state
     own = handler_of(run.kind).looks.get(key)
-    return own or Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
+    return own or StateBadge(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
 
 
 def row_of(run: GpuCheckRun) -> RunRow:
@@ -208,11 +208,11 @@ def format_report_text(text: str) -> str:
     return _BY_PATTERN.sub(lambda match: metric_title(match.group()), text)
 
 
-def block(actor: User, device: Device) -> Block:
+def block(actor: User, device: Device) -> DeviceChecks:
     """Return the checks of a device, newest first."""
     runs = list(selectors.runs_of_device(device)[:RUNS_SHOWN])
     under_way = next((run for run in runs if run.open), None)
-    return Block(
+    return DeviceChecks(
         rows=tuple(map(row_of, runs)),
         open=under_way,
         open_label=handler_of(under_way.kind).label(under_way) if under_way is not None else "",
@@ -262,7 +262,7 @@ def _test(data: Mapping[str, Any]) -> TestRow:
     name = str(data["name"])
     return TestRow(
         title=test_title(name),
-        look=Look(*_STATUS_LOOKS.get(data["status"], (data["status"], "circle-dashed", ""))),
+        look=StateBadge(*_STATUS_LOOKS.get(data["status"], (data["status"], "circle-dashed", ""))),
         text=format_report_text(str(data["text"])),
         required=bool(data["required"]),
         took_s=data["duration_ms"] / 1000,
@@ -306,28 +306,28 @@ def metric_title(name: str) -> str:
     return str(_METRICS.get(name) or name.replace("_", " "))
 
 
-def _note(finding: Mapping[str, Any]) -> Note:
+def _note(finding: Mapping[str, Any]) -> FindingNote:
     look = _SEVERITY_LOOKS.get(finding["severity"], (finding["severity"], "circle-dashed", ""))
-    return Note(
-        Look(*look),
+    return FindingNote(
+        StateBadge(*look),
         format_report_text(str(finding["text"])),
         str(RECOVERY.get(finding.get("action", ""), "")),
     )
 
 
-def _measures(run: GpuCheckRun, earlier: Sequence[GpuCheckRun]) -> Iterable[Measure]:
+def _measures(run: GpuCheckRun, earlier: Sequence[GpuCheckRun]) -> Iterable[MeasuredFigure]:
     for name, data in run.measures.items():
         if not isinstance(data, dict) or not isinstance(data.get("value"), int | float):
             continue
         unit = str(data.get("unit", ""))
         fail = data.get("fail_below")
         status = str(data.get("status"))
-        yield Measure(
+        yield MeasuredFigure(
             title=metric_title(name),
             value=format_measure(data["value"], unit),
             floor=_floor(fail, unit),
             against=str(_AGAINST.get(data.get("against", ""), "")),
-            look=Look(*_STATUS_LOOKS[status]) if status in _STATUS_LOOKS else None,
+            look=StateBadge(*_STATUS_LOOKS[status]) if status in _STATUS_LOOKS else None,
             trend=_trend(name, unit, fail, earlier),
         )
 

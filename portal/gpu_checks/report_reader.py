@@ -47,7 +47,7 @@ _WEIGHT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RunResult:
     """Result of a run. `action` is the recovery of the device; `report` is stored as received."""
 
     verdict: CheckVerdict
@@ -62,17 +62,17 @@ class Reading:
     """Wrong words between two peers of the run, which do not count against its own device."""
 
 
-class Unsound(Exception):
+class InvalidReport(Exception):
     """This is not a valid report of the run; the message says why."""
 
 
-def read_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+def read_check(answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
     """Return the result of a check."""
     if answer.failure is not None:
         return _failed_reading(answer)
     try:
         report = _load_report(answer, run)
-    except Unsound as problem:
+    except InvalidReport as problem:
         return _invalid_reading(run, problem)
     tests = tuple(messages.load(entry, TestResult) for entry in report["tests"])
     findings = tuple(messages.load(entry, Finding) for entry in report["findings"])
@@ -85,7 +85,7 @@ def read_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         counts = CheckVerdict.INCONCLUSIVE if report["unavailable"] is not None else worked_out
     else:
         counts = max(reported, worked_out, key=_WEIGHT.index)
-    return Reading(
+    return RunResult(
         verdict=counts,
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
         summary=_summary(report, counts, tests) if pretended else report["summary"],
@@ -110,7 +110,7 @@ def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bo
     return bool(unjudged) and decided == Verdict.PASS
 
 
-def read_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+def read_scrub(answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
     """Return the result of a scrub."""
     if answer.failure is not None:
         return _failed_reading(answer)
@@ -119,16 +119,16 @@ def read_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         try:
             result = messages.load(answer.report, ScrubResult)
         except ValueError as error:
-            raise Unsound(str(error)) from error
+            raise InvalidReport(str(error)) from error
         if result.uuid != run.device.uuid:
-            raise Unsound("it is about another device")
+            raise InvalidReport("it is about another device")
         if result.simulated != run.device.node.pool.simulated:
-            raise Unsound("a simulated result says nothing about a device")
-    except Unsound as problem:
+            raise InvalidReport("a simulated result says nothing about a device")
+    except InvalidReport as problem:
         return _invalid_reading(run, problem)
     verdict, action = _SCRUBS[result.verdict]
     prefix = "Simulated. " if result.simulated else ""
-    return Reading(
+    return RunResult(
         verdict=verdict,
         action=action,
         summary=f"{prefix}{result.text}",
@@ -152,27 +152,27 @@ _SCRUBS: dict[ScrubVerdict, tuple[CheckVerdict, str]] = {
 }
 
 
-def _failed_reading(answer: CheckAnswer) -> Reading:
+def _failed_reading(answer: CheckAnswer) -> RunResult:
     """Return the result of a run that the node could not run or that hung."""
     assert answer.failure is not None
     verdict = CheckVerdict.HUNG if answer.failure.code == "hung" else CheckVerdict.INCONCLUSIVE
     action = "reboot" if verdict == CheckVerdict.HUNG else "retry"
-    return Reading(verdict, action, answer.failure.message, of_the_parent=verdict == CheckVerdict.HUNG)
+    return RunResult(verdict, action, answer.failure.message, of_the_parent=verdict == CheckVerdict.HUNG)
 
 
-def _invalid_reading(run: GpuCheckRun, problem: Unsound) -> Reading:
+def _invalid_reading(run: GpuCheckRun, problem: InvalidReport) -> RunResult:
     noun = handler_of(run.kind).noun
     log.warning("rejected report of %s of %s: %s", noun, run.device.uuid, problem)
     summary = message_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(problem)}))[:500]
-    return Reading(CheckVerdict.INCONCLUSIVE, "retry", summary)
+    return RunResult(CheckVerdict.INCONCLUSIVE, "retry", summary)
 
 
 def _check_size(report: dict[str, Any] | None) -> None:
     if report is None:
-        raise Unsound("there is none")
+        raise InvalidReport("there is none")
     size = len(json.dumps(report))
     if size > MAX_BYTES:
-        raise Unsound(f"it has {size // 1024} KiB, more than {MAX_BYTES // 1024}")
+        raise InvalidReport(f"it has {size // 1024} KiB, more than {MAX_BYTES // 1024}")
 
 
 def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
@@ -181,18 +181,18 @@ def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
     assert report is not None
     problem = next(iter(_validator().iter_errors(report)), None)
     if problem is not None:
-        raise Unsound(f"{problem.json_path}: {problem.message}"[:300])
+        raise InvalidReport(f"{problem.json_path}: {problem.message}"[:300])
     if report["uuid"] != run.device.uuid or answer.uuid != run.device.uuid:
-        raise Unsound("it is about another device")
+        raise InvalidReport("it is about another device")
     if report["level"] != run.level:
-        raise Unsound(f"it is of the level {report['level']}")
+        raise InvalidReport(f"it is of the level {report['level']}")
     if report["simulated"] != run.device.node.pool.simulated:
-        raise Unsound("a simulated report says nothing about a device")
+        raise InvalidReport("a simulated report says nothing about a device")
     try:
         for test in report["tests"]:
             wrong_pairs.pairs_of(test["detail"], own=False)
     except (KeyError, TypeError, ValueError) as error:
-        raise Unsound("it names pairs of devices as no check does") from error
+        raise InvalidReport("it names pairs of devices as no check does") from error
     return report
 
 

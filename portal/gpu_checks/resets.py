@@ -38,14 +38,16 @@ ADVICE = ("reset", "drain_and_reset")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ExpectedDeviceState:
     """State of a device that the form for a reset was based on; the form is invalid after a change."""
 
     version_state: tuple[object, ...]
 
 
-def displayed_state(device: Device) -> Seen:
-    return Seen((device.pk, device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery))
+def displayed_state(device: Device) -> ExpectedDeviceState:
+    return ExpectedDeviceState(
+        (device.pk, device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery)
+    )
 
 
 @transaction.atomic

@@ -20,14 +20,14 @@ from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.domain_events import InventoryApplied
 from portal.gpu_checks import repartitions
 from portal.gpu_checks.codes import CheckCode
-from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.domain_events import PreflightCheckEnded
 from portal.gpu_checks.kinds import repartition
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckCause, GpuCheckRun, RunState
 from portal.gpu_checks.runs import (
     MAX_ATTEMPTS,
     SILENT_S,
-    end,
+    close,
     hard_limit,
     locked_run,
     record,
@@ -159,10 +159,10 @@ def handle_missing_answer(run_id: UUID) -> bool:
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result. Without a result there is no pass."""
     handler, text = handler_of(run.kind), sentence_of(reason)
-    end(run, RunState.LOST, summary=text)
+    close(run, RunState.LOST, summary=text)
     name = display_name(run.device)
     record(run, run.device, "lost", f"has no result of the {handler.noun} of {name}: {text}")
-    handler.lost(run, text)
+    handler.handle_loss(run, text)
 
 
 # --- waiting workspaces ----------------------------------------------------------------------------
@@ -181,4 +181,4 @@ def _lock_waiting(run_id: UUID) -> Workspace | None:
 
 def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
     if workspace is not None and run.cause == CheckCause.HAND_OUT:
-        emit(HandOutCheckEnded(workspace))
+        emit(PreflightCheckEnded(workspace))

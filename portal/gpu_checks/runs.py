@@ -173,7 +173,7 @@ def make_run(
     if its_peers:
         peers.reserve_peers(run, its_peers)
     emit(NodesChanged((device.node_id,)))
-    subject = subject or f"{handler_of(kind).described(level)} of {display_name(device)}"
+    subject = subject or f"{handler_of(kind).noun_phrase(level)} of {display_name(device)}"
     record(run, device, "asked", f"asks for {subject}", actor=actor)
     send_on_commit(device.node_id)
     return run
@@ -192,7 +192,7 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
     for row in both:
         if not row.open:
             continue
-        end(row, RunState.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
+        close(row, RunState.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
         message = f"cancels the {handler_of(row.kind).noun} of {display_name(row.device)}"
         record(row, row.device, "cancelled", message, actor=actor)
     return run
@@ -302,7 +302,7 @@ def locked_run(run_id: UUID) -> GpuCheckRun:
     return run
 
 
-def end(run: GpuCheckRun, state: RunState, **fields: Any) -> None:
+def close(run: GpuCheckRun, state: RunState, **fields: Any) -> None:
     """Close a locked run, free its device, and let the next run go to the node."""
     fields |= {"state": state, "finished_at": timezone.now(), "lease": "", "lease_expires_at": None}
     for name, value in fields.items():

@@ -16,7 +16,7 @@ from portal.common.formatting import format_duration, format_number
 from portal.common.history import presenters as kept_versions
 from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
-from portal.common.history.presenters import Changed, Version
+from portal.common.history.presenters import ChangedField, Version
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import own_teams
@@ -124,10 +124,10 @@ def format_value(field: str, value: Any) -> str:
     return str(value)
 
 
-def format_differences(differences: Sequence[history.Difference]) -> tuple[Changed, ...]:
+def format_differences(differences: Sequence[history.Difference]) -> tuple[ChangedField, ...]:
     """Return differences of two documents as text."""
     return tuple(
-        Changed(
+        ChangedField(
             str(LABELS.get(difference.field, difference.field)),
             format_value(difference.field, difference.before),
             format_value(difference.field, difference.after),

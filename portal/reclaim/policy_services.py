@@ -16,7 +16,7 @@ from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
-from portal.common.history.models import Act, SubjectKind
+from portal.common.history.models import ChangeAction, SubjectKind
 from portal.common.history.services import save_revision
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
@@ -50,7 +50,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
     try:
         with transaction.atomic():
             row.save(force_insert=True)
-            _keep(actor, row, Act.CREATED)
+            _keep(actor, row, ChangeAction.CREATED)
             _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"made the {row}")
     except IntegrityError as error:
         if not violates(error, ReclaimPolicy, *TARGET_UNIQUE):
@@ -99,7 +99,7 @@ def change(
         return row
     row.updated_at = timezone.now()
     row.save()
-    act = Act.CHANGED if restored_from is None else Act.RESTORED
+    act = ChangeAction.CHANGED if restored_from is None else ChangeAction.RESTORED
     _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
     message = f"changed {', '.join(changed)} of the {row}"
     if restored_from is not None:
@@ -122,7 +122,7 @@ def restore(
 def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
     """Delete a policy; the next wider one applies. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
     row = _locked(actor, policy_id, expected)
-    _keep(actor, row, Act.DELETED, before=documents.document_of(row), before_at=row.updated_at)
+    _keep(actor, row, ChangeAction.DELETED, before=documents.document_of(row), before_at=row.updated_at)
     _record(actor, row, AuditKind.RECLAIM_POLICY_DELETED, f"deleted the {row}")
     row.delete()
 
@@ -152,7 +152,7 @@ def _locked(actor: User | SystemActor, policy_id: UUID, expected: frozenset[str]
     return row
 
 
-def _keep(actor: User | SystemActor, row: ReclaimPolicy, act: Act, **more: Any) -> None:
+def _keep(actor: User | SystemActor, row: ReclaimPolicy, act: ChangeAction, **more: Any) -> None:
     save_revision(
         actor=actor,
         kind=SubjectKind.RECLAIM,

@@ -21,7 +21,7 @@ from portal.common.events import services as events
 from portal.reclaim.effective import PolicySet, policy_set, scope_keys_of
 from portal.reclaim.models import ScheduledStop
 from portal.workspaces import services
-from portal.workspaces.domain_events import StopAsked
+from portal.workspaces.domain_events import StopRequested
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import lock_workspace
@@ -37,7 +37,7 @@ def record_scheduled_stop(workspace: Workspace) -> None:
     )
 
 
-def forget(event: StopAsked) -> None:
+def forget(event: StopRequested) -> None:
     """Forget the scheduled stop, since a user asked for a stop: no schedule starts it."""
     ScheduledStop.objects.filter(workspace=event.workspace.pk).delete()
 

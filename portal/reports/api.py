@@ -103,7 +103,7 @@ def amounts_json(amounts: Amounts) -> dict[str, Any]:
         "not_measured": hours(amounts.missing),
         "reclaimed": hours(amounts.reclaimed),
         "waited": hours(amounts.waited),
-        "dark": share(amounts.dark),
+        "dark": share(amounts.idle_share),
         "not_measured_share": share(amounts.unmeasured),
         "cost": round(amounts.money, 2),
     }

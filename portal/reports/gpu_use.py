@@ -60,7 +60,7 @@ class Amounts:
         return max(0, self.held - self.held_measured)
 
     @property
-    def dark(self) -> float | None:
+    def idle_share(self) -> float | None:
         """The share of measured time without work, 0 to 1; `None` if nothing was measured.
 
         It covers devices with or without a holder, or, if there are no figures of devices (as for a team),
@@ -77,7 +77,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GpuUseLine:
     """A row of the report: a team, user, flavor, model, node or day."""
 
     key: str
@@ -85,7 +85,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GpuUseReport:
     """GPU use from `since` to `until`, both inclusive (UTC).
 
     `days` has each day of the range, `None` if it has no sums yet; `before` is the preceding range of the
@@ -100,7 +100,7 @@ class Report:
     total: Amounts
     before: Amounts
     days: tuple[tuple[date, Amounts | None], ...]
-    lines: tuple[Line, ...]
+    lines: tuple[GpuUseLine, ...]
     cut: bool
 
 
@@ -118,7 +118,7 @@ def report(
     until: date | None = None,
     team: str = "",
     by: str = Dimension.TEAM,
-) -> Report:
+) -> GpuUseReport:
     """Return GPU use, from sums of days and whole months, with three queries plus permission checks.
 
     For operators and auditors, and for a team's owners. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
@@ -140,10 +140,12 @@ def report(
         (day, by_day.get(day)) for day in (since + timedelta(days=offset) for offset in range(length))
     )
     if by == DAY:
-        lines = [Line(day.isoformat(), amounts) for day, amounts in reversed(days) if amounts is not None]
+        lines = [
+            GpuUseLine(day.isoformat(), amounts) for day, amounts in reversed(days) if amounts is not None
+        ]
     else:
         lines = _lines(team, by, [day for day, _amounts in days], whole_months)
-    return Report(
+    return GpuUseReport(
         since,
         until,
         of_team,
@@ -171,7 +173,7 @@ def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dic
     return by_day, month_sums.identity_of_days(of_site)
 
 
-def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date, int]) -> list[Line]:
+def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date, int]) -> list[GpuUseLine]:
     """Return lines by key, largest allocation first, from sums of whole months and other days.
 
     Uses two queries.
@@ -187,7 +189,7 @@ def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date,
     rows = GpuDay.objects.filter(team=team, dimension=by, day__in=beside).order_by()
     for key, *figures in rows.values_list("key").annotate(*(Sum(name) for name in FIGURES)):
         _add(sums, key, figures)
-    lines = [Line(key, Amounts(*figures)) for key, figures in sums.items()]
+    lines = [GpuUseLine(key, Amounts(*figures)) for key, figures in sums.items()]
     return heapq.nsmallest(
         MAX_ROWS + 1, lines, key=lambda line: (-line.amounts.held, -line.amounts.waited, line.key)
     )

@@ -80,9 +80,9 @@ def report_sentences(team: Team, since: date, until: date) -> list[str]:
     sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
     amounts = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
     sentences = [_("Allocated: %(hours)s GPU-hours.") % {"hours": presenters.hours(amounts.held)}]
-    if amounts.dark is not None:
+    if amounts.idle_share is not None:
         sentences.append(
-            _("Without work: %(dark)s of the measured time.") % {"dark": format_share(amounts.dark)}
+            _("Without work: %(dark)s of the measured time.") % {"dark": format_share(amounts.idle_share)}
         )
     if amounts.missing:
         sentences.append(

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_money, format_number, format_share
 from portal.common.svg import Bar, Spot, path
-from portal.reports.gpu_use import DAY, Amounts, Report
+from portal.reports.gpu_use import DAY, Amounts, GpuUseReport
 from portal.reports.models import Dimension
 
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
@@ -43,7 +43,7 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     """A mark on an axis."""
 
     position: float
@@ -57,8 +57,8 @@ class Chart:
 
     line: str
     gaps: tuple[Bar, ...]
-    y_ticks: tuple[Tick, ...]
-    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[AxisTick, ...]
+    x_ticks: tuple[AxisTick, ...]
     measured: bool
 
 
@@ -79,13 +79,13 @@ def row(key: str, amounts: Amounts) -> UsageRow:
         hours(amounts.reclaimed),
         hours(amounts.waited),
         format_money(amounts.money) if amounts.cost else NONE,
-        format_share(amounts.dark),
+        format_share(amounts.idle_share),
     )
 
 
-def finding(report: Report) -> str:
+def finding(report: GpuUseReport) -> str:
     """Return a sentence about the share without work, compared with the days before."""
-    dark, before = report.total.dark, report.before.dark
+    dark, before = report.total.idle_share, report.before.idle_share
     if dark is None:
         return _("No measurements in this period.")
     sentence = _("%(dark)s of the measured GPU time was without work.") % {"dark": format_share(dark)}
@@ -100,7 +100,7 @@ def finding(report: Report) -> str:
     )
 
 
-def caveat(report: Report) -> str:
+def caveat(report: GpuUseReport) -> str:
     """Return a sentence about time without measurements, or an empty string."""
     share = report.total.unmeasured
     if not share or round(100 * share) == 0:
@@ -113,7 +113,7 @@ def caveat(report: Report) -> str:
 def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
     """Return the chart of the share without work per day."""
     width = (RIGHT - LEFT) / len(days)
-    values = [amounts.dark if amounts is not None else None for _day, amounts in days]
+    values = [amounts.idle_share if amounts is not None else None for _day, amounts in days]
     spots: list[Spot | None] = [
         None if value is None else (LEFT + width * (at + 0.5), BOTTOM - (BOTTOM - TOP) * value)
         for at, value in enumerate(values)
@@ -131,9 +131,9 @@ def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
     return Chart(
         path(spots),
         tuple(gaps),
-        tuple(Tick(BOTTOM - (BOTTOM - TOP) * part, f"{100 * part:.0f}") for part in (0, 0.5, 1)),
+        tuple(AxisTick(BOTTOM - (BOTTOM - TOP) * part, f"{100 * part:.0f}") for part in (0, 0.5, 1)),
         tuple(
-            Tick(round(LEFT + width * (at + 0.5), 1), f"{day:%b} {day.day}")
+            AxisTick(round(LEFT + width * (at + 0.5), 1), f"{day:%b} {day.day}")
             for at, (day, _amounts) in enumerate(days)
             if at % step == 0
         ),

@@ -26,7 +26,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 DEFAULT_SPAN = 30
 
 
-def _report(request: SignedInRequest) -> gpu_use.Report:
+def _report(request: SignedInRequest) -> gpu_use.GpuUseReport:
     """Return the report for the query. Invalid parameters use their defaults."""
     team = strip_nul(request.GET.get("team", ""))
     by, span = request.GET.get("by", ""), request.GET.get("span", "")
@@ -60,12 +60,12 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
         "by_words": presenters.BY_WORDS[report.by],
         "finding": presenters.finding(report),
         "caveat": presenters.caveat(report),
-        "dark": format_share(report.total.dark),
+        "dark": format_share(report.total.idle_share),
         "total": presenters.row("", report.total),
         "budget": budgets.statement(report.team) if report.team is not None else None,
         "chart": presenters.chart(report.days),
         "day_rows": [
-            (day, format_share(amounts.dark if amounts is not None else None))
+            (day, format_share(amounts.idle_share if amounts is not None else None))
             for day, amounts in reversed(report.days)
         ],
         "rows": [presenters.row(line.key, line.amounts) for line in report.lines],

@@ -29,7 +29,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
 )
 from portal.scheduling.software_requirements import requirements_of
-from portal.workspaces.homes.places import HomeAt, Homes, has_separate_homes
+from portal.workspaces.homes.places import HomeLocation, Homes, has_separate_homes
 from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -184,7 +184,9 @@ class PlacementRequests:
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
         self._refusals: dict[tuple[UUID, UUID, ResourceRequest], str] = {}
-        self._known: dict[tuple[UUID, UUID, ResourceRequest, HomeAt | None, bool], PlacementRequest] = {}
+        self._known: dict[
+            tuple[UUID, UUID, ResourceRequest, HomeLocation | None, bool], PlacementRequest
+        ] = {}
 
     def of(
         self,
@@ -210,14 +212,14 @@ class PlacementRequests:
             self._known[key] = result
         return result
 
-    def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
+    def _home(self, flavor: Flavor, homes: Homes) -> HomeLocation | None:
         """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
         pools = (pool.pool for pool in candidate_pools(flavor, self._pools))
         places = [homes[pool.pk] for pool in pools if pool.pk in homes and has_separate_homes(pool)]
         return next((place for place in places if not place.lost), next(iter(places), None))
 
     def _new(
-        self, template: Template, flavor: Flavor, request: ResourceRequest, home: HomeAt | None
+        self, template: Template, flavor: Flavor, request: ResourceRequest, home: HomeLocation | None
     ) -> PlacementRequest:
         pools, refusals = [], []
         for pool in candidate_pools(flavor, self._pools):

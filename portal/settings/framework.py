@@ -130,7 +130,7 @@ TEMPLATES = [
 ]
 
 DATABASES = {
-    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{database_place.place(BERTH_HOME)}"),
+    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{database_place.database_file(BERTH_HOME)}"),
 }
 # Threads of the web processes keep their connections between requests. A process with one thread per request
 # (`portal.asgi`) sets 0.

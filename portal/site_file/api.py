@@ -11,7 +11,7 @@ from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, o
 from portal.common.scopes import Scope
 from portal.people.accounts.policies import require_administrator
 from portal.site_file import applying, exporting
-from portal.site_file.planning import Act, Step
+from portal.site_file.planning import Action, Step
 
 SCOPES = {"GET": Scope.SITE_READ, "*": Scope.SITE_WRITE}
 
@@ -42,7 +42,7 @@ class StepSerializer(serializers.Serializer[Step]):
     section = serializers.CharField(help_text="Section of the site file.")
     name = serializers.CharField()
     act = serializers.ChoiceField(
-        [act.value for act in Act],
+        [act.value for act in Action],
         help_text="Action on the entry; `by_hand` if only a person can do it.",
     )
     words = serializers.ListField(child=serializers.CharField(), help_text="Changes, field by field.")

@@ -34,7 +34,7 @@ from portal.quota.requests.services import rules
 from portal.reclaim import policy_documents, policy_services
 from portal.site_file.codes import SiteCode
 from portal.site_file.exporting import current
-from portal.site_file.planning import Act, Step, plan
+from portal.site_file.planning import Action, Step, plan
 from portal.site_file.reading import Lines, read
 from portal.workspaces.secrets import documents as vault_secrets
 
@@ -59,7 +59,7 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
         for step in _order_steps(steps):
             _carry_out(actor, step, lines, first=True)
         for step in steps:
-            if step.section in SUCCEEDED and step.act is not Act.DELETE:
+            if step.section in SUCCEEDED and step.act is not Action.DELETE:
                 _carry_out(actor, step, lines, first=False)
     return steps
 
@@ -98,9 +98,9 @@ def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
 
 def _order_steps(steps: list[Step]) -> list[Step]:
     """Order steps by dependency: referenced entries first, and deletions in reverse."""
-    changing = [step for step in steps if step.act in (Act.CREATE, Act.CHANGE)]
-    gone = [step for step in steps if step.act is Act.DELETE]
-    inner = [step for step in changing if step.section == "cohorts" and step.act is Act.CREATE]
+    changing = [step for step in steps if step.act in (Action.CREATE, Action.CHANGE)]
+    gone = [step for step in steps if step.act is Action.DELETE]
+    inner = [step for step in changing if step.section == "cohorts" and step.act is Action.CREATE]
     names = {step.name for step in inner}
     ordered: list[Step] = []
     while inner:
@@ -130,7 +130,7 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
         yield
     except PortalError as error:
         errors = error.field_errors
-        line = lines.of((section, name, next(iter(errors), "")))
+        line = lines.line_of((section, name, next(iter(errors), "")))
         problems = [f"{field}: {' '.join(texts)}" for field, texts in errors.items()]
         text = " ".join([error.sentence, *problems])[:500].rstrip(".")
         params = {"line": line, "section": section, "name": name, "reason": text}
@@ -141,12 +141,12 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
 def _pool(actor: User, step: Step) -> None:
     fields = dict(step.wanted or {})
     checks = {name: fields.pop(name) for name in CHECKS if name in fields}
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
         pool = pools.change(actor=actor, pool=pool, given={"retiring": True})
         pools.delete(actor=actor, pool=pool)
         return
-    if step.act is Act.CREATE:
+    if step.act is Action.CREATE:
         pool = inventory.create_pool(
             actor=actor,
             slug=step.name,
@@ -174,7 +174,7 @@ def _with_secrets(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict
 def _cohort(actor: User, step: Step) -> None:
     fields = step.wanted or {}
     cohort = Cohort.objects.filter(slug=step.name).first()
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         if cohort is not None:
             cohorts.delete_cohort(actor=actor, cohort=cohort)
         return
@@ -261,14 +261,14 @@ def _team(actor: User, step: Step) -> None:
 
 
 def _site_limit(actor: User, step: Step) -> None:
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         limits.remove_site_limit(actor=actor, resource=step.name)
     else:
         limits.set_site_limit(actor=actor, resource=step.name, amount=step.wanted)
 
 
 def _rate(actor: User, step: Step) -> None:
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         limits.remove_rate(actor=actor, resource=step.name)
     else:
         limits.set_rate(actor=actor, resource=step.name, rate_milli=step.wanted)
@@ -279,7 +279,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
     model: Any = Template if step.section == "templates" else Flavor
     rows: Any = selectors.all_templates() if model is Template else selectors.all_flavors()
     entry = rows.filter(slug=step.name).first()
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         if entry is not None:
             entries.delete(actor=actor, entry=entry)
         return
@@ -305,7 +305,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
 def _environment(actor: User, step: Step, *, first: bool) -> None:
     """Apply an environment. The second pass sets its successor."""
     environment = Environment.objects.filter(slug=step.name).first()
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         if environment is not None:
             environment_services.delete(actor=actor, environment=environment)
         return
@@ -315,7 +315,7 @@ def _environment(actor: User, step: Step, *, first: bool) -> None:
             environments.change(actor=actor, slug=step.name, values={"successor": fields["successor"]})
         return
     fields.pop("successor", None)
-    if environment is not None and step.act is Act.CHANGE:
+    if environment is not None and step.act is Action.CHANGE:
         environments.change(actor=actor, slug=step.name, values=fields)
         return
     environments.make(actor=actor, slug=step.name, team=_named_team(fields.pop("team", None)), values=fields)
@@ -332,7 +332,7 @@ def _named_team(slug: str | None) -> Team | None:
 
 def _policy(actor: User, step: Step) -> None:
     """Apply a reclaim policy, by its target."""
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
         policy_services.put_policy(actor=actor, target=step.name, values=step.wanted or {})
@@ -341,7 +341,7 @@ def _policy(actor: User, step: Step) -> None:
 def _rule(actor: User, step: Step) -> None:
     wanted = dict(step.wanted)
     team, enabled = _named_team(wanted.pop("team")), wanted.pop("enabled")
-    if step.act is Act.DELETE:
+    if step.act is Action.DELETE:
         rule = AutoApproveRule.objects.filter(team=team, enabled=enabled, **wanted).first()
         if rule is not None:
             rules.delete_rule(actor=actor, rule_id=rule.pk)

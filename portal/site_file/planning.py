@@ -21,7 +21,7 @@ KEPT = frozenset({"teams"})
 """Sections without deletions: workspaces and records are charged to teams."""
 
 
-class Act(StrEnum):
+class Action(StrEnum):
     """Action of a step."""
 
     CREATE = "create"
@@ -36,16 +36,16 @@ class Step:
 
     section: str
     name: str
-    act: Act
+    act: Action
     wanted: Any = None
     changes: tuple[Difference, ...] = field(default=())
 
     @property
-    def words(self) -> list[str]:
+    def change_texts(self) -> list[str]:
         """The changes as text, one line per field."""
-        if self.act is Act.CHANGE:
+        if self.act is Action.CHANGE:
             return [line for change in self.changes for line in _change_lines(change)]
-        if self.act is Act.BY_HAND:
+        if self.act is Action.BY_HAND:
             return ["set up on the server, not by a file"]
         return []
 
@@ -69,12 +69,12 @@ def plan(
             steps += [
                 step
                 for step in section_steps
-                if step.act is not Act.DELETE or step.name not in protected.get(section, ())
+                if step.act is not Action.DELETE or step.name not in protected.get(section, ())
             ]
     if "rules" in wanted:
         steps += _rules(present.get("rules", []), wanted["rules"] or [], prune=prune)
     if "sign_in_providers" in wanted and wanted["sign_in_providers"] != present.get("sign_in_providers"):
-        steps.append(Step("sign_in_providers", "", Act.BY_HAND))
+        steps.append(Step("sign_in_providers", "", Action.BY_HAND))
     return steps
 
 
@@ -83,11 +83,11 @@ def _entries(
 ) -> Iterator[Step]:
     for name, document in wanted.items():
         if name not in present:
-            yield Step(section, name, Act.CREATE, document)
+            yield Step(section, name, Action.CREATE, document)
         elif changes := _differences(present[name], document):
-            yield Step(section, name, Act.CHANGE, document, tuple(changes))
+            yield Step(section, name, Action.CHANGE, document, tuple(changes))
     if prune and section not in KEPT:
-        yield from (Step(section, name, Act.DELETE) for name in present if name not in wanted)
+        yield from (Step(section, name, Action.DELETE) for name in present if name not in wanted)
 
 
 def _differences(before: Any, after: Any) -> list[Difference]:
@@ -123,9 +123,9 @@ def _rules(present: list[Any], wanted: list[Any], *, prune: bool) -> Iterator[St
         if full_rule in left:
             left.remove(full_rule)
         else:
-            yield Step("rules", _rule_name(full_rule), Act.CREATE, full_rule)
+            yield Step("rules", _rule_name(full_rule), Action.CREATE, full_rule)
     if prune:
-        yield from (Step("rules", _rule_name(rule), Act.DELETE, rule) for rule in left)
+        yield from (Step("rules", _rule_name(rule), Action.DELETE, rule) for rule in left)
 
 
 def _rule_name(rule: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ SWITCHES = frozenset({("pools", "rebalancing")})
 class Lines(dict[Path, int]):
     """The line of each value, from 1."""
 
-    def of(self, path: Sequence[Any]) -> int:
+    def line_of(self, path: Sequence[Any]) -> int:
         """Return the line of the value, or of its nearest parent."""
         where = tuple(path)
         while where not in self and where:
@@ -60,13 +60,13 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
         raise _error_at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     finally:
         loader.dispose()
-    mistakes = sorted(_mistakes(value), key=lambda mistake: (lines.of(mistake[0]), str(mistake[0])))
+    mistakes = sorted(_mistakes(value), key=lambda mistake: (lines.line_of(mistake[0]), str(mistake[0])))
     if mistakes:
         raise _invalid_file(
             [
                 Reason(
                     SiteCode.FILE_LINE,
-                    {"line": lines.of(path), "where": _format_path(path), "reason": why[:300]},
+                    {"line": lines.line_of(path), "where": _format_path(path), "reason": why[:300]},
                 )
                 for path, why in mistakes[:MAX_MISTAKES]
             ]

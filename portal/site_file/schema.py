@@ -117,7 +117,7 @@ def schema() -> dict[str, Any]:
         {"quota": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
         ("quota",),
     )
-    quotas = _map(quota, RESOURCE, "Amounts by resource, in base units: 4 GPUs are 4000.")
+    quotas = _map(quota, RESOURCE, "Guaranteed amounts by resource, in base units: 4000 is 4 GPUs.")
     weight = {"type": "integer", "minimum": 1, "maximum": LARGEST}
     vault_secret = _object(
         {
@@ -128,7 +128,9 @@ def schema() -> dict[str, Any]:
         ("path", "key"),
     )
     vault_secrets = _map(
-        vault_secret, f"^{NAME_PATTERN}$", "Secrets that Vault keeps, and where. Values are in no site file."
+        vault_secret,
+        f"^{NAME_PATTERN}$",
+        "Names of secrets, with their paths in Vault. A site file contains no values.",
     )
     team = {
         "name": {"type": "string", "maxLength": 80},
@@ -137,7 +139,7 @@ def schema() -> dict[str, Any]:
         "weight_milli": weight,
         "reclaim": {"type": "boolean"},
         "quotas": quotas,
-        "member_caps": _map(WHOLE, RESOURCE, "What each member may hold."),
+        "member_caps": _map(WHOLE, RESOURCE, "Maximum amounts for each member, by resource, in base units."),
         "ledger": {
             **_object({"quota": WHOLE, "period": {"enum": list(Period.values)}}, ("quota", "period")),
             "type": ["object", "null"],
@@ -179,8 +181,11 @@ def schema() -> dict[str, Any]:
         **_fields(Environment, (*ABOUT, "python")),
         "successor": {"type": ["string", "null"]},
         "source_kind": {"enum": list(SourceKind.values)},
-        "source": {**TEXT, "description": "One package on each line, or the file itself."},
-        "build": {"type": "boolean", "description": "False: only when somebody asks for it."},
+        "source": {**TEXT, "description": "List of packages, one per line, or the contents of the file."},
+        "build": {
+            "type": "boolean",
+            "description": "Whether to build a new version when the source changes. False: only on request.",
+        },
     }
     environment["python"] = {"enum": list(PYTHONS)}
     flavor = {
@@ -210,25 +215,37 @@ def schema() -> dict[str, Any]:
     }
     provider = _object({"id": TEXT, "name": TEXT, "kind": TEXT, "enabled": {"type": "boolean"}}, ("id",))
     properties = {
-        "berth": {"const": VERSION, "description": "The version of this format."},
-        "pools": _map(_object(pool), SLUG, "Where workspaces run."),
-        "cohorts": _map(_object(cohort), SLUG, "Groups of teams that borrow from each other."),
-        "teams": _map(_object(team), SLUG, "Who pays."),
-        "site_limits": _map(WHOLE, RESOURCE, "The most that all together may hold."),
-        "rates": _map(WHOLE, RESOURCE, "What an hour costs, in thousandths of a GPU-hour."),
-        "environments": _map(_object(environment), SLUG, "The software that workspaces run in."),
+        "berth": {"const": VERSION, "description": "Version of the format."},
+        "pools": _map(_object(pool), SLUG, "Pools of machines, by slug."),
+        "cohorts": _map(_object(cohort), SLUG, "Groups of teams that lend each other unused quota, by slug."),
+        "teams": _map(_object(team), SLUG, "Teams with their quotas, GPU-hours and budgets, by slug."),
+        "site_limits": _map(
+            WHOLE, RESOURCE, "Maximum amounts for all teams together, by resource, in base units."
+        ),
+        "rates": _map(
+            WHOLE, RESOURCE, "Cost of an hour of a whole unit, in thousandths of a GPU-hour, by resource."
+        ),
+        "environments": _map(_object(environment), SLUG, "Software environments, by slug."),
         "flavors": _map(_object(flavor), SLUG, "Sizes of workspaces."),
-        "templates": _map(_object(template), TEMPLATE_SLUG, "What runs."),
-        "reclaim_policies": _map(_object(policy), TARGET, "When workspaces are stopped, by what it is for."),
-        "rules": {"type": "array", "items": rule, "description": "What is approved at once."},
+        "templates": _map(_object(template), TEMPLATE_SLUG, "Apps of workspaces, by slug."),
+        "reclaim_policies": _map(
+            _object(policy),
+            TARGET,
+            "Policies for stopping workspaces, by scope: `site`, or a pool, team, template or flavor.",
+        ),
+        "rules": {
+            "type": "array",
+            "items": rule,
+            "description": "Rules that approve requests automatically.",
+        },
         "sign_in_providers": {
             "type": "array",
             "items": provider,
-            "description": "As the server is configured, without secrets; compared, and never applied.",
+            "description": "Configuration of the server, without secrets. `apply` does not change it.",
         },
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A Berth site",
+        "title": "Berth site file",
         **_object(properties, ("berth",)),
     }

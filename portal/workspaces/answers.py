@@ -11,7 +11,7 @@ from portal.fleet.inventory import node_messages
 from portal.fleet.inventory.models import Pool
 from portal.workspaces import dispatch
 from portal.workspaces.models import HomeArchive, HomeDeletion, HomeMove, Workspace
-from provisioning.home_messages import HomeArchived, HomeMoved, MoveDo
+from provisioning.home_messages import HomeArchived, HomeMoved, MoveCommand
 from provisioning.types import HomeDeleted, Result
 
 
@@ -48,7 +48,7 @@ def is_from_move_node(answer: HomeMoved) -> bool:
     move = rows.select_related("pool", "source", "target").first() if answer.lease else None
     if move is None:
         return False
-    node = move.source if answer.do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
+    node = move.source if answer.do in (MoveCommand.OFFER, MoveCommand.REMOVE) else move.target
     return node is not None and node_messages.is_from_asked_node(move.pool, node.name)
 
 

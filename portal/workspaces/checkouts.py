@@ -73,7 +73,7 @@ def requested_repository(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedCheckout:
     """A repository of a start. `secret` is the name of its credential, looked up in `sources`."""
 
     kind: CheckoutKind
@@ -83,7 +83,7 @@ class Wanted:
     sources: frozenset[SecretSource]
 
 
-def repositories_to_clone(workspace: Workspace) -> list[Wanted]:
+def repositories_to_clone(workspace: Workspace) -> list[RequestedCheckout]:
     """Return what a start clones now: the repository, and the dotfiles of its owner or its template.
 
     A template's repository is opened only by secrets of the template or the team. A maintainer of a template
@@ -94,7 +94,7 @@ def repositories_to_clone(workspace: Workspace) -> list[Wanted]:
         own = workspace.git.get("by") == BY_USER
         shared = frozenset({SecretSource.TEAM, SecretSource.TEMPLATE})
         checkouts.append(
-            Wanted(
+            RequestedCheckout(
                 CheckoutKind.REPOSITORY,
                 workspace.git["url"],
                 workspace.git["ref"],
@@ -106,10 +106,14 @@ def repositories_to_clone(workspace: Workspace) -> list[Wanted]:
     if own_dotfiles is not None:
         user = frozenset({SecretSource.USER})
         checkouts.append(
-            Wanted(CheckoutKind.DOTFILES, own_dotfiles.url, own_dotfiles.ref, own_dotfiles.secret, user)
+            RequestedCheckout(
+                CheckoutKind.DOTFILES, own_dotfiles.url, own_dotfiles.ref, own_dotfiles.secret, user
+            )
         )
     elif workspace.template.dotfiles_url:
-        checkouts.append(Wanted(CheckoutKind.DOTFILES, workspace.template.dotfiles_url, "", "", frozenset()))
+        checkouts.append(
+            RequestedCheckout(CheckoutKind.DOTFILES, workspace.template.dotfiles_url, "", "", frozenset())
+        )
     return checkouts
 
 
@@ -129,7 +133,7 @@ def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
     )
 
 
-def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
+def secrets_for(workspace: Workspace) -> list[tuple[RequestedCheckout, Secret | None]]:
     """Return the secret of each repository that names one; `None` if it does not exist."""
     named = [checkout for checkout in repositories_to_clone(workspace) if checkout.secret]
     if not named:
@@ -148,7 +152,11 @@ def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
 
 
 def credentials(
-    rows: list[tuple[Wanted, Secret | None]], *, owner: User, now: datetime, fetched: effective.Fetched
+    rows: list[tuple[RequestedCheckout, Secret | None]],
+    *,
+    owner: User,
+    now: datetime,
+    fetched: effective.Fetched,
 ) -> list[dict[str, str]]:
     """Return the credentials of repositories for the agent, or a `problem` if there is none."""
     results = []

@@ -81,7 +81,9 @@ def spec_of(workspace: Workspace, *, may_have_secrets: bool = True) -> Workspace
         secrets=any(checkout.credential for checkout in cloned)
         or (
             may_have_secrets
-            and bool(available_secrets(workspace.owner, workspace.team, template).given(workspace.secrets))
+            and bool(
+                available_secrets(workspace.owner, workspace.team, template).selection(workspace.secrets)
+            )
         ),
         egress=egress.limits_at_start(workspace),
         checkouts=cloned,

@@ -42,7 +42,7 @@ class RequestChanged(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked(DomainEvent):
+class StopRequested(DomainEvent):
     """A person asked to stop the workspace, or to keep it stopped."""
 
     workspace: Workspace

@@ -39,7 +39,7 @@ def limits_at_start(workspace: Workspace) -> tuple[EgressLimit, ...]:
     """Return the limits of the current start: those of template and team at its placement."""
     placed = workspace.placed_at
     return limits_of(
-        catalog.template_at(workspace.template, placed), team_egress.team_at(workspace.team, placed)
+        catalog.template_at(workspace.template, placed), team_egress.with_policy_at(workspace.team, placed)
     )
 
 
@@ -71,7 +71,7 @@ def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:
     port = git_url.port or (22 if git_url.scheme == "ssh" else 443)
     placed = workspace.placed_at
     template = catalog.template_at(workspace.template, placed)
-    team = team_egress.team_at(workspace.team, placed)
+    team = team_egress.with_policy_at(workspace.team, placed)
     pool = workspace.pool
     config = pool.config if pool is not None else {}
     for rule, name, kind, allow in (
@@ -107,18 +107,18 @@ def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     own = str(pool.config.get("egress") or ""), str(pool.config.get("egress_allow") or "")
     policy = _tightest_of(limits, EgressLimit(*own) if own[0] else _BY_DEFAULT)
     if policy is None or policy.egress is not Egress.OPEN:
-        return _words(policy)
+        return _policy_text(policy)
     if not pool.config.get("egress"):
         return _("What its node allows. Default: the internet, no private networks")
     if policy.allowed:
-        listed = policy.words().replace(",", ", ")
+        listed = policy.as_text().replace(",", ", ")
         return _("The internet, and of private networks only %(listed)s") % {"listed": listed}
     return _("The internet, no private networks")
 
 
 def limits_sentence(limits: Sequence[EgressLimit]) -> str:
     """Return what all limits together allow as a sentence; empty if they close nothing."""
-    return _words(_tightest_of(limits, _BY_DEFAULT))
+    return _policy_text(_tightest_of(limits, _BY_DEFAULT))
 
 
 def _tightest_of(limits: Sequence[EgressLimit], base: EgressLimit) -> EgressPolicy | None:
@@ -130,13 +130,13 @@ def _tightest_of(limits: Sequence[EgressLimit], base: EgressLimit) -> EgressPoli
     return functools.reduce(tightest, policies)
 
 
-def _words(policy: EgressPolicy | None) -> str:
+def _policy_text(policy: EgressPolicy | None) -> str:
     """Return what a policy allows as a sentence; empty if it closes nothing, or is unknown."""
     match policy.egress if policy is not None else None:
         case Egress.NONE:
             return _("No network access")
         case Egress.LIST:
-            listed = policy.words().replace(",", ", ") if policy is not None else ""
+            listed = policy.as_text().replace(",", ", ") if policy is not None else ""
             return _("Only %(listed)s") % {"listed": listed} if listed else _("No network access")
         case _:
             return ""

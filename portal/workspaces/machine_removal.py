@@ -31,7 +31,7 @@ KEPT = (HomeArchiveState.READY, HomeArchiveState.RESTORING)
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class RemovalLosses:
     """What is lost with a machine: up to `MAX_NAMED` names of workspaces and homes, and their counts.
 
     `archive_count` archives on it are lost too. `archived` are homes that also have an archive on another
@@ -53,7 +53,7 @@ class Losses:
         return bool(self.workspace_count or self.home_count)
 
 
-def losses_of(actor: User, machine_id: UUID) -> Losses:
+def losses_of(actor: User, machine_id: UUID) -> RemovalLosses:
     """Return what would be lost now. Raises `NotFound`, `NotAllowed`."""
     machine = machines.machine(actor, machine_id)
     there = machine_losses.workspaces_on_node(machine.pool_id, machine.name)
@@ -67,7 +67,7 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
     archived = set(on_others.values_list("owner", "team"))
     named = tuple(_name(row) for row in rows[:MAX_NAMED])
     keys = tuple(home_key(place.team.slug, place.owner.username) for place in places[:MAX_NAMED])
-    return Losses(
+    return RemovalLosses(
         machine,
         named,
         there.count(),

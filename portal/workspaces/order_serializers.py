@@ -224,7 +224,7 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
 def _bound_to(request: UserRequest, body: Mapping[str, Any]) -> UUID | None:
     """Return the id of the job token with which the workspace ends, or `None`."""
     token = request.auth
-    if not isinstance(token, ApiToken) or not token.of_job or body["keep_after_job"]:
+    if not isinstance(token, ApiToken) or not token.is_job_token or body["keep_after_job"]:
         return None
     return token.pk
 

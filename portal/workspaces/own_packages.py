@@ -30,7 +30,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.transitions import lock_workspace
 from provisioning import messages
-from provisioning.environment_messages import PackagesOf
+from provisioning.environment_messages import OwnPackagesRequest
 
 MAX_PACKAGES = 2000
 _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._!+-]*)")
@@ -64,7 +64,7 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
     if place is None:
         return OwnPackages()
     pool, node = place
-    asked_for = PackagesOf(
+    asked_for = OwnPackagesRequest(
         team=workspace.team.slug,
         owner=workspace.owner.username,
         environment=dispatch.digest_of(workspace),

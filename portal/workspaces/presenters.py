@@ -52,7 +52,7 @@ STARTING = frozenset({State.PENDING, State.PROVISIONING})
 EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad", "cut_off": "bad"}
 
 
-def stage_words(workspace: Workspace) -> str:
+def stage_text(workspace: Workspace) -> str:
     """Return the current activity of the workspace in a few words."""
     match workspace.state:
         case State.PENDING:
@@ -92,7 +92,7 @@ def stage_words(workspace: Workspace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class WorkspaceCard:
     """A workspace in the list, with the actions available to the reader."""
 
     workspace: Workspace
@@ -116,13 +116,13 @@ class Card:
         return self.workspace.state == State.FAILED
 
 
-def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
+def cards(actor: User, workspaces: Iterable[Workspace]) -> list[WorkspaceCard]:
     """Return cards for workspaces visible to the actor, with the actions available to them."""
     teams = policies.operated_teams(actor)
     return [
-        Card(
+        WorkspaceCard(
             workspace=workspace,
-            stage=stage_words(workspace),
+            stage=stage_text(workspace),
             foreign=workspace.owner_id != actor.pk,
             can_open=can_open(actor, workspace),
             can_start=operable and workspace.state in STARTABLE,
@@ -185,12 +185,12 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Detail:
+class WorkspaceDetail:
     """Data of a workspace's page."""
 
     stage: str
     size: str
-    stages: list[selectors.Stage]
+    stages: list[selectors.StartStage]
     total_s: float | None
     places: list[NodeDevices]
     activity: list[tuple[str, str]]
@@ -283,7 +283,7 @@ def preempted_for(workspace: Workspace) -> str:
     return PREEMPTED_FOR.get(notice.cause, "another")
 
 
-def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
+def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDetail:
     """Return the data of a workspace's page. With `opening` the page opens the app when it is ready."""
     reach, next_reach = egress.egress_texts(workspace)
     openable = can_open(actor, workspace)
@@ -292,8 +292,8 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     ready = workspace.ready_at
     lost = memory_kills.last_report(workspace)
     ran_out = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
-    return Detail(
-        stage=stage_words(workspace),
+    return WorkspaceDetail(
+        stage=stage_text(workspace),
         size=format_size(workspace.resources),
         stages=[] if workspace.state == State.TERMINATED else selectors.stages(workspace),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
@@ -312,7 +312,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
             (mounts.path_inside(mount), mount.endswith(mounts.WRITABLE))
             for mount in workspace.template.mounts
         ],
-        environment=_environment_words(workspace),
+        environment=_environment_text(workspace),
         uses_home=workspace.state != State.TERMINATED and not workspace.simulated and own,
         reset_waits=own and own_packages.reset_waits(workspace),
         newer_version=newer_version(workspace),
@@ -356,7 +356,7 @@ def _shown_trouble(workspace: Workspace) -> str:
     return "" if hidden or workspace.state == State.TERMINATED else problem_sentence(workspace)
 
 
-def _environment_words(workspace: Workspace) -> str:
+def _environment_text(workspace: Workspace) -> str:
     """Return environment and version as text, or an empty string for the software of the node."""
     version = workspace.environment_version
     if version is None:

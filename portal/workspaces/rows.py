@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from portal.common.errors import NotFound
-from portal.common.prepared import Prepared, RawRow
+from portal.common.prepared import PreparedRows, RawRow
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Allocation
 from portal.people.accounts.models import User
@@ -110,12 +110,12 @@ else:
         bound = Workspace.bound
 
 
-_ROWS = Prepared(
+_ROWS = PreparedRows(
     lambda keys: Workspace.objects.filter(pk__in=keys).order_by().values_list(*COLUMNS),
     lambda: Workspace._meta.pk,
     raw_json=True,
 )
-_HELD = Prepared(
+_HELD = PreparedRows(
     lambda keys: (
         Allocation.objects.filter(released_at__isnull=True, workspace__in=keys)
         .order_by("node__name", "pk", "devices__device__index")
@@ -150,7 +150,7 @@ def read_by_id(actor: User, workspace_id: UUID) -> WorkspaceRow:
 @lru_cache(maxsize=MAX_KEPT)
 def _workspace(raw: RawRow, allocations: tuple[RawRow, ...]) -> WorkspaceRow:
     """Return the object for the raw rows. The cache is keyed by the rows, so it is never stale."""
-    row = _ROWS.converted(raw)
+    row = _ROWS.convert(raw)
     workspace_row = WorkspaceRow(pk=row[0], held=_allocations_of(allocations), shown={})
     own = workspace_row.__dict__
     own.update(zip(_OWN, row, strict=False))

@@ -109,7 +109,7 @@ def _hand_over(
     all_facts = [*(_facts(secret) for secret, _value in values), *_facts_of_git(opening)]
     for facts in all_facts:
         got = fetched.get(UUID(facts["id"]))
-        if isinstance(got, effective.FromVault):
+        if isinstance(got, effective.VaultValue):
             facts[VAULT_VERSION] = got.version
     StartSecrets.objects.update_or_create(
         workspace=workspace,
@@ -145,7 +145,7 @@ def close(workspace_id: UUID, generation: int) -> None:
 def secrets_for_start(workspace: Workspace) -> list[Secret]:
     """Return the secrets that a start would get now, without values."""
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
-    return offer.given(workspace.secrets)
+    return offer.selection(workspace.secrets)
 
 
 def _facts(secret: Secret) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _facts(secret: Secret) -> dict[str, Any]:
     }
 
 
-def _facts_of_git(opening: list[tuple[checkouts.Wanted, Secret | None]]) -> list[dict[str, Any]]:
+def _facts_of_git(opening: list[tuple[checkouts.RequestedCheckout, Secret | None]]) -> list[dict[str, Any]]:
     """Return the same for secrets of repositories, which only Git gets."""
     rows = {secret.pk: secret for _wanted, secret in opening if secret is not None}
     return [{**_facts(secret), "kind": GIT} for secret in rows.values()]
@@ -191,7 +191,7 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
     if workspace.state == State.TERMINATED:
         return None
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
-    coming = [_facts(secret) for secret in offer.given(workspace.secrets)]
+    coming = [_facts(secret) for secret in offer.selection(workspace.secrets)]
     coming += _facts_of_git(checkouts.secrets_for(workspace))
     missing = offer.missing(workspace.secrets)
     shown, changed = coming, False

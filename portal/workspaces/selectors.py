@@ -99,7 +99,7 @@ def last_choice(actor: User) -> Workspace | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StartStage:
     """One stage of a start.
 
     `state` is `done`, `current`, `failed` or `todo`. The last stage begins with the request and has the total
@@ -151,11 +151,11 @@ _BROKEN = frozenset({State.FAILED, State.TERMINATING})
 
 
 @lru_cache(maxsize=64)
-def _pending_stage(key: str, label: str) -> Stage:
-    return Stage(key, label, "todo")
+def _pending_stage(key: str, label: str) -> StartStage:
+    return StartStage(key, label, "todo")
 
 
-def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[Stage]:
+def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[StartStage]:
     """Return Requested → Admitted → Placed → (Checked →) Starting → Ready, with durations.
 
     `labels` are `stage_labels()`, for callers with many workspaces.
@@ -176,12 +176,12 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     moving = workspace.state in _MOVING
     # Whether the next unfinished stage is the current one.
     stands_here = moving or (ready is None and workspace.state in _BROKEN)
-    rows: list[Stage] = []
+    rows: list[StartStage] = []
     for key, began, ended in spans:
         if began is not None and ended is not None:
-            rows.append(Stage(key, labels[key], "done", began, ended))
+            rows.append(StartStage(key, labels[key], "done", began, ended))
         elif stands_here:
-            rows.append(Stage(key, labels[key], "current" if moving else "failed", began))
+            rows.append(StartStage(key, labels[key], "current" if moving else "failed", began))
             stands_here = False
         else:
             rows.append(_pending_stage(key, labels[key]))

@@ -27,7 +27,7 @@ from portal.workspaces.memory_kills import LostProgram
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_affixes
 from portal.workspaces.order_serializers import GitSerializer
 from portal.workspaces.rows import WorkspaceRow
-from portal.workspaces.selectors import Stage
+from portal.workspaces.selectors import StartStage
 from portal.workspaces.share_overuse import ShareRow
 from portal.workspaces.stops import StopCause
 from portal.workspaces.troubles import error_code_of
@@ -61,21 +61,21 @@ class CheckoutSerializer(RowRepresentation, serializers.Serializer[CheckoutRow])
     )
 
 
-class Trouble(NamedTuple):
+class WorkspaceProblem(NamedTuple):
     """Why a workspace waits or failed."""
 
     code: str
     message: str
 
 
-class ErrorSerializer(RowRepresentation, serializers.Serializer[Trouble]):
+class ErrorSerializer(RowRepresentation, serializers.Serializer[WorkspaceProblem]):
     """Reason why the workspace waits or failed."""
 
     code = serializers.CharField(help_text="Reason code (`ReasonCode`).")
     message = serializers.CharField()
 
 
-class StageSerializer(RowRepresentation, serializers.Serializer[Stage]):
+class StageSerializer(RowRepresentation, serializers.Serializer[StartStage]):
     """A stage of a start, with its duration."""
 
     key = serializers.CharField(help_text="Name of the step for programs.")
@@ -124,10 +124,10 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
     )
 
     def get_eta_basis(self, entry: QueueEntry) -> str:
-        return self.once(_message_of, entry.eta_basis) or ""
+        return self.shared_value(_message_of, entry.eta_basis) or ""
 
     def get_member_order(self, entry: QueueEntry) -> str:
-        return self.once(_message_of, entry.member_order) or ""
+        return self.shared_value(_message_of, entry.member_order) or ""
 
     def get_rule(self, entry: QueueEntry) -> str:
         return str(entry.blocker.get("rule", ""))
@@ -305,11 +305,11 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         read_only_fields = fields
         live = frozenset({"error", "queue", "gpu_overuse", "out_of_memory", "stages"})
 
-    def lasting(self, row: WorkspaceRow) -> dict[str, Any]:
+    def cacheable_fields(self, row: WorkspaceRow) -> dict[str, Any]:
         """Cache on the row what follows from the row alone."""
         data = row.shown.get(self._key)
         if data is None:
-            data = row.shown[self._key] = super().lasting(row)
+            data = row.shown[self._key] = super().cacheable_fields(row)
         return {**data}
 
     @cached_property
@@ -335,16 +335,16 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         *_, before, after = self._url_parts
         return f"{before}{row.pk}{after}"
 
-    def get_error(self, row: WorkspaceRow) -> Trouble | None:
+    def get_error(self, row: WorkspaceRow) -> WorkspaceProblem | None:
         entry = row.queue_entry
         if row.state == State.PENDING and entry.outcome:
-            message = self.once(_message_of, entry.reason)
-            return Trouble(entry.outcome, message) if message is not None else None
-        trouble: Trouble | None = self.once(_trouble_of, row.status.reason)
+            message = self.shared_value(_message_of, entry.reason)
+            return WorkspaceProblem(entry.outcome, message) if message is not None else None
+        trouble: WorkspaceProblem | None = self.shared_value(_trouble_of, row.status.reason)
         return trouble
 
     def get_stopped(self, row: WorkspaceRow) -> StopCause | None:
-        cause: StopCause | None = self.once(stops.cause_of, row.status.stopped)
+        cause: StopCause | None = self.shared_value(stops.cause_of, row.status.stopped)
         return cause
 
     @extend_schema_field(GitSerializer(allow_null=True))
@@ -370,7 +370,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         return [share for allocation in row.held for share in allocation.shares]
 
     def get_resources(self, row: WorkspaceRow) -> dict[str, Any]:
-        resources: dict[str, Any] = self.once(_RESOURCES.to_representation, row.resources)
+        resources: dict[str, Any] = self.shared_value(_RESOURCES.to_representation, row.resources)
         return resources
 
     def get_gpu_overuse(self, row: WorkspaceRow) -> list[ShareRow]:
@@ -401,10 +401,10 @@ def _message_of(data: Mapping[str, Any]) -> str | None:
     return message_of(reason) if reason is not None else None
 
 
-def _trouble_of(data: Mapping[str, Any]) -> Trouble | None:
+def _trouble_of(data: Mapping[str, Any]) -> WorkspaceProblem | None:
     """Return the stored reason of a failure, or `None`."""
     reason = reason_of(data)
-    return Trouble(error_code_of(reason), sentence_of(reason)) if reason is not None else None
+    return WorkspaceProblem(error_code_of(reason), sentence_of(reason)) if reason is not None else None
 
 
 _RESOURCES = ResourcesSerializer()

@@ -41,7 +41,7 @@ from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import (
     RequestChanged,
-    StopAsked,
+    StopRequested,
     WorkspaceQueued,
     WorkspaceRequested,
 )
@@ -262,7 +262,7 @@ def stop(
     workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if not isinstance(actor, SystemActor):
-        emit(StopAsked(workspace))
+        emit(StopRequested(workspace))
     if workspace.state in {State.STOPPED, State.STOPPING}:
         if workspace.desired_state == DesiredState.RUNNING:
             # It was preempted and would have been queued again.

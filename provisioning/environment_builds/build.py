@@ -79,7 +79,7 @@ class Build:
         if command.digest and (stamp := self._store.find(command.digest)):
             return stamp
         self._report(BuildStage.WAITING, 0, 0)
-        with self._store.alone(self._check_limits):
+        with self._store.build_lock(self._check_limits):
             self._store.sweep()
             if command.digest and (stamp := self._store.find(command.digest)):
                 return stamp
@@ -181,17 +181,17 @@ class Build:
     def _add_programs(
         self, cell: Cell, npm: Npm, packages: tuple[NpmPackage, ...], target: Path, digest: str
     ) -> None:
-        place = self._store.place(digest)
+        place = self._store.folder_of(digest)
         npm_folder = target / npm_packages.FOLDER
         npm_folder.mkdir(mode=0o755, parents=True)
         apart = cell.folder / "npm" if cell.apart else npm_folder
         apart.mkdir(mode=0o755, exist_ok=True)
-        cell.give(apart)
+        cell.hand_over(apart)
         for number, package in enumerate(packages):
             self._report(BuildStage.INSTALLING, number, len(packages))
             inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(npm_folder)
             npm.install(package, apart, inside, [CellMount(str(target), str(place))])
-        cell.take(apart)
+        cell.take_back(apart)
         if apart != npm_folder:
             npm_folder.rmdir()
             apart.rename(npm_folder)
@@ -207,14 +207,14 @@ class Build:
         (work / "lock.txt").write_text(lock)
         (work / "lock.txt").chmod(0o644)
         apart = steps.cell.apart
-        place = self._store.place(digest)
+        place = self._store.folder_of(digest)
         self._report(BuildStage.DOWNLOADING, 0, total)
         roots = [(self._store.staging, self._store.cache, True)]
         roots.append((work / "root", work / "root" / ".uv-cache", False))
         for root, cache, wheels_only in roots:
             root.mkdir(mode=0o700, exist_ok=True)
             if not wheels_only:
-                steps.cell.give(root)
+                steps.cell.hand_over(root)
             target = root / place.name if apart else place
             remove_tree(target)
             steps.cell.watched[:] = [target]
@@ -226,7 +226,7 @@ class Build:
             lines = steps.sync(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
             if lines is None:
                 if not wheels_only:
-                    steps.cell.take(root)
+                    steps.cell.take_back(root)
                 return target
             if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
                 error = classify(lines, steps.requirements, resolving=False)
@@ -251,7 +251,7 @@ class Build:
     def _finish(
         self, cell: Cell, python: pythons.Python, target: Path, digest: str, lock: str
     ) -> EnvironmentStamp:
-        place = self._store.place(digest)
+        place = self._store.folder_of(digest)
         outcome.secure(target, python)
         cell.watched[:] = [target]
         self._report(BuildStage.COMPILING, 0, 0)

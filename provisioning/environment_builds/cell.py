@@ -120,12 +120,12 @@ class Cell:
         """Return the host folder of `temporary`. Foreign and other steps never read each other's."""
         return self.folder / ("tmp-foreign" if foreign and self.uid is not None else "tmp")
 
-    def give(self, folder: Path) -> None:
+    def hand_over(self, folder: Path) -> None:
         """Give the folder to the user of foreign steps. Raises `OSError`."""
         if self.uid is not None:
             _chown(folder, self.uid)
 
-    def take(self, folder: Path) -> None:
+    def take_back(self, folder: Path) -> None:
         """Return the folder to the node's user after the step. Raises `OSError`."""
         if self.uid is not None:
             _chown(folder, os.geteuid())
@@ -136,7 +136,7 @@ class Cell:
         for path in {self.tmp(foreign=False), self.tmp(foreign=True)}:
             for folder in (path, path / "home"):
                 folder.mkdir(mode=0o700, exist_ok=True)
-        self.give(self.tmp(foreign=True))
+        self.hand_over(self.tmp(foreign=True))
         for name, text in etc_files(USER, USER, system_hosts="", resolv_conf="").items():
             (self.folder / "etc" / name).write_text(text)
             (self.folder / "etc" / name).chmod(0o644)

@@ -15,7 +15,7 @@ from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import MAX_LOCK, BuildFailure
 
 
-class Contents(msgspec.Struct, frozen=True):
+class BuildContents(msgspec.Struct, frozen=True):
     """Result of `finishing.py`. Code of packages may have manipulated it."""
 
     packages: list[tuple[str, str, int]]
@@ -72,12 +72,12 @@ def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield from _walk(path)
 
 
-def read_contents(text: str) -> Contents:
+def read_contents(text: str) -> BuildContents:
     try:
-        contents = msgspec.json.decode(text, type=Contents)
+        contents = msgspec.json.decode(text, type=BuildContents)
     except msgspec.MsgspecError as error:
         raise tampered_error("package list") from error
-    return Contents(
+    return BuildContents(
         [(name[:200], version[:100], max(0, size)) for name, version, size in contents.packages[:5000]],
         [name for name in contents.programs[:1024] if 0 < len(name) <= 200],
     )

@@ -41,7 +41,7 @@ class Uv:
         folder.mkdir(mode=0o700)
         (folder / source.file_name).write_text(source.text)
         (folder / "always.in").write_text("\n".join(sources.ALWAYS) + "\n")
-        self.cell.give(folder)
+        self.cell.hand_over(folder)
         inside = f"{INSIDE}/resolve" if self.cell.apart else str(folder)
         argv = [
             "pip", "compile", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet",

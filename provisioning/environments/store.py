@@ -80,7 +80,7 @@ class Store:
         self.building = folder / ".building"
         self.cache = self.staging / ".uv-cache"
 
-    def place(self, digest: str) -> Path:
+    def folder_of(self, digest: str) -> Path:
         """Return the environment's folder, existing or not. Raises `ValueError` for an invalid digest."""
         if not is_digest(digest):
             raise ValueError(f"not a digest: {digest!r}")
@@ -88,14 +88,14 @@ class Store:
 
     def find(self, digest: str) -> EnvironmentStamp | None:
         """Return the environment's stamp, or None if it is not complete."""
-        place = self.place(digest)
+        place = self.folder_of(digest)
         stamp = _read(place / STAMP)
         if stamp is None or stamp.digest != digest or stamp.place != str(place):
             folder = self.folders.find(digest)
             return _stamp_of_folder(folder) if folder is not None else None
         return stamp
 
-    def held(self) -> tuple[HeldEnvironment, ...]:
+    def environments(self) -> tuple[HeldEnvironment, ...]:
         """Return all complete environments by digest, then the existing folders."""
         stamps = (self.find(digest) for digest in self._digests())
         return (
@@ -140,13 +140,13 @@ class Store:
             json.dump(asdict(stamp), file)
             file.flush()
             os.fsync(file.fileno())
-        place = self.place(stamp.digest)
+        place = self.folder_of(stamp.digest)
         if build != place:
             build.rename(place)
         _sync_folder(self.folder)
 
     @contextlib.contextmanager
-    def alone(self, waiting: Callable[[], object] | None = None) -> Iterator[bool]:
+    def build_lock(self, waiting: Callable[[], object] | None = None) -> Iterator[bool]:
         """Hold the build lock; yield whether it was acquired.
 
         With `waiting`, wait for the lock and call it repeatedly meanwhile; it raises to abort.
@@ -226,7 +226,7 @@ class Store:
     def using(self, digest: str) -> Iterator[EnvironmentStamp | None]:
         """Yield the environment's stamp and prevent its removal meanwhile. None if it is not complete."""
         try:
-            descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(self.folder_of(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             yield self.find(digest)  # an existing folder: the store never removes it
             return
@@ -253,7 +253,7 @@ class Store:
 
     def remove(self, digest: str) -> bool:
         """Remove an environment; return False if it is in use. Removing a missing one succeeds."""
-        place = self.place(digest)
+        place = self.folder_of(digest)
         if not place.exists():
             return True
         gone = self.folder / f".removing-{secrets.token_hex(8)}"

@@ -51,7 +51,7 @@ class Total:
         self._last: int | None = None
         self._sum = 0
 
-    def of(self, value: int | None) -> int | None:
+    def add_reading(self, value: int | None) -> int | None:
         """Return the total including this reading; None if there was none."""
         if value is None:
             return None
@@ -70,7 +70,7 @@ class Rate:
         self._last: int | None = None
         self._at_s = 0.0
 
-    def of(self, value: int | None, at_s: float) -> int | None:
+    def add_reading(self, value: int | None, at_s: float) -> int | None:
         before, before_s = self._last, self._at_s
         self._last, self._at_s = value, at_s
         if value is None or before is None or at_s <= before_s:

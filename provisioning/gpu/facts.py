@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from provisioning.gpu.topology import Links, PciPlace
+from provisioning.gpu.topology import NvlinkFacts, PciLocation
 
 
 class MachineState(StrEnum):
@@ -120,9 +120,9 @@ class GpuFacts:
     mig_pending: bool | None
     instances: tuple[MigInstance, ...]
     profiles: tuple[MigProfile, ...]
-    links: Links
+    links: NvlinkFacts
     island: str
-    place: PciPlace
+    place: PciLocation
     pcie: Pcie
     numa: int
     ecc: bool | None
@@ -139,7 +139,7 @@ class GpuFacts:
     memory: Memory
 
     @property
-    def trouble(self) -> str:
+    def unusable_reason(self) -> str:
         """Why no new work may be placed here, with the next action; empty if there is no reason."""
         if self.recovery_action not in (None, "none"):
             action = str(self.recovery_action)

@@ -114,7 +114,7 @@ class HostFacts:
         return asdict(self)
 
 
-def look(root: Path = Path("/")) -> HostFacts:
+def read_host_facts(root: Path = Path("/")) -> HostFacts:
     """Return the facts of the machine whose /proc and /sys are under `root`."""
     devices = pci_devices(root)
     return HostFacts(

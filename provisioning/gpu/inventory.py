@@ -27,7 +27,7 @@ from provisioning.gpu.host import nvidia_gpus
 from provisioning.gpu.missing import NOUVEAU, has_nouveau, not_shown
 from provisioning.gpu.missing import sentence as missing_sentence
 from provisioning.gpu.nvml import (
-    Bounded,
+    DeadlineThread,
     Device,
     DeviceGone,
     DriverMismatch,
@@ -40,7 +40,7 @@ from provisioning.gpu.nvml import (
     TimedOut,
     session,
 )
-from provisioning.gpu.topology import SOME_SWITCH, Links, islands, pci_place
+from provisioning.gpu.topology import SOME_SWITCH, NvlinkFacts, islands, pci_place
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -60,7 +60,7 @@ _STATES: tuple[tuple[type[NvmlProblem], MachineState], ...] = (
     (GpuLost, MachineState.GPU_LOST),
     (TimedOut, MachineState.TIMEOUT),
 )
-_bounded = Bounded()
+_bounded = DeadlineThread()
 
 
 def scan(
@@ -68,13 +68,13 @@ def scan(
     root: Path = Path("/"),
     timeout_s: float = SCAN_TIMEOUT_S,
     patience_s: float = math.inf,
-    bounded: Bounded = _bounded,
+    bounded: DeadlineThread = _bounded,
 ) -> Scan:
     """Return all GPUs with their facts, and the state of the machine. Never raises for driver errors.
 
     A GPU that does not answer does not hide the others. A hanging driver is abandoned after `timeout_s`.
-    `root` holds /proc and /sys. Waits while a GPU of this machine is being reset; raises `release.StillAsked`
-    after `patience_s`.
+    `root` holds /proc and /sys. Waits while a GPU of this machine is being reset; raises
+    `release.ResetNotOver` after `patience_s`.
     """
     release.wait(patience_s)
     try:
@@ -165,7 +165,7 @@ def _gpu(driver: Nvml, device: Device, index: int, uuid: str, root: Path) -> Gpu
         mig_pending=mig[1] if mig else None,
         instances=_instances(driver, device, profiles) if mig and mig[0] else (),
         profiles=profiles,
-        links=_read_optional(_links, device) or Links(),
+        links=_read_optional(_links, device) or NvlinkFacts(),
         island="",
         place=place,
         pcie=Pcie(*(_read_optional(device.pcie) or (None,) * 4)),
@@ -217,7 +217,7 @@ def _memory(device: Device) -> Memory:
     )
 
 
-def _links(device: Device) -> Links:
+def _links(device: Device) -> NvlinkFacts:
     active = total = 0
     peers: set[str] = set()
     switched = False
@@ -232,7 +232,7 @@ def _links(device: Device) -> Links:
             switched = switched or switch
             if peer or switch:
                 peers.add(peer or SOME_SWITCH)
-    return Links(active, total, tuple(sorted(peers)), switched)
+    return NvlinkFacts(active, total, tuple(sorted(peers)), switched)
 
 
 def _profiles(device: Device) -> tuple[MigProfile, ...]:

@@ -120,7 +120,7 @@ def problem_of(error: pynvml.NVMLError) -> NvmlProblem:
     return kind(text, code=code)
 
 
-class Bounded:
+class DeadlineThread:
     """Runs work that may hang in its own thread, with a deadline.
 
     One call at a time. While one hangs, others are refused, so threads never accumulate.

@@ -27,11 +27,11 @@ TAKE_S = 0.5
 _NAME = "nvml-released"
 
 
-class ReleaseTaken(Exception):
+class ResetInProgress(Exception):
     """Another GPU of this machine is being reset."""
 
 
-class StillAsked(Exception):
+class ResetNotOver(Exception):
     """A GPU of this machine is being reset, for longer than the caller waits."""
 
 
@@ -46,7 +46,7 @@ def release_nvml(*, lease_s: float = LEASE_S) -> Iterator[int]:
     """Keep NVML closed in all processes during the block, for at most `lease_s`.
 
     Yields the lock's descriptor. A process that inherits it keeps NVML closed even if its parent is killed.
-    Raises `ReleaseTaken`.
+    Raises `ResetInProgress`.
     """
     folder = lock_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def _take_lock(file: IO[str]) -> None:
         except BlockingIOError:
             # Perhaps just a reader that checks.
             if time.monotonic() > until:
-                raise ReleaseTaken from None
+                raise ResetInProgress from None
             time.sleep(TAKE_S / 20)
         else:
             return
@@ -94,11 +94,11 @@ def _is_held() -> bool:
 
 
 def wait(limit_s: float = math.inf) -> None:
-    """Wait until NVML may be opened. Raises `StillAsked` after `limit_s`."""
+    """Wait until NVML may be opened. Raises `ResetNotOver` after `limit_s`."""
     until = time.monotonic() + limit_s
     while is_release_requested():
         if time.monotonic() >= until:
-            raise StillAsked
+            raise ResetNotOver
         time.sleep(LOOK_S)
 
 

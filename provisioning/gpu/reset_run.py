@@ -21,7 +21,7 @@ from pathlib import Path
 
 from provisioning.gpu import release
 from provisioning.gpu.nvml import DeviceGone, GpuLost, NvmlProblem, session
-from provisioning.gpu.problems import Bounded, NoDriver
+from provisioning.gpu.problems import DeadlineThread, NoDriver
 from provisioning.gpu.reset import MAX_OUTPUT, ResetResult, ResetVerdict
 
 TOOL = "nvidia-smi"
@@ -37,7 +37,7 @@ _NO_RIGHTS = re.compile(r"insufficient permissions|no permission", re.IGNORECASE
 _REBOOT = "Drain and reboot the node, then check the device."
 
 
-class _Refused(Exception):
+class _ResetRefused(Exception):
     """Nothing was changed; the message says why, and what to do."""
 
 
@@ -69,10 +69,10 @@ def run_reset(
             with _without_persistence(tool, gpu):
                 _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
                 return _reset(tool, gpu, descriptor, until)
-    except release.ReleaseTaken:
+    except release.ResetInProgress:
         text = "A reset of another GPU of this node is in progress or hangs. Try again after it ends."
         return ResetResult(uuid, ResetVerdict.REFUSED, text)
-    except _Refused as refused:
+    except _ResetRefused as refused:
         return ResetResult(uuid, ResetVerdict.REFUSED, str(refused))
 
 
@@ -82,11 +82,11 @@ def run_reset(
 def _find_tool(name: str) -> str:
     tool = shutil.which(TOOL)
     if tool is None:
-        raise _Refused(
+        raise _ResetRefused(
             f"{TOOL} is not in the PATH of the node worker. Install the NVIDIA driver, or correct the PATH."
         )
     if os.geteuid() != 0:
-        raise _Refused(
+        raise _ResetRefused(
             "A reset needs root, but the node worker runs as another user. On the node, stop the worker, run "
             f"sudo {TOOL} --gpu-reset -i {name}, start the worker, then check the device."
         )
@@ -105,16 +105,16 @@ def _find(root: Path, uuid: str, bus: str) -> _Gpu:
             minor = facts.get("Device Minor", "")
             if minor.isdecimal():
                 return _Gpu(uuid, folder.name, int(minor))
-    raise _Refused(f"The driver does not list GPU {uuid} on this node. {_REBOOT}")
+    raise _ResetRefused(f"The driver does not list GPU {uuid} on this node. {_REBOOT}")
 
 
 def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
     computing = _processes_by_nvml(gpu)
     if computing:
-        raise _Refused(_holders_sentence(computing))
+        raise _ResetRefused(_holders_sentence(computing))
     while holders := holders_of(root / f"dev/nvidia{gpu.minor}"):
         if time.monotonic() >= until:
-            raise _Refused(_holders_sentence(holders))
+            raise _ResetRefused(_holders_sentence(holders))
         time.sleep(LOOK_S)
 
 
@@ -127,17 +127,17 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
         return None if processes is None else tuple(pid for pid, _ in processes)
 
     try:
-        pids = Bounded().call(look, timeout_s=NVML_S)
+        pids = DeadlineThread().call(look, timeout_s=NVML_S)
     except (GpuLost, DeviceGone):
         # A lost GPU is what the reset is for; open device files are still checked.
         return ()
     except NoDriver as problem:
-        raise _Refused(problem.sentence) from problem
+        raise _ResetRefused(problem.sentence) from problem
     except NvmlProblem as problem:
         # A process that hangs in the driver has the GPU open permanently.
-        raise _Refused(f"{problem.message} The GPU may be in use. {_REBOOT}") from problem
+        raise _ResetRefused(f"{problem.message} The GPU may be in use. {_REBOOT}") from problem
     if pids is None:
-        raise _Refused(
+        raise _ResetRefused(
             "The driver does not list the processes on the GPU. Allow the node worker to see processes."
         )
     return pids
@@ -208,7 +208,7 @@ def _persistence(gpu: _Gpu) -> bool | None:
             return driver.by_uuid(gpu.uuid).persistence_mode()
 
     try:
-        return Bounded().call(look, timeout_s=NVML_S)
+        return DeadlineThread().call(look, timeout_s=NVML_S)
     except NvmlProblem:
         return None
 
@@ -226,7 +226,7 @@ def _reset(tool: str, gpu: _Gpu, descriptor: int, until: float) -> ResetResult:
             [tool, "--gpu-reset", "-i", gpu.bus], max(1.0, until - time.monotonic()), descriptor
         )
     except OSError as error:
-        raise _Refused(f"{TOOL} could not be started: {error}.") from error
+        raise _ResetRefused(f"{TOOL} could not be started: {error}.") from error
     if code is None:
         return ResetResult(gpu.uuid, ResetVerdict.HUNG, f"The reset did not complete in time. {_REBOOT}")
     if code == 0:

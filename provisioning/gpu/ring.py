@@ -15,7 +15,7 @@ _NO_THROTTLE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SampleWindow:
     """Samples by time: `values` has a column for each of `METRICS`, NaN if not measured."""
 
     at_s: NDArray[np.float64]
@@ -62,10 +62,10 @@ class Ring:
         self._written += 1
         self._latest = sample
 
-    def between(self, start_s: float, end_s: float) -> Window:
+    def between(self, start_s: float, end_s: float) -> SampleWindow:
         """Return samples with `start_s` ≤ time < `end_s` by time, even if the clock was set back."""
         rows = np.flatnonzero((self._at_s >= start_s) & (self._at_s < end_s))
         # Age in order of writing, so that of two samples at the same time the later one stays last.
         age = (rows - self._written) % len(self._at_s)
         rows = rows[np.lexsort((age, self._at_s[rows]))]
-        return Window(self._at_s[rows], self._values[rows], self._throttle[rows])
+        return SampleWindow(self._at_s[rows], self._values[rows], self._throttle[rows])

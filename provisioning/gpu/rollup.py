@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from provisioning.gpu.ring import Window
+from provisioning.gpu.ring import SampleWindow
 from provisioning.gpu.samples import METRICS, THROTTLE_REASONS, ProcessUse
 
 MINUTE_S = 60
@@ -97,7 +97,7 @@ class Rollup:
 
 
 def minute(
-    window: Window,
+    window: SampleWindow,
     *,
     uuid: str,
     start_s: int,

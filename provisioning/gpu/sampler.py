@@ -45,7 +45,7 @@ DevicesSource = Callable[[], Sequence[SampleSource]]
 Sink = Callable[[list[Rollup]], None]
 
 
-class _Hung(TimedOut):
+class _DriverHung(TimedOut):
     """Our own deadline passed. A driver that reports a timeout itself has at least returned."""
 
 
@@ -60,14 +60,14 @@ class _Caller:
         self._thread.start()
 
     def call(self, work: Callable[[], Any], timeout_s: float) -> Any:
-        """Return or raise the result of `work`. After `_Hung`, only `is_busy` may be called."""
+        """Return or raise the result of `work`. After `_DriverHung`, only `is_busy` may be called."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._todo.put((work, answer))
         try:
             value, error = answer.get(timeout=timeout_s)
         except queue.Empty:
             self._todo.put(None)  # ends once the call returns
-            raise _Hung(f"A device did not respond within {timeout_s:g} s.") from None
+            raise _DriverHung(f"A device did not respond within {timeout_s:g} s.") from None
         if error is not None:
             raise error
         return value
@@ -206,7 +206,7 @@ class Sampler:
         if not self._stuck:
             try:
                 self._call("", self._close_source, OPEN_DEADLINE_S)
-            except _Hung as problem:
+            except _DriverHung as problem:
                 self._log_once("", problem.sentence)
 
     def _close_source(self) -> None:
@@ -238,7 +238,7 @@ class Sampler:
             self._caller = _Caller()
         try:
             return self._caller.call(work, timeout_s)
-        except _Hung:
+        except _DriverHung:
             self._stuck[key], self._caller = self._caller, None
             raise
 
@@ -248,7 +248,7 @@ class Sampler:
             return  # still pending; keep the known devices
         try:
             self._sources = list(self._call("", self._devices_source, OPEN_DEADLINE_S))
-        except _Hung as problem:
+        except _DriverHung as problem:
             self._log_once("", problem.sentence)
             return
         except NvmlProblem as problem:

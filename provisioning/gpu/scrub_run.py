@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from provisioning.gpu.check import hindrances
-from provisioning.gpu.check.compiler import Unbuildable
+from provisioning.gpu.check.compiler import NoCubin
 from provisioning.gpu.check.device import CudaError, Device, open_driver, ptr, same_device, u64
 from provisioning.gpu.check.process import Process, python, reap_abandoned
-from provisioning.gpu.check.wire import Broken, Out, die_with_parent
+from provisioning.gpu.check.wire import LineWriter, ProtocolViolation, die_with_parent
 from provisioning.gpu.missing import NEWER_DRIVER, none_shown
 from provisioning.gpu.nvml import GpuLost, NoDriver, NvmlProblem, session
 from provisioning.gpu.scrub import DeviceFault, OutOfMemory, ScrubCallFailed, ScrubResult, ScrubVerdict, scrub
@@ -139,7 +139,7 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
                             stage = str(message.get("stage"))
                         elif message["kind"] == "result" and message.get("nonce") == nonce:
                             result = msgspec.convert(message.get("result"), ScrubResult)
-        except (Broken, msgspec.ValidationError) as error:
+        except (ProtocolViolation, msgspec.ValidationError) as error:
             odd = str(error)
         finally:
             process.unregister(selector)
@@ -163,7 +163,7 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
 # -- the child ----------------------------------------------------------------------------------
 
 
-def child(out: Out, config: dict[str, Any]) -> ScrubResult:
+def child(out: LineWriter, config: dict[str, Any]) -> ScrubResult:
     """Scrub the only visible device with NVML and CUDA. Raises `NvmlProblem` and unexpected errors."""
     uuid = config["uuid"]
 
@@ -190,7 +190,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
         if present:
             # Before CUDA is opened, so a busy device is not touched.
-            return scrub(_Untouched(), uuid=uuid, others=lambda: present)
+            return scrub(_UntouchableDevice(), uuid=uuid, others=lambda: present)
         simulate = config.get("simulate", "")
         try:
             cuda = importlib.import_module(simulate).driver() if simulate else open_driver()
@@ -214,7 +214,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
         try:
             device.load(("scrub",))
-        except Unbuildable as error:
+        except NoCubin as error:
             return missing(str(error), "nvidia-cuda-nvrtc", GPU_EXTRA)
 
         def others() -> int | None:
@@ -234,7 +234,7 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
             device.close()
 
 
-class _Untouched:
+class _UntouchableDevice:
     """A device that must not be accessed."""
 
     def __getattr__(self, name: str) -> Any:
@@ -244,7 +244,7 @@ class _Untouched:
 def main(argv: list[str]) -> int:
     config = json.loads(argv[1])
     die_with_parent()
-    out = Out(int(argv[2]))
+    out = LineWriter(int(argv[2]))
     if config.get("nvml"):
         importlib.import_module(config["nvml"]).install()
     uuid = config["uuid"]

@@ -47,7 +47,7 @@ class GpuSource:
         memory_temperature, *counters, energy_mj = device.fields(_FIELDS)
         self._look_at_health(at_s)
         nvlink_tx, nvlink_rx, sent, received = (
-            rate.of(value, at_s) for rate, value in zip(self._rates, counters, strict=True)
+            rate.add_reading(value, at_s) for rate, value in zip(self._rates, counters, strict=True)
         )
         if counters[2] is None and counters[3] is None:
             # Without counters (before Hopper) the driver measures for 20 ms.
@@ -73,7 +73,7 @@ class GpuSource:
             throttle=device.throttle_reasons(),
             processes=self._processes(),
             energy_mj=self._total("energy_mj", energy_mj),
-            last_xid=last_xids.of(self._slot) if self._slot else None,
+            last_xid=last_xids.last_xid(self._slot) if self._slot else None,
             **self._health,
         )
 
@@ -100,7 +100,7 @@ class GpuSource:
         self._slot = slot_of(bus) if bus else ""
 
     def _total(self, name: str, value: int | None) -> int | None:
-        return self._totals.setdefault(name, Total()).of(value)
+        return self._totals.setdefault(name, Total()).add_reading(value)
 
     def _processes(self) -> tuple[ProcessUse, ...] | None:
         present = self.device.processes()

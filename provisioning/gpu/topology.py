@@ -13,7 +13,7 @@ SOME_SWITCH = "switch"
 
 
 @dataclass(frozen=True, slots=True)
-class PciPlace:
+class PciLocation:
     """`root` is the host bridge (`pci0000:16`), `switch` the nearest PCIe switch above (empty: none)."""
 
     numa: int = -1
@@ -22,7 +22,7 @@ class PciPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class NvlinkFacts:
     """NVLinks of one GPU: active ones, total, and the PCI bus ids of remote ends."""
 
     active: int = 0
@@ -31,7 +31,7 @@ class Links:
     switched: bool = False
 
 
-def islands(links: Mapping[str, Links]) -> dict[str, str]:
+def islands(links: Mapping[str, NvlinkFacts]) -> dict[str, str]:
     """Return island names by PCI bus id, for GPUs that share an island with another.
 
     GPUs belong together if links connect them, directly or through switches. The name is `nvlink-` and the
@@ -54,7 +54,7 @@ def islands(links: Mapping[str, Links]) -> dict[str, str]:
     return {bus: f"nvlink-{min(group)}" for group in members.values() if len(group) > 1 for bus in group}
 
 
-def pci_place(bus: str, root: Path = Path("/")) -> PciPlace:
+def pci_place(bus: str, root: Path = Path("/")) -> PciLocation:
     """Return the device's location from the kernel; empty if unknown."""
     folder = root / "sys/bus/pci/devices" / bus
     try:
@@ -64,9 +64,9 @@ def pci_place(bus: str, root: Path = Path("/")) -> PciPlace:
     try:
         parts = folder.resolve(strict=True).parts
     except OSError:
-        return PciPlace(numa)
+        return PciLocation(numa)
     roots = [part for part in parts if part.startswith("pci") and ":" in part]
     above = [part for part in parts if _BUS_ID.fullmatch(part)][:-1]
     # Root port, upstream port, downstream port: fewer means no switch in between.
     switch = above[-2] if len(above) >= 3 else ""
-    return PciPlace(numa, roots[0] if roots else "", switch)
+    return PciLocation(numa, roots[0] if roots else "", switch)

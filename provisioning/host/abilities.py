@@ -12,7 +12,7 @@ from provisioning.host.folder import NodeFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
+class AbilityResult:
     """One result: its subject, whether it is as required, and what was found or has to be done."""
 
     label: str
@@ -20,7 +20,7 @@ class Ability:
     words: str
 
 
-def probe(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
+def probe(folder: NodeFolder, *, as_service: bool) -> tuple[AbilityResult, ...]:
     """Test sandbox, network, system calls, limits and GPUs of this machine.
 
     With `as_service` limits may be missing here: with control groups v2 systemd delegates the required groups
@@ -36,33 +36,33 @@ def probe(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
     apart = bool(sandbox.bwrap)
     size = f"{host.cpu_milli() / 1000:g} CPUs, {host.memory_mib(cgroup_host) / 1024:.0f} GiB for workspaces"
     return (
-        Ability("Size", True, size),
-        Ability("Sandbox", apart, sandbox.reason or "bubblewrap"),
-        Ability(
+        AbilityResult("Size", True, size),
+        AbilityResult("Sandbox", apart, sandbox.reason or "bubblewrap"),
+        AbilityResult(
             "Network",
             sandbox.network is not None,
             sandbox.network_reason or ("one per workspace" if apart else "needs the sandbox"),
         ),
-        Ability(
+        AbilityResult(
             "System calls",
             bool(sandbox.seccomp),
             sandbox.seccomp_reason or ("filtered" if apart else "needs the sandbox"),
         ),
-        Ability("Limits", not unlimited, unlimited or limited),
+        AbilityResult("Limits", not unlimited, unlimited or limited),
         _gpus(),
     )
 
 
-def missing(abilities: tuple[Ability, ...]) -> bool:
+def missing(abilities: tuple[AbilityResult, ...]) -> bool:
     """Return whether something required for workspaces of several users is missing."""
     return any(not ability.good for ability in abilities if ability.label != "GPUs")
 
 
-def _gpus() -> Ability:
+def _gpus() -> AbilityResult:
     scan = inventory.scan(root=Path("/"))
     if not scan.gpus:
-        return Ability("GPUs", False, scan.sentence)
+        return AbilityResult("GPUs", False, scan.sentence)
     counted = Counter(gpu.model for gpu in scan.gpus)
     models = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
     warning = f". {scan.sentence}" if scan.sentence else ""
-    return Ability("GPUs", not warning, f"{models}, driver {scan.driver_version}{warning}")
+    return AbilityResult("GPUs", not warning, f"{models}, driver {scan.driver_version}{warning}")

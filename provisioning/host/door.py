@@ -28,7 +28,7 @@ class Unreachable(Problem):
     """No answer arrived, and the portal did nothing."""
 
 
-class AnswerLost(Problem):
+class ResponseLost(Problem):
     """The request was sent, but no answer arrived: it may or may not have been executed."""
 
 
@@ -41,7 +41,7 @@ class RequestRefused(Problem):
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class NodeProof:
     """PEM files that authenticate a node."""
 
     certificate: Path
@@ -74,7 +74,7 @@ class NodeWorkspaces(msgspec.Struct, frozen=True):
 class Door:
     """Sends requests to the portal; `authority` is PEM text. `proof` authenticates as the node."""
 
-    def __init__(self, url: str, authority: str, proof: Proof | None = None) -> None:
+    def __init__(self, url: str, authority: str, proof: NodeProof | None = None) -> None:
         self._url = url
         self._context = ssl.create_default_context(cadata=authority)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -82,7 +82,7 @@ class Door:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
     def join(self, body: Mapping[str, Any]) -> JoinAnswer:
-        """Join. Raises `Problem`, including `Unreachable`, `AnswerLost` and `RequestRefused`."""
+        """Join. Raises `Problem`, including `Unreachable`, `ResponseLost` and `RequestRefused`."""
         return self._answer("/nodes/v1/join", body)
 
     def rotate(self, body: Mapping[str, Any]) -> JoinAnswer:
@@ -120,7 +120,7 @@ class Door:
         try:
             return msgspec.json.decode(answer.content, type=JoinAnswer)
         except msgspec.MsgspecError as error:
-            raise AnswerLost(
+            raise ResponseLost(
                 f"The portal's answer cannot be read ({error}).", "See the log of its web processes."
             ) from error
 
@@ -129,7 +129,7 @@ def _workspaces_of(answer: httpx.Response) -> NodeWorkspaces:
     try:
         decoded = msgspec.json.decode(answer.content, type=NodeWorkspaces)
     except msgspec.MsgspecError as error:
-        raise AnswerLost(
+        raise ResponseLost(
             f"The portal's answer cannot be read ({error}).", "See the log of its web processes."
         ) from error
     return NodeWorkspaces(decoded.placed, tuple(_printable_line(name) for name in decoded.workspaces))
@@ -155,7 +155,7 @@ def _request(
         except httpx.TransportError as error:
             if body is None:
                 raise _unreachable(url, error) from error
-            raise AnswerLost(
+            raise ResponseLost(
                 f"The answer of {url} was lost ({_error_text(error)}).", "Run the same command again."
             ) from error
     # The content is already decoded.

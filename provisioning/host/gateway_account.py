@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioning.host.folder import NodeFolder
 from provisioning.service import door_account, door_uid
-from provisioning.service.confinement import Needs
+from provisioning.service.confinement import ServiceNeeds
 from provisioning.service.door_account import AccountUnusable, DoorAccount
 
 ROOTS = "BERTH_SERVICES_UID"
@@ -23,7 +23,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     if os.geteuid() != 0:
         return None
     if settings.get(ROOTS, "").strip() == "0":
-        door_account.take_back(folder.local)
+        door_account.restrict_sockets(folder.local)
         return None
     try:
         uid = door_uid.number(settings)
@@ -33,11 +33,11 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
     covered = tuple(path for path in (folder.home, homes) if path.is_dir())
     account = DoorAccount(uid, folder.local, caddy, covered)
     account.attempt(folder.gateway_config, _files(folder), settings, (port,))
-    account.give()
+    account.grant_access()
     return account
 
 
-def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> Needs:
+def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> ServiceNeeds:
     """Return what the gateway reads and writes."""
     return account.needs(_files(folder), environ)
 

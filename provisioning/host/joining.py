@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from provisioning.host import abilities, keys, membership, programs, running, status, unit
 from provisioning.host import door as doors
 from provisioning.host import token as tokens
-from provisioning.host.door import AnswerLost, Door, RequestRefused
+from provisioning.host.door import Door, RequestRefused, ResponseLost
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import JoinAnswer, Membership
 from provisioning.host.token import JoinToken
@@ -48,7 +48,7 @@ class JoinOptions:
     environment: bool = True
 
 
-class Join:
+class JoinCommand:
     """One run of the command."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Join:
                 ) from refused
             folder.pending.unlink(missing_ok=True)
             raise
-        except AnswerLost as lost:
+        except ResponseLost as lost:
             raise Problem(
                 f"{lost.message} The portal may have added this machine as {name}.",
                 "Run the same command again. If the token is already used, the command shows what to do.",

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.host import membership, programs
-from provisioning.host.door import AnswerLost, RequestRefused, Unreachable
+from provisioning.host.door import RequestRefused, ResponseLost, Unreachable
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
@@ -53,17 +53,17 @@ class CutOff(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-class Graces(msgspec.Struct, frozen=True):
+class GracePeriods(msgspec.Struct, frozen=True):
     """Seconds until workspaces end; 0 for never."""
 
     revoked_s: int = REVOKED_GRACE_S
     no_contact_s: int = 0
 
-    def of(self, answer: PortalAnswer) -> int:
+    def grace_for(self, answer: PortalAnswer) -> int:
         return self.revoked_s if answer is PortalAnswer.REVOKED else self.no_contact_s
 
 
-def graces(environ: Mapping[str, str]) -> Graces:
+def graces(environ: Mapping[str, str]) -> GracePeriods:
     """Read `BERTH_REVOKED_GRACE_S` and `BERTH_NO_CONTACT_GRACE_S`. Raises `Problem`."""
     seconds = []
     for name, default in (("BERTH_REVOKED_GRACE_S", REVOKED_GRACE_S), ("BERTH_NO_CONTACT_GRACE_S", 0)):
@@ -74,16 +74,16 @@ def graces(environ: Mapping[str, str]) -> Graces:
             )
         seconds.append(int(text) if text else default)
     revoked_s, silent_s = seconds
-    return Graces(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
+    return GracePeriods(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
 
 
-def ask(folder: NodeFolder) -> PortalAnswer:
+def ask_portal(folder: NodeFolder) -> PortalAnswer:
     """Ask the portal. Only its own answer, under its authority's certificate, means REVOKED."""
     try:
         door_of(folder, membership.load(folder)).workspaces()
     except RequestRefused as refused:
         return PortalAnswer.REVOKED if refused.code in ENDED else PortalAnswer.UNCLEAR
-    except (Unreachable, AnswerLost):
+    except (Unreachable, ResponseLost):
         return PortalAnswer.SILENT
     except Problem:
         return PortalAnswer.UNCLEAR
@@ -110,9 +110,9 @@ def next_cut_off(previous: CutOff | None, answer: PortalAnswer, *, boot: str, no
     return CutOff(answer, boot, now_s)
 
 
-def is_due(cut_off: CutOff, limits: Graces, *, now_s: float) -> bool:
+def is_due(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> bool:
     """Return whether workspaces have to end now."""
-    grace_s = limits.of(cut_off.word)
+    grace_s = limits.grace_for(cut_off.word)
     return bool(grace_s) and cut_off.looks >= MIN_LOOKS and now_s - cut_off.since_s >= grace_s
 
 
@@ -132,7 +132,11 @@ class MembershipWatch:
     """Asks the portal every `LOOK_EVERY_S` in a thread, and ends workspaces when due."""
 
     def __init__(
-        self, folder: NodeFolder, environ: Mapping[str, str], limits: Graces, announce: Callable[[str], None]
+        self,
+        folder: NodeFolder,
+        environ: Mapping[str, str],
+        limits: GracePeriods,
+        announce: Callable[[str], None],
     ) -> None:
         self._folder, self._environ, self._limits, self._announce = folder, environ, limits, announce
         self._stop = threading.Event()
@@ -149,7 +153,7 @@ class MembershipWatch:
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             try:
-                self.handle(ask(self._folder), now_s=time.monotonic())
+                self.handle(ask_portal(self._folder), now_s=time.monotonic())
             except (Problem, OSError, subprocess.SubprocessError) as error:
                 self._announce(f"The contact with the portal could not be checked: {error}")
 
@@ -184,7 +188,7 @@ class MembershipWatch:
             self._announce(line)
 
 
-def describe(cut_off: CutOff, limits: Graces, *, now_s: float) -> str:
+def describe(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> str:
     """Describe the state for people: what, since when, and what follows."""
     cause = (
         "The portal no longer has this node"
@@ -192,7 +196,7 @@ def describe(cut_off: CutOff, limits: Graces, *, now_s: float) -> str:
         else "The portal does not answer"
     )
     since = f", for {max(0, now_s - cut_off.since_s) / 60:.0f} min"
-    grace_s = limits.of(cut_off.word)
+    grace_s = limits.grace_for(cut_off.word)
     if cut_off.ended:
         return f"{cause}{since}: workspaces were stopped, homes stay"
     if not grace_s:

@@ -58,7 +58,7 @@ def programs(
     )
     if account is not None:
         needs = gateway_account.needs(folder, account, environ)
-        gateway = account.of(gateway, needs, ports=(membership.gateway_port,))
+        gateway = account.confine(gateway, needs, ports=(membership.gateway_port,))
     return (
         gateway,
         Program(

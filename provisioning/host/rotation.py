@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from provisioning.host import keys, membership
-from provisioning.host.door import Door, Proof, RequestRefused
+from provisioning.host.door import Door, NodeProof, RequestRefused
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.service.console import Problem
@@ -24,7 +24,7 @@ def door_of(folder: NodeFolder, identity: Membership) -> Door:
     """Return the portal's endpoint with this node's credentials. Raises `Problem`."""
     try:
         return Door(
-            identity.answer.portal_url, identity.answer.authority, Proof(folder.certificate, folder.key)
+            identity.answer.portal_url, identity.answer.authority, NodeProof(folder.certificate, folder.key)
         )
     except (OSError, ValueError) as error:
         raise Problem(

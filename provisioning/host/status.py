@@ -28,7 +28,7 @@ TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class StatusResult:
     """One result: `name`, whether it is good, and text for people."""
 
     name: str
@@ -44,7 +44,7 @@ class NodeStatus:
     pool: str
     portal: str
     exit_code: int
-    facts: tuple[Fact, ...]
+    facts: tuple[StatusResult, ...]
 
 
 def read(folder: NodeFolder) -> NodeStatus:
@@ -78,25 +78,25 @@ def _states(folder: NodeFolder) -> set[str]:
     return {str(row["state"]) for row in instance_lock.read_state(folder.run).get("services", [])}
 
 
-def _machine(identity: Membership) -> tuple[Fact, ...]:
+def _machine(identity: Membership) -> tuple[StatusResult, ...]:
     try:
         membership.check_machine(identity)
     except Problem as problem:
-        return (Fact("machine", False, str(problem)),)
+        return (StatusResult("machine", False, str(problem)),)
     return ()
 
 
-def _services(folder: NodeFolder, *, runs: bool) -> Fact:
+def _services(folder: NodeFolder, *, runs: bool) -> StatusResult:
     if not runs:
-        return Fact("services", False, f"not running. Start: {unit.start_command(folder)}")
+        return StatusResult("services", False, f"not running. Start: {unit.start_command(folder)}")
     rows = instance_lock.read_state(folder.run).get("services", [])
     summary = ", ".join(
         f"{row['name']} {row['state']}" + (f" ({row['detail']})" if row["detail"] else "") for row in rows
     )
-    return Fact("services", _states(folder) == {"running"}, summary or "starting")
+    return StatusResult("services", _states(folder) == {"running"}, summary or "starting")
 
 
-def _connection(folder: NodeFolder, identity: Membership) -> tuple[Fact, ...]:
+def _connection(folder: NodeFolder, identity: Membership) -> tuple[StatusResult, ...]:
     began = time.time()
     access = identity.answer.redis
     try:
@@ -113,15 +113,15 @@ def _connection(folder: NodeFolder, identity: Membership) -> tuple[Fact, ...]:
             "the portal rejects this node: it was revoked, or a copy of it rotated the keys. "
             "Contact an operator. To join again: berth node leave --forget, then join with a new token"
         )
-        return (Fact("connection", False, detail),)
+        return (StatusResult("connection", False, detail),)
     except (redis.RedisError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        return (Fact("connection", False, f"{access.host}:{access.port} does not answer ({reason})"),)
+        return (StatusResult("connection", False, f"{access.host}:{access.port} does not answer ({reason})"),)
     synchronized = abs(off_s) <= CLOCK_MAX_OFF_S
     clock = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} the portal's"
     return (
-        Fact("connection", True, f"{access.host}, {took_ms:.0f} ms"),
-        Fact(
+        StatusResult("connection", True, f"{access.host}, {took_ms:.0f} ms"),
+        StatusResult(
             "clock",
             synchronized,
             clock + ("" if synchronized else ". Set it: timedatectl set-ntp true, or chrony"),
@@ -129,46 +129,48 @@ def _connection(folder: NodeFolder, identity: Membership) -> tuple[Fact, ...]:
     )
 
 
-def _cut_off(folder: NodeFolder) -> tuple[Fact, ...]:
+def _cut_off(folder: NodeFolder) -> tuple[StatusResult, ...]:
     """Return when workspaces end after loss of contact, as determined by the node's services."""
     cut_off = membership_watch.load_cut_off(folder)
     if cut_off is None or cut_off.boot != service_processes.boot_id():
         return ()
     limits = membership_watch.graces({**os.environ, **programs.settings(folder)})
     return (
-        Fact("workspaces end", False, membership_watch.describe(cut_off, limits, now_s=time.monotonic())),
+        StatusResult(
+            "workspaces end", False, membership_watch.describe(cut_off, limits, now_s=time.monotonic())
+        ),
     )
 
 
-def _certificate(identity: Membership) -> Fact:
+def _certificate(identity: Membership) -> StatusResult:
     try:
         end, due = keys.validity(identity.answer.certificate)[1], is_due(identity)
     except ValueError as error:
-        return Fact("certificate", False, f"cannot be read ({error})")
+        return StatusResult("certificate", False, f"cannot be read ({error})")
     days = (end - dt.datetime.now(dt.UTC)).total_seconds() / 86400
     if days < 0:
-        return Fact(
+        return StatusResult(
             "certificate",
             False,
             f"expired on {end.date()}. Join again: berth node leave --forget, then with a new token",
         )
     detail = f"until {end.date()}, {days:.0f} days"
     late = ". Rotation is overdue: berth node rotate" if due else ""
-    return Fact("certificate", not due, detail + late)
+    return StatusResult("certificate", not due, detail + late)
 
 
-def _version(identity: Membership) -> Fact:
+def _version(identity: Membership) -> StatusResult:
     joined = "" if identity.version == VERSION else f", joined with {identity.version}"
-    return Fact("version", True, VERSION + joined)
+    return StatusResult("version", True, VERSION + joined)
 
 
-def _environment(folder: NodeFolder) -> Fact:
+def _environment(folder: NodeFolder) -> StatusResult:
     if (folder.environments / NOTEBOOK / "bin" / "python").exists():
-        return Fact("notebooks", True, str((folder.environments / NOTEBOOK).resolve()))
-    return Fact("notebooks", False, "not installed. Install: berth node environment")
+        return StatusResult("notebooks", True, str((folder.environments / NOTEBOOK).resolve()))
+    return StatusResult("notebooks", False, "not installed. Install: berth node environment")
 
 
-def _workspaces(folder: NodeFolder) -> Fact:
+def _workspaces(folder: NodeFolder) -> StatusResult:
     names = {
         owned.workspace
         for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
@@ -179,4 +181,4 @@ def _workspaces(folder: NodeFolder) -> Fact:
     if suspended:
         ids = ", ".join(str(UUID(name.removeprefix("ws-"))) for name in suspended)
         summary += f"; suspended, until berth node resume: {ids}"
-    return Fact("workspaces", True, summary)
+    return StatusResult("workspaces", True, summary)

@@ -12,7 +12,7 @@ from provisioning.drivers.local.suspending import SuspendProblem as Why
 from provisioning.errors import ProvisioningError
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.states import Goal
+from provisioning.gpu.suspend.states import TargetState
 from provisioning.gpu.suspend.trial import run_trial
 from provisioning.host.folder import NodeFolder
 from provisioning.service.console import Console, Problem
@@ -54,8 +54,8 @@ _WHY = {
     Why.NEVER_ENDING: "The workspace keeps starting new CUDA processes.",
 }
 _END = {
-    Goal.RUNNING: "All processes of the workspace are running.",
-    Goal.SUSPENDED: "All processes of the workspace are suspended.",
+    TargetState.RUNNING: "All processes of the workspace are running.",
+    TargetState.SUSPENDED: "All processes of the workspace are suspended.",
     None: "Some processes may be suspended. Run this command again, or its opposite.",
 }
 
@@ -91,7 +91,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
 def suspend(folder: NodeFolder, console: Console, workspace: str) -> SuspendResult:
     """Suspend a workspace: its kernels keep their state and free the memory of its GPUs. Raises `Problem`."""
     with console.step("Suspend") as step:
-        report = _run(folder, workspace, Goal.SUSPENDED, step.update)
+        report = _run(folder, workspace, TargetState.SUSPENDED, step.update)
         _require(report, folder)
         step.result = f"{report.held_bytes / 2**30:.1f} GiB in the workspace's memory"
     message = (
@@ -104,13 +104,15 @@ def suspend(folder: NodeFolder, console: Console, workspace: str) -> SuspendResu
 def resume(folder: NodeFolder, console: Console, workspace: str) -> SuspendResult:
     """Resume a suspended workspace on its GPUs. Raises `Problem`."""
     with console.step("Resume") as step:
-        report = _run(folder, workspace, Goal.RUNNING, step.update)
+        report = _run(folder, workspace, TargetState.RUNNING, step.update)
         _require(report, folder)
         step.result = "running"
-    return SuspendResult(_END[Goal.RUNNING], _data(workspace, report))
+    return SuspendResult(_END[TargetState.RUNNING], _data(workspace, report))
 
 
-def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> SuspendReport:
+def _run(
+    folder: NodeFolder, workspace: str, goal: TargetState, update: Callable[[str], object]
+) -> SuspendReport:
     try:
         name = external_name(str(uuid.UUID(workspace)))
     except ValueError:
@@ -124,7 +126,7 @@ def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str],
         update(f"{call} {pid}")
 
     try:
-        if goal is Goal.SUSPENDED:
+        if goal is TargetState.SUSPENDED:
             return suspending.suspend(name, tell=tell)
         return suspending.resume(name, tell=tell)
     except ProvisioningError as error:

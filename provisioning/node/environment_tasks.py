@@ -32,7 +32,7 @@ from provisioning.environment_messages import (
     EnvironmentCancel,
     EnvironmentProgress,
     EnvironmentRemoval,
-    PackagesOf,
+    OwnPackagesRequest,
     SourceKind,
 )
 from provisioning.environments.folders import OLDEST, VARIABLE, digest_of_folder
@@ -83,7 +83,7 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
     try:
         driver = local_driver() if pool is None else driver_for(messages.load(pool, PoolConfig))
         assert isinstance(driver, LocalDriver)
-        packages_of = messages.load(of, PackagesOf)
+        packages_of = messages.load(of, OwnPackagesRequest)
         answer = {"packages": driver.own_packages(packages_of), "python": driver.python_of(packages_of)}
     except Exception as error:
         answer = {"error": failure_of(error).message}
@@ -160,7 +160,7 @@ def _build(command: EnvironmentBuild, progress: BuildProgress) -> EnvironmentBui
             command,
             driver.environments,
             machine,
-            report=progress.at,
+            report=progress.report_stage,
             write=progress.write,
             cancelled=lambda: driver.environments.is_cancelled(key),
         )
@@ -179,7 +179,7 @@ def _build(command: EnvironmentBuild, progress: BuildProgress) -> EnvironmentBui
 def _check_folder(command: EnvironmentBuild, store: Store, progress: BuildProgress) -> EnvironmentBuilt:
     """Return the answer for an existing folder, which is only read. Raises `BuildError`."""
     path = command.source.strip()
-    progress.at(BuildStage.CHECKING, 0, 0)
+    progress.report_stage(BuildStage.CHECKING, 0, 0)
     stamp = store.find(digest_of_folder(path))
     if stamp is None or not stamp.folder:
         raise BuildError(
@@ -225,7 +225,7 @@ class BuildProgress:
         self._text = self._tail = ""
         self._written = self._sent = 0
 
-    def at(self, stage: BuildStage, done: int, total: int) -> None:
+    def report_stage(self, stage: BuildStage, done: int, total: int) -> None:
         self._place = (stage, done, total)
 
     def write(self, line: str) -> None:
@@ -296,7 +296,7 @@ def _remove(digest: str) -> None:
     try:
         driver = local_driver()
         if driver.remove_environment(digest):
-            with driver.environments.alone() as mine:
+            with driver.environments.build_lock() as mine:
                 if mine:
                     driver.environments.prune_cache()
         else:
@@ -310,7 +310,7 @@ def sweep() -> None:
     try:
         environments = store()
         if environments.folder.is_dir():
-            with environments.alone() as mine:
+            with environments.build_lock() as mine:
                 if mine:
                     environments.sweep()
     except Exception as error:

@@ -30,7 +30,7 @@ from provisioning.check_messages import (
     Repartitioned,
 )
 from provisioning.driver import Driver
-from provisioning.errors import Unclean
+from provisioning.errors import UncleanDevices
 from provisioning.gpu.check.types import Progress
 from provisioning.gpu.release import lock_folder
 from provisioning.node.local_settings import driver_for
@@ -167,7 +167,7 @@ def _repartition(driver: Driver, command: CheckCommand) -> dict[str, Any]:
         raise ValueError("a MIG layout change must be for the GPU of its command")
     try:
         outcome = Repartitioned(created=driver.repartition_device(command.change))
-    except Unclean as problem:
+    except UncleanDevices as problem:
         outcome = Repartitioned(unclean=problem.devices, text=problem.message)
     return {"report": messages.dump(outcome)}
 

@@ -19,7 +19,7 @@ from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.drivers.local import processes, share_guard
 from provisioning.drivers.local.driver import LocalDriver
-from provisioning.drivers.local.share_guard import Holder, Shares
+from provisioning.drivers.local.share_guard import ShareHolder, Shares
 from provisioning.gpu.outbox import Outbox
 from provisioning.gpu.samples import Sample
 from provisioning.gpu.shares import OverShare, ShareAction, decide
@@ -105,7 +105,7 @@ class Guard(threading.Thread):
             sample = samples.get(uuid)
             if sample is None or not 0 <= self._clock() - sample.at_s <= FRESH_S:
                 continue
-            usage = self._shares.seen(uuid, holders, sample)
+            usage = self._shares.usage_by_holder(uuid, holders, sample)
             for holder in holders:
                 if holder.share.uuid != uuid or holder.name not in usage:
                     continue
@@ -120,7 +120,7 @@ class Guard(threading.Thread):
                 notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
         return notes
 
-    def _carry_out(self, holder: Holder, act: ShareAction, now: float) -> ShareNote | None:
+    def _carry_out(self, holder: ShareHolder, act: ShareAction, now: float) -> ShareNote | None:
         """Execute an action; return its note, or None if it was reported recently or nothing was done."""
         name = ""
         if act.process is not None:
@@ -159,7 +159,7 @@ class Guard(threading.Thread):
         return True
 
 
-def _key(holder: Holder) -> Key:
+def _key(holder: ShareHolder) -> Key:
     return holder.name, holder.generation, holder.share.uuid
 
 

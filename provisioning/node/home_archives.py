@@ -16,8 +16,8 @@ from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.file_server import Home
 from provisioning.drivers.local.home_archives import HomeArchives, HomeChanged
-from provisioning.errors import Blame, ProvisioningError, Stale
-from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.errors import Blame, ProvisioningError, StaleCommand
+from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
@@ -56,14 +56,14 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
     answer = HomeArchived(order.archive, order.lease, order.do)
     try:
         if now > order.expires_at:
-            raise Stale(
+            raise StaleCommand(
                 "The node received the command after it had expired. The portal retries automatically."
             )
         driver = driver_for(order.pool)
         if not isinstance(driver, LocalDriver):
             raise ArchiveRefused("not_found")
         home = Home(order.team, order.owner)
-        with driver.home_moves(team=order.team, owner=order.owner).alone(home):
+        with driver.home_moves(team=order.team, owner=order.owner).exclusive(home):
             archives = driver.home_archives(team=order.team, owner=order.owner)
             try:
                 answer = _carry_out(order, answer, archives, home)
@@ -83,17 +83,17 @@ def _carry_out(
     order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
 ) -> HomeArchived:
     match order.do:
-        case ArchiveDo.DELETE:
+        case ArchiveCommand.DELETE:
             archives.delete(home, archive=order.archive)
             return replace(answer, done=True)
-        case ArchiveDo.CLEAR:
-            placed = archives.placed(home, job=order.job)
+        case ArchiveCommand.CLEAR:
+            placed = archives.complete_install(home, job=order.job)
             return replace(answer, done=archives.clear(home, limit_s=DELETE_S), placed=placed)
-        case ArchiveDo.MAKE:
+        case ArchiveCommand.MAKE:
             if order.empties:
-                archives.hold(home, archive=order.archive)
+                archives.begin(home, archive=order.archive)
             return _make(order, answer, archives, home)
-        case ArchiveDo.EMPTY:
+        case ArchiveCommand.EMPTY:
             try:
                 archives.empty(home, job=order.job, archive=order.archive)
             except FileNotFoundError as error:
@@ -101,11 +101,11 @@ def _carry_out(
             except HomeChanged as error:
                 raise ArchiveRefused("changed", error.name[:300]) from error
             return replace(answer, done=True, placed=True)
-        case ArchiveDo.LEAVE:
+        case ArchiveCommand.LEAVE:
             # Another order clears the home in place, so a repeated order gives the same answer.
-            placed = archives.placed(home, job=order.job)
+            placed = archives.complete_install(home, job=order.job)
             return replace(answer, done=placed or archives.clear(home, limit_s=DELETE_S), placed=placed)
-        case ArchiveDo.RESTORE:
+        case ArchiveCommand.RESTORE:
             return _restore(order, answer, archives, home)
 
 
@@ -127,12 +127,12 @@ def _restore(
     order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
 ) -> HomeArchived:
     until, pauses = time.monotonic() + STEP_S, _pauses()
-    if archives.placed(home, job=order.job):
+    if archives.complete_install(home, job=order.job):
         return replace(answer, done=True, placed=True)
     while True:
         progress = _result_of(archives.restore(home, job=order.job, archive=order.archive))
         if progress.get("state") == "done":
-            archives.place(home, job=order.job)
+            archives.install(home, job=order.job)
             return _with_amounts(replace(answer, done=True, placed=True), progress)
         if time.monotonic() > until:
             return replace(answer, bytes_done=int(progress["bytes"]))

@@ -23,8 +23,8 @@ from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.file_server import Home
 from provisioning.drivers.local.home_moves import HomeMoves
-from provisioning.errors import BackendUnavailable, Blame, ProvisioningError, Stale
-from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
+from provisioning.errors import BackendUnavailable, Blame, ProvisioningError, StaleCommand
+from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, MovePhase
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
@@ -42,7 +42,7 @@ DOOR, FRONT = "BERTH_NODE_PORTAL_URL", "BERTH_NODE_FRONT_DOOR_URL"
 AUTHORITY, CERTIFICATE, KEY = "BERTH_NODE_AUTHORITY", "BERTH_NODE_CERTIFICATE", "BERTH_NODE_CERTIFICATE_KEY"
 
 
-class OfferGone(ProvisioningError):
+class OfferExpired(ProvisioningError):
     """The old machine no longer knows the ticket, or cannot be reached."""
 
     code = "offer_gone"
@@ -57,7 +57,7 @@ class CopyRefused(ProvisioningError):
     blame = Blame.OPERATOR
 
 
-class NoRoomHere(CopyRefused):
+class NotEnoughSpace(CopyRefused):
     """The disk has not enough space for the home."""
 
     code = "no_room_for_home"
@@ -94,14 +94,14 @@ def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
     answer = HomeMoved(order.move, order.lease, order.do)
     try:
         if now > order.expires_at:
-            raise Stale(
+            raise StaleCommand(
                 "The node received the command after it had expired. The portal retries automatically."
             )
         driver = driver_for(order.pool)
         if not isinstance(driver, LocalDriver):
             raise CopyRefused("This pool does not store homes on its machines, so they cannot be moved.")
         return _carry_out(order, answer, driver)
-    except NoRoomHere as error:
+    except NotEnoughSpace as error:
         return replace(answer, failure=failure_of(error), needed=error.needed, free=error.free)
     except Exception as error:
         return replace(answer, failure=failure_of(error))
@@ -110,16 +110,16 @@ def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
 def _carry_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -> HomeMoved:
     moves = driver.home_moves(team=order.team, owner=order.owner)
     home = Home(order.team, order.owner)
-    with moves.alone(home):
+    with moves.exclusive(home):
         match order.do:
-            case MoveDo.OFFER:
+            case MoveCommand.OFFER:
                 _result_of(moves.offer(home, digest=order.digest, lifetime_s=order.lifetime_s))
                 return replace(answer, done=True)
-            case MoveDo.DISCARD:
+            case MoveCommand.DISCARD:
                 return replace(answer, done=moves.discard(home, order.move, limit_s=DELETE_S))
-            case MoveDo.REMOVE:
+            case MoveCommand.REMOVE:
                 return replace(answer, done=moves.remove(home, limit_s=DELETE_S))
-            case MoveDo.FETCH:
+            case MoveCommand.FETCH:
                 return fetch(order, answer, moves, home)
 
 
@@ -129,15 +129,15 @@ def fetch(order: HomeMoveOrder, answer: HomeMoved, moves: HomeMoves, home: Home)
         return replace(answer, done=True, phase=MovePhase.PLACED)
     until = time.monotonic() + STEP_S
     while True:
-        need: dict[str, Any] = _result_of(moves.ask(home, {"do": "next"}))
+        need: dict[str, Any] = _result_of(moves.query(home, {"do": "next"}))
         part = str(need.get("need"))
         if part == "nothing":
-            moves.place(home, order.move)
+            moves.install(home, order.move)
             return replace(_with_progress(answer, need, part), done=True, phase=MovePhase.PLACED)
         if part != "time":
             request = {"part": part, **_position_of(need)}
             with _open_stream(order, request) as pieces:
-                need.update(_result_of(moves.ask(home, {"do": "take", "part": part}, pieces)))
+                need.update(_result_of(moves.query(home, {"do": "take", "part": part}, pieces)))
         if time.monotonic() > until:
             return _with_progress(answer, need, part)
 
@@ -168,9 +168,9 @@ def _result_of(response: dict[str, Any]) -> dict[str, Any]:
     refused = refused if isinstance(refused, dict) else {}
     code, about = str(refused.get("code")), str(refused.get("name", ""))[:300]
     if code == "no_room":
-        raise NoRoomHere(int(refused.get("needed", 0)), int(refused.get("free", 0)))
+        raise NotEnoughSpace(int(refused.get("needed", 0)), int(refused.get("free", 0)))
     if code == "disk_full":
-        raise NoRoomHere(0, 0)
+        raise NotEnoughSpace(0, 0)
     if code == "unreadable":
         raise HomeUnreadable(
             f"“{about}” in the home is unreadable or nested too deeply. Ask the owner to delete this item."
@@ -179,27 +179,27 @@ def _result_of(response: dict[str, Any]) -> dict[str, Any]:
         raise HomeChanges(
             "The home keeps changing during the copy. Stop the programs that write to it on its machine."
         )
-    raise OfferGone(
+    raise OfferExpired(
         "The copy was interrupted. The portal continues it automatically.", detail=f"{code}: {about}"
     )
 
 
 @contextlib.contextmanager
 def _open_stream(order: HomeMoveOrder, request: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
-    """Stream a part of the home from its old machine. Raises `OfferGone`."""
+    """Stream a part of the home from its old machine. Raises `OfferExpired`."""
     connection, path, headers = _connect(order, os.environ)
     try:
         try:
             connection.request("POST", path, json.dumps(request).encode(), headers)
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            raise OfferGone(
+            raise OfferExpired(
                 "The old machine does not answer. The portal retries automatically.", detail=repr(error)
             ) from error
         with answer:
             if answer.status != 200:
                 detail = f"{answer.status} {answer.read(300)!r}"
-                raise OfferGone(
+                raise OfferExpired(
                     "The old machine denied access to the home. The portal retries automatically.",
                     detail=detail,
                 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning import mounts, registry
 from provisioning.driver import Driver
-from provisioning.egress_rules import FROM_LOOSEST, EgressPolicy, named, policy_of, reachable
+from provisioning.egress_rules import FROM_LOOSEST, EgressPolicy, names_host, policy_of, reachable
 from provisioning.errors import InvalidSpec
 from provisioning.types import JsonScalar, PoolConfig
 
@@ -28,10 +28,10 @@ def driver_for(pool: PoolConfig) -> Driver:
 
     Raises `ProvisioningError`.
     """
-    return registry.driver_for(within(pool, os.environ))
+    return registry.driver_for(apply_local_settings(pool, os.environ))
 
 
-def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
+def apply_local_settings(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     """Return the pool with this node's settings. Raises `InvalidSpec`, with the fix, for looser ones."""
     if pool.driver != LOCAL:
         return pool
@@ -56,7 +56,7 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
             "environment": environment,
             "sandbox": _sandbox_of(pool.config, environ),
             "egress": policy.egress.value,
-            "egress_allow": policy.words(),
+            "egress_allow": policy.as_text(),
             "mounts": environ.get(mounts.VARIABLE) or "",
         },
     )
@@ -97,7 +97,7 @@ def _egress_of(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> 
     if not config.get("egress_allow"):
         return EgressPolicy(egress, floor.allowed, floor.hosts)
     refused = [str(network) for network in requested.allowed if not reachable(network, floor)]
-    refused += [str(rule) for rule in requested.hosts if not named(rule, floor)]
+    refused += [str(rule) for rule in requested.hosts if not names_host(rule, floor)]
     if refused:
         raise InvalidSpec(
             f"The pool's egress_allow has {refused[0]}, which this node does not allow. Remove {refused[0]} "

@@ -43,7 +43,7 @@ def now(pool: PoolConfig) -> None:
         log.warning("could not prepare starts of pool %s: %s", pool.slug, error)
 
 
-def soon(pool: PoolConfig) -> None:
+def schedule_preparation(pool: PoolConfig) -> None:
     """Prepare starts of the pool after a delay, once for all requests until then.
 
     Runs in a thread of a worker's process, because a waiting message would block others. Does nothing

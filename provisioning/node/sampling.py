@@ -73,7 +73,7 @@ class LiveSamplePublisher:
         self._client = redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2)
         self._shown: dict[str, float] = {}
 
-    def show(self) -> None:
+    def publish(self) -> None:
         """Write samples that are new since the last call."""
         fresh = {
             uuid: sample
@@ -129,7 +129,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._sampler.start()
             self._guard = guarding.start(consumer.app, self._sampler.latest)
         self._live = LiveSamplePublisher(consumer.app.conf.broker_url, self._sampler)
-        self._timer = consumer.timer.call_repeatedly(LIVE_INTERVAL_S, self._live.show)
+        self._timer = consumer.timer.call_repeatedly(LIVE_INTERVAL_S, self._live.publish)
 
     def stop(self, _consumer: Any) -> None:
         """Stop the live output when the connection is lost: sampling continues until `shutdown`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioning import messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE, REPLY_PREFIX
-from provisioning.errors import BackendUnavailable, ProvisioningError, Stale
+from provisioning.errors import BackendUnavailable, ProvisioningError, StaleCommand
 from provisioning.node import preparing
 from provisioning.node.local_settings import driver_for
 from provisioning.node.worker import app
@@ -40,7 +40,7 @@ def execute(command: dict[str, Any]) -> None:
     result = run(order, now=time.time())
     _send_to_control("control.apply_result", result=messages.dump(result))
     if order.op is Op.START and result.failure is None:
-        preparing.soon(order.pool)
+        preparing.schedule_preparation(order.pool)
 
 
 @app.task(name="node.inventory")
@@ -197,8 +197,10 @@ def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
         return LeftoverRemoved(order.orphan, order.lease, failure=failure_of(error))
 
 
-def _expired_error() -> Stale:
-    return Stale("The node received the command after it had expired. The portal retries automatically.")
+def _expired_error() -> StaleCommand:
+    return StaleCommand(
+        "The node received the command after it had expired. The portal retries automatically."
+    )
 
 
 def _call(command: Command) -> Observation:

@@ -33,7 +33,7 @@ MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ServiceNeeds:
     """Needs of a service: paths that it reads or writes, and files that it gets copies of.
 
     In `covered` folders it sees only those. A copy belongs to the service and is made at its start.
@@ -45,7 +45,9 @@ class Needs:
     covered: tuple[Path, ...] = ()
 
 
-def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Sequence[int] = ()) -> str:
+def plan(
+    uid: int, needs: ServiceNeeds, *, groups: Sequence[int] = (), capabilities: Sequence[int] = ()
+) -> str:
     """Return the launcher's plan: switch to `uid` and `groups`, with this view and these capabilities."""
     links: dict[Path, str] = {}
 

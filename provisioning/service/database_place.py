@@ -14,13 +14,13 @@ BESIDE = ("-wal", "-shm", "-journal")
 """SQLite's files beside the database, which belong to it."""
 
 
-def place(home: Path) -> Path:
+def database_file(home: Path) -> Path:
     """Return the database file of an instance in `home`."""
     return home / FOLDER / NAME
 
 
 def make_folder(home: Path) -> Path:
     """Create the database's folder and return the file's path. Raises `OSError`."""
-    file = place(home)
+    file = database_file(home)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return file

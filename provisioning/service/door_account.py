@@ -18,7 +18,7 @@ from provisioning import workspace_uids
 from provisioning.drivers.local import door
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.service import trial
-from provisioning.service.confinement import Needs, plan
+from provisioning.service.confinement import ServiceNeeds, plan
 from provisioning.service.door_uid import VARIABLE
 from provisioning.service.environ import bare_environ
 from provisioning.service.program import Program
@@ -46,28 +46,28 @@ class DoorAccount:
     caddy: Path
     covered: tuple[Path, ...]
 
-    def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> Needs:
+    def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> ServiceNeeds:
         """Return the needs of a Caddy whose configuration, certificates and key are `files`."""
         own = ((self.local / PORTAL_SOCKET).parent, self.local / door.STORAGE)
-        return self.of_caddy(files, environ, reads=(self.local,), writes=own)
+        return self.caddy_needs(files, environ, reads=(self.local,), writes=own)
 
-    def of_caddy(
+    def caddy_needs(
         self,
         files: Sequence[Path],
         environ: Mapping[str, str],
         *,
         reads: tuple[Path, ...] = (),
         writes: tuple[Path, ...] = (),
-    ) -> Needs:
+    ) -> ServiceNeeds:
         """Return the needs of a Caddy that also reads and writes these paths."""
         named = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
         trusted = tuple(path for path in named if path.is_absolute() and path.exists())
-        return Needs(
+        return ServiceNeeds(
             reads=(self.caddy, *trusted, *reads), writes=writes, copies=tuple(files), covered=self.covered
         )
 
-    def of(
-        self, program: Program, needs: Needs, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
+    def confine(
+        self, program: Program, needs: ServiceNeeds, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
     ) -> Program:
         """Return the program confined to the account, listening on `ports`, as a member of `groups`."""
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
@@ -77,9 +77,9 @@ class DoorAccount:
             confinement=plan(self.uid, needs, groups=groups, capabilities=capabilities(ports)),
         )
 
-    def give(self) -> None:
+    def grant_access(self) -> None:
         """Give the account its files and access to sockets, while nothing runs. Raises `OSError`."""
-        door.give_own(self.local, self.uid)
+        door.own_folders(self.local, self.uid)
         door.open_to(self.local, self.uid)
 
     def attempt(
@@ -97,7 +97,9 @@ class DoorAccount:
             _try_socket(self.local, self.uid)
             why = trial.failure_of(
                 (str(self.caddy), "validate", "--config", str(config)),
-                confinement=plan(self.uid, self.of_caddy(files, environ), capabilities=capabilities(ports)),
+                confinement=plan(
+                    self.uid, self.caddy_needs(files, environ), capabilities=capabilities(ports)
+                ),
                 environ={**bare_environ(environ), "HOME": "/nonexistent"},
                 folder=Path("/"),
             )
@@ -107,10 +109,10 @@ class DoorAccount:
             raise AccountUnusable(why)
 
 
-def take_back(local: Path) -> None:
+def restrict_sockets(local: Path) -> None:
     """Restrict sockets of workspaces to root again if a door had access. Raises `OSError`."""
     if os.geteuid() == 0 and local.is_dir() and local.stat().st_gid:
-        door.give_own(local, 0)
+        door.own_folders(local, 0)
         door.open_to(local, 0)
 
 

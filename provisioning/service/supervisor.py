@@ -126,9 +126,9 @@ class Supervisor:
             ran_s = time.time() - service.started_at
             service.failures = 0 if ran_s >= STEADY_AFTER_S else service.failures + 1
             if code is not None:
-                service.detail = _exit_words(code)
+                service.detail = _exit_text(code)
                 # A process killed from outside had no time to log a reason.
-                log_line = self.last_words(name, since=log_size) if code >= 0 else ""
+                log_line = self.last_message(name, since=log_size) if code >= 0 else ""
                 service.detail += f"; last log line: {log_line.rstrip('.')}" if log_line else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
@@ -235,7 +235,7 @@ class Supervisor:
                 except OSError as error:
                     log.warning("could not rotate log of %s: %s", name, error)
 
-    def last_words(self, name: str, *, since: int = 0) -> str:
+    def last_message(self, name: str, *, since: int = 0) -> str:
         """Return the most relevant of the last lines of a service's log, without secrets."""
         line = logfiles.last_line(self._log_path(name), since=since)
         for secret in self._hidden:
@@ -296,7 +296,7 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         return
 
 
-def _exit_words(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code < 0:
         try:
             return f"was killed by {signal.Signals(-code).name}"

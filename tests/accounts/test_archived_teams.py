@@ -53,7 +53,7 @@ def archived(team, alice, bob, eight):
     WorkspaceFactory(owner=bob, team=team, pool=eight, name="old", state=State.STOPPED)
     Quota.objects.create(team=team, resource="gpu:h100", quota=2000)
     ask(bob, team)
-    join_requests.ask(actor=User.objects.create_user("fay", "", None), slug=team.slug)
+    join_requests.request_to_join(actor=User.objects.create_user("fay", "", None), slug=team.slug)
     now = timezone.now()
     Reservation.objects.create(
         team=team,
@@ -85,7 +85,7 @@ def test_nothing_new_begins_in_it(archived, alice, bob, charlie):
     for act in (
         lambda: workspaces.start(actor=bob, workspace_id=stopped.pk),
         lambda: ask(bob, archived),
-        lambda: join_requests.ask(actor=charlie, slug=archived.slug),
+        lambda: join_requests.request_to_join(actor=charlie, slug=archived.slug),
         lambda: reservations.request(
             actor=alice,
             team=archived,

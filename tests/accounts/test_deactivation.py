@@ -127,7 +127,7 @@ def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, 
 
 
 def test_requests_are_cancelled_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
-    asked = requests.ask(
+    asked = requests.create_request(
         actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, note="More"
     )
     now = timezone.now()

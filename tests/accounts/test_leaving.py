@@ -82,7 +82,7 @@ def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, l
     workspace = make(bob)
     run_until_ready(sent, workspace)
     TeamFactory(slug="sound", name="Sound")
-    asked, _ = join_requests.ask(actor=bob, slug="sound")
+    asked, _ = join_requests.request_to_join(actor=bob, slug="sound")
     browser = as_user(bob)
     assert f"workspace {workspace.name} stops" in text_of(browser.get(PAGE))
     assert browser.delete(f"{REST}?workspaces=delete").status_code == 204

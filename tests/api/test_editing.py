@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from portal.notify.channels import sending
-from portal.notify.channels.sending import Outcome
+from portal.notify.channels.sending import SendOutcome
 from portal.people.accounts.models import User
 from tests import sites
 from tests.api.conftest import document, problem
@@ -178,7 +178,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 
 @pytest.fixture(params=sorted(KINDS))
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     return KINDS[request.param]
 
 

@@ -22,7 +22,7 @@ from portal.notify.webhooks import services as webhooks
 from portal.notify.webhooks.models import Endpoint
 from portal.people.accounts import service_accounts, tokens
 from portal.people.accounts.models import Delegation, Team, User
-from portal.people.identity.models import IdentityLink, LinkedBy
+from portal.people.identity.models import IdentityLink, LinkOrigin
 from portal.people.join_requests import services as join_requests
 from portal.people.service_accounts.models import TrustRule
 from portal.quota.ledger import budgets
@@ -281,7 +281,7 @@ class TestIdentityLinks(ListCase):
 
     def stock(self) -> None:
         bob = User.objects.get(username="bob")
-        IdentityLink.objects.create(provider="corp", user=bob, subject="bobs", how=LinkedBy.CREATED)
+        IdentityLink.objects.create(provider="corp", user=bob, subject="bobs", how=LinkOrigin.CREATED)
 
 
 class TestJoinRequests(DetailCase):
@@ -291,7 +291,7 @@ class TestJoinRequests(DetailCase):
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
-            join_requests.ask(actor=UserFactory(username=name), slug="vision")
+            join_requests.request_to_join(actor=UserFactory(username=name), slug="vision")
 
 
 class TestJoinableTeams(ListCase):
@@ -307,7 +307,7 @@ class TestInbox(ListCase):
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
-            join_requests.ask(actor=UserFactory(username=name), slug="vision")
+            join_requests.request_to_join(actor=UserFactory(username=name), slug="vision")
 
 
 class TestTokens(DetailCase, CreateCase):
@@ -388,7 +388,9 @@ class TestChannels(DetailCase, CreateCase):
 
     @pytest.fixture(autouse=True)
     def _no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sending, "inspect_url", lambda _url: sending.Outcome(ok=True, service="Slack"))
+        monkeypatch.setattr(
+            sending, "inspect_url", lambda _url: sending.SendOutcome(ok=True, service="Slack")
+        )
 
     def stock(self) -> None:
         alice = User.objects.get(username="alice")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from portal.notify.channels import sending
-from portal.notify.channels.sending import Outcome
+from portal.notify.channels.sending import SendOutcome
 from portal.people.accounts.models import User
 from tests import sites
 from tests.api.conftest import document, problem
@@ -90,7 +90,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 @pytest.fixture(params=sorted(MADE))
 def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any) -> tuple[Any, str, str]:
     """A program that edits, the path, and the method."""
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     who, make = MADE[request.param]
     program = api(people[who])
     path = make(program)
@@ -136,7 +136,7 @@ def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]
 
 
 def test_every_kind_of_the_document_is_tried(api: Any, people: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     tried = {_template_of(make(api(people[who]))) for who, make in MADE.values()}
     assert tried == _edits().keys()
 

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from portal.notify.channels import sending
-from portal.notify.channels.sending import Outcome
+from portal.notify.channels.sending import SendOutcome
 from portal.people.accounts.models import User
 from tests import sites
 from tests.api.conftest import Api
@@ -73,7 +73,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 def test_the_second_is_told(
     name: str, as_user: Any, api: Any, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     form, kind = FORMS[name], KINDS[FORMS[name].kind]
     program: Api = api(people[kind.who])
     browser: Client = as_user(people[kind.who])

@@ -72,9 +72,9 @@ def test_an_owner_makes_one_for_the_own_team(alice, bob, charlie, olga, team):
     assert selectors.template_by_slug(bob, "vision_shell") == made
     assert selectors.template_by_slug(olga, "vision_shell") == made
     with pytest.raises(NotFound) as unknown:
-        selectors.template_seen(charlie, "nonesuch")
+        selectors.visible_template(charlie, "nonesuch")
     with pytest.raises(NotFound) as hidden:
-        selectors.template_seen(charlie, "vision_shell")
+        selectors.visible_template(charlie, "vision_shell")
     assert hidden.value.reason.code == unknown.value.reason.code
     assert hidden.value.reason.params["known"] == unknown.value.reason.params["known"]
     with pytest.raises(InvalidInput):

@@ -20,7 +20,7 @@ from portal.notify.channels import outbox, selectors, sending, services
 from portal.notify.channels.codes import ChannelCode
 from portal.notify.channels.kinds import SUBJECTS, subject_of
 from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed
-from portal.notify.channels.sending import Outcome
+from portal.notify.channels.sending import SendOutcome
 from portal.people.accounts import users
 from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
@@ -38,7 +38,7 @@ def process(monkeypatch):
 
     class Process:
         jobs: list[sending.Job]
-        outcome = Outcome(ok=True, status=200, answer="ok")
+        outcome = SendOutcome(ok=True, status=200, answer="ok")
 
     found = Process()
     found.jobs = []
@@ -48,7 +48,7 @@ def process(monkeypatch):
         return {job.id: found.outcome for job in jobs}
 
     monkeypatch.setattr(sending, "send", send)
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     return found
 
 
@@ -126,7 +126,7 @@ def test_many_become_one(alice, process):
 def test_what_fails_is_tried_again_and_given_up(alice, process):
     services.create(actor=alice, team=None, **OWN)
     notify([alice], "workspace.ready", "paper is ready")
-    process.outcome = Outcome(ok=False, status=403, answer="invalid_token")
+    process.outcome = SendOutcome(ok=False, status=403, answer="invalid_token")
     for number in range(1, outbox.MAX_ATTEMPTS + 1):
         due_now()
         tick()
@@ -155,7 +155,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(alice, process, monkeypatch
 
 def test_repeated_failures_switch_it_off_and_its_owner_is_told(alice, process):
     channel = services.create(actor=alice, team=None, **{**OWN, "kinds": ["workspaces", "account"]})
-    process.outcome = Outcome(ok=False, error="connection")
+    process.outcome = SendOutcome(ok=False, error="connection")
     for number in range(outbox.MAX_FAILURES):
         notify([alice], "workspace.ready", f"paper-{number} is ready")
         due_now()
@@ -273,7 +273,7 @@ def test_what_is_refused(alice, process, change, field, code):
     ],
 )
 def test_what_is_wrong_with_a_url_is_said(alice, process, monkeypatch, error, code):
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=False, error=error))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=False, error=error))
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **OWN)
     assert refused.value.extra["errors"]["url"][0].code is code
@@ -287,7 +287,7 @@ def test_as_many_as_there_may_be(alice, process, monkeypatch):
 
 
 def test_a_test_shows_the_real_answer(alice, process, api):
-    process.outcome = Outcome(ok=False, status=404, answer="no_team")
+    process.outcome = SendOutcome(ok=False, status=404, answer="no_team")
     program = api(alice)
     made = program.post("notice-channels", OWN)
     assert made.status_code == 201

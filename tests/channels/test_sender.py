@@ -24,7 +24,7 @@ def _all_services(settings):
     sending.LIMIT_S = before
 
 
-def sent(*urls: str) -> list[sending.Outcome]:
+def sent(*urls: str) -> list[sending.SendOutcome]:
     outcomes = sending.send([Job(number, url, "Title", "Body") for number, url in enumerate(urls)])
     return [outcomes[number] for number in range(len(urls))]
 
@@ -134,7 +134,7 @@ def test_what_the_process_may_do_holds_below_every_library(tmp_path):
     said = dict(line.split() for line in ran.stdout.splitlines())
     assert said.pop("allowed") == "ConnectionRefusedError"  # it was tried: nobody listens
     address = {"unix", "udp", "name", "internal", "connect_ex", "thread"}
-    assert {name for name, error in said.items() if error == "AddressRefusedHere"} == address
+    assert {name for name, error in said.items() if error == "AddressRefusedError"} == address
     assert {name for name, error in said.items() if error == "Refused"} == set(said) - address
     assert secret.exists()
 

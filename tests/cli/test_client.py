@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from portal.cli.client import BerthClient
-from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachable
+from portal.cli.errors import CliError, Missing, NotSignedIn, RequestRejected, Unreachable
 
 
 def client(answer: Any) -> BerthClient:
@@ -32,8 +32,8 @@ def problem(status: int, **members: Any) -> httpx.Response:
     [
         (problem(401), NotSignedIn, "No."),
         (problem(404, next_action="Look."), Missing, "No."),
-        (problem(409, errors={"name": ["Taken."]}), Refused, "No. name: Taken."),
-        (problem(500), Refused, "No."),
+        (problem(409, errors={"name": ["Taken."]}), RequestRejected, "No. name: Taken."),
+        (problem(500), RequestRejected, "No."),
         (httpx.Response(502, text="Bad Gateway"), Unreachable, "does not answer (502)"),
         (httpx.Response(200, text="<html>"), Unreachable, "not as a Berth portal"),
         (httpx.Response(200, json=[]), Unreachable, "not as a Berth portal"),
@@ -45,11 +45,14 @@ def test_answers(response: httpx.Response, error: type[CliError], words: str) ->
     with client(lambda request: response) as portal, pytest.raises(error) as caught:
         portal.users.me()
     assert words in caught.value.message
-    assert caught.value.next_action or error is Refused
+    assert caught.value.next_action or error is RequestRejected
 
 
 def test_a_refusal_carries_what_programs_need() -> None:
-    with client(lambda request: problem(409, request_id="r-1")) as portal, pytest.raises(Refused) as caught:
+    with (
+        client(lambda request: problem(409, request_id="r-1")) as portal,
+        pytest.raises(RequestRejected) as caught,
+    ):
         portal.workspaces.stop("x")
     assert (caught.value.status, caught.value.code, caught.value.request_id) == (409, "some_code", "r-1")
 
@@ -104,7 +107,7 @@ def test_a_refusal_is_not_retried() -> None:
         keys.append(request.headers["Idempotency-Key"])
         return problem(409)
 
-    with client(answer) as portal, pytest.raises(Refused):
+    with client(answer) as portal, pytest.raises(RequestRejected):
         portal.workspaces.extend("x", hours=1, idempotency_key="mine")
     assert keys == ["mine"]
 

@@ -88,7 +88,7 @@ def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> I
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int], None]], None]]:
     """Has something done with the local port as soon as the command listens; interrupts it after that."""
     ports: queue.Queue[int] = queue.Queue()
-    say, watch, threads = forwarding._announce_port, forwarding.Forwards.watch, []
+    say, watch, threads = forwarding._announce_port, forwarding.PortForwarder.watch, []
     watching, over = threading.Event(), threading.Event()
 
     def said(local: int, *given: Any, **more: Any) -> None:
@@ -105,7 +105,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
             over.set()
 
     monkeypatch.setattr(forwarding, "_announce_port", said)
-    monkeypatch.setattr(forwarding.Forwards, "watch", watched)
+    monkeypatch.setattr(forwarding.PortForwarder, "watch", watched)
     # Where these tests run in the background of a shell, it is ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 

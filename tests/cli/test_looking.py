@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.catalog import selectors
 from portal.cli import waiting
 from portal.cli.client import BerthClient
-from portal.cli.errors import Refused
+from portal.cli.errors import RequestRejected
 from portal.common.actors import SYSTEM
 from portal.common.reasons.reason import Reason
 from portal.quota.limits.services import limits
@@ -113,7 +113,7 @@ def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
         flavor=selectors.all_flavors().get(slug="sim-h100-x1"),
     )
     client = BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"])
-    with client, pytest.raises(Refused) as refused:
+    with client, pytest.raises(RequestRejected) as refused:
         waiting.wait_ready(client, client.workspaces.get(str(workspace.pk)), timeout_s=60, show=print)
     assert refused.value.exit_code == 7
     assert "Request it at" in refused.value.next_action

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from portal.cli import orphans as cli
-from portal.cli.errors import Missing, Usage
+from portal.cli.errors import Missing, UsageError
 from portal.workspaces.orphans.models import Orphan
 from tests.factories import local_pool_with, make_token, node_info
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_removed(as_operator, bob, monkeypatch):
 
 def test_one_is_named_and_no_other_is_meant():
     rows = [{"id": f"{number}abc-x", "name": "lab/ghost", "state": "found"} for number in range(2)]
-    with pytest.raises(Usage, match="Several"):
+    with pytest.raises(UsageError, match="Several"):
         cli._find_orphan(rows, "lab/ghost")
     assert cli._find_orphan(rows, "1abc") is rows[1]
     for too_little in ("", "1", "1ab"):

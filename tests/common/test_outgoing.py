@@ -10,7 +10,7 @@ import pytest
 
 from portal.common import encrypted_fields, signatures
 from portal.common.outgoing import addresses, client
-from portal.common.outgoing.addresses import AddressRefused, Policy, Refusal
+from portal.common.outgoing.addresses import AddressPolicy, AddressRefused, Refusal
 from tests.receivers import receiver
 
 INTERNAL = [
@@ -26,27 +26,27 @@ PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "2a00:1450:
 @pytest.mark.parametrize("text", INTERNAL)
 def test_internal_addresses_are_refused(text):
     with pytest.raises(AddressRefused) as refused:
-        Policy().check(ipaddress.ip_address(text))
+        AddressPolicy().check(ipaddress.ip_address(text))
     assert refused.value.refusal is Refusal.INTERNAL
 
 
 @pytest.mark.parametrize("text", PUBLIC)
 def test_public_addresses_may_be_reached_but_not_without_tls(text):
-    Policy().check(ipaddress.ip_address(text))
+    AddressPolicy().check(ipaddress.ip_address(text))
     with pytest.raises(AddressRefused) as refused:
-        Policy().check(ipaddress.ip_address(text), plain=True)
+        AddressPolicy().check(ipaddress.ip_address(text), plain=True)
     assert refused.value.refusal is Refusal.PLAIN
 
 
 def test_networks_that_the_site_names():
-    policy = Policy.of(["10.1.0.0/16", "fd00::/8"])
+    policy = AddressPolicy.parse(["10.1.0.0/16", "fd00::/8"])
     for text in ("10.1.2.3", "::ffff:10.1.2.3", "fd12::1"):
         policy.check(ipaddress.ip_address(text), plain=True)
     for text in ("10.2.0.1", "127.0.0.1", "::1"):
         with pytest.raises(AddressRefused):
             policy.check(ipaddress.ip_address(text))
     with pytest.raises(ValueError, match="host bits"):
-        Policy.of(["10.1.2.3/16"])
+        AddressPolicy.parse(["10.1.2.3/16"])
 
 
 def test_one_internal_address_among_several_refuses_all(monkeypatch):
@@ -56,12 +56,12 @@ def test_one_internal_address_among_several_refuses_all(monkeypatch):
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     with pytest.raises(AddressRefused):
-        addresses.resolve("example.org", 443, Policy(), timeout_s=5)
+        addresses.resolve("example.org", 443, AddressPolicy(), timeout_s=5)
 
 
 def test_a_name_that_leads_nowhere_is_refused_as_an_internal_one_is():
     with pytest.raises(AddressRefused) as refused:
-        addresses.resolve("nonesuch.invalid", 443, Policy(), timeout_s=20)
+        addresses.resolve("nonesuch.invalid", 443, AddressPolicy(), timeout_s=20)
     assert refused.value.refusal is Refusal.INTERNAL
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from portal.common.prepared import Prepared
+from portal.common.prepared import PreparedRows
 from portal.people.accounts import selectors
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.workspaces.models import Workspace
@@ -23,14 +23,14 @@ def of_users(keys: Any) -> Any:
 def test_rows_are_those_of_the_query(count: int) -> None:
     keys = [UserFactory().pk for _ in range(count)]
     UserFactory()
-    prepared = Prepared(of_users, lambda: User._meta.pk)
+    prepared = PreparedRows(of_users, lambda: User._meta.pk)
     for _ in range(2):
         assert [tuple(row) for row in prepared.rows(keys)] == list(of_users(keys))
 
 
 def test_the_sql_is_made_once_for_a_number_of_values(django_assert_num_queries: Any) -> None:
     made = []
-    prepared = Prepared(lambda keys: made.append(len(keys)) or of_users(keys), lambda: User._meta.pk)
+    prepared = PreparedRows(lambda keys: made.append(len(keys)) or of_users(keys), lambda: User._meta.pk)
     keys = [UserFactory().pk for _ in range(2)]
     for asked in (keys, keys[:1], keys[1:], keys):
         with django_assert_num_queries(1):
@@ -40,7 +40,7 @@ def test_the_sql_is_made_once_for_a_number_of_values(django_assert_num_queries: 
 
 def test_no_values_ask_nobody(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
-        assert Prepared(of_users, lambda: User._meta.pk).rows([]) == []
+        assert PreparedRows(of_users, lambda: User._meta.pk).rows([]) == []
 
 
 def test_json_comes_as_text_where_that_is_asked_for(alice: Any, team: Any) -> None:
@@ -49,14 +49,14 @@ def test_json_comes_as_text_where_that_is_asked_for(alice: Any, team: Any) -> No
     def resources(keys: Any) -> Any:
         return Workspace.objects.filter(pk__in=keys).order_by().values_list("resources")
 
-    [[text]] = Prepared(resources, lambda: Workspace._meta.pk, raw_json=True).rows([workspace.pk])
-    [[read]] = Prepared(resources, lambda: Workspace._meta.pk).rows([workspace.pk])
+    [[text]] = PreparedRows(resources, lambda: Workspace._meta.pk, raw_json=True).rows([workspace.pk])
+    [[read]] = PreparedRows(resources, lambda: Workspace._meta.pk).rows([workspace.pk])
     assert isinstance(text, str)
     assert read == workspace.resources
 
 
 def test_a_query_with_other_parameters_is_refused() -> None:
-    prepared = Prepared(lambda keys: of_users(keys).filter(username="x"), lambda: User._meta.pk)
+    prepared = PreparedRows(lambda keys: of_users(keys).filter(username="x"), lambda: User._meta.pk)
     with pytest.raises(ValueError, match="parameters"):
         prepared.rows([UserFactory().pk])
 

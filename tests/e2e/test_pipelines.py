@@ -193,7 +193,7 @@ def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
     ada.wait(made["id"], "running")
     origin = berth.origin(made["id"])
     with Connection(origin, ada.token) as connection:
-        asked = inside.ask(connection, "POST", "/api/kernels", "it", json={"name": "python3"})
+        asked = inside.request(connection, "POST", "/api/kernels", "it", json={"name": "python3"})
     with channels(origin, ada.token, asked.json()["id"]) as channel:
         port = int(execute(channel, SERVE))
 

@@ -29,7 +29,7 @@ from redis.exceptions import NoPermissionError
 from provisioning import redis_client
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue, outbox
 from provisioning.endpoints import SOCKET_HEADER
-from provisioning.host.door import Door, Proof
+from provisioning.host.door import Door, NodeProof
 from provisioning.node_gateway import node_name
 from provisioning.service.console import Problem
 from provisioning.service.door_uid import DOORS_UID
@@ -386,7 +386,9 @@ def test_it_is_revoked(pair: Pair) -> None:
     found = pair.b.berth("status")
     assert found.returncode == 1 and "it was revoked" in found.stdout, found.stdout
     b = pair.b.known()
-    door = Door(b.answer.portal_url, b.answer.authority, Proof(pair.b.folder.certificate, pair.b.folder.key))
+    door = Door(
+        b.answer.portal_url, b.answer.authority, NodeProof(pair.b.folder.certificate, pair.b.folder.key)
+    )
     with pytest.raises(Problem, match="not a node of the portal"):
         door.rotate({"csr": "x", "signing_key": "x"})
 

@@ -42,7 +42,7 @@ def choose(mine: Instance, environ: dict[str, str], *, redis: Path = REDIS) -> A
 
 
 def of(mine: Instance, uid: int) -> Account:
-    return Account(mine, {}, uid, REDIS, Doors.of_instance(mine, {}, CADDY))
+    return Account(mine, {}, uid, REDIS, Doors.for_instance(mine, {}, CADDY))
 
 
 def database(mine: Instance) -> Path:
@@ -70,7 +70,7 @@ def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
 def test_who_is_not_root_stays_who_he_is(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert choose(mine, {}) is None
-    account.return_ownership(mine, Doors.of_instance(mine, {}, CADDY))
+    account.return_ownership(mine, Doors.for_instance(mine, {}, CADDY))
 
 
 # -- the trial --------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, m
 def test_a_database_that_is_a_link_is_refused(mine: Instance, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.sqlite3"
     elsewhere.touch()
-    database_place.place(mine.home).symlink_to(elsewhere)
+    database_place.database_file(mine.home).symlink_to(elsewhere)
     with pytest.raises(AccountUnusable, match="is a link"):
         choose(mine, {})
 
@@ -254,7 +254,7 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
     outside.mkdir()
     (outside / "kept").touch()
     (mine.redis_dir / "link").symlink_to(outside)
-    account.return_ownership(mine, Doors.of_instance(mine, {}, CADDY))
+    account.return_ownership(mine, Doors.for_instance(mine, {}, CADDY))
     assert owner(mine.redis_dir) == (0, 0, 0o700) and not list(mine.redis_dir.iterdir())
     assert owner(mine.passes_dir) == (0, 0, 0o700)
     assert owner(database(mine)) == (0, 0, 0o700)
@@ -319,7 +319,7 @@ def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
 
 def test_an_instance_has_it_in_its_folder(tmp_path: Path) -> None:
     inside = tmp_path / database_place.FOLDER / database_place.NAME
-    assert database_place.make_folder(tmp_path) == database_place.place(tmp_path) == inside
+    assert database_place.make_folder(tmp_path) == database_place.database_file(tmp_path) == inside
     assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700
 
 

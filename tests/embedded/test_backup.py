@@ -95,7 +95,7 @@ def test_while_the_portal_writes(portal: Instance, tmp_path: Path, console: Cons
     done, failures = threading.Event(), []
 
     def go_on() -> None:
-        database = sqlite3.connect(database_place.place(portal.home), timeout=20)
+        database = sqlite3.connect(database_place.database_file(portal.home), timeout=20)
         number = 0
         try:
             while not done.is_set():
@@ -203,7 +203,7 @@ def test_not_while_it_runs_and_not_of_a_server(portal: Instance, tmp_path: Path,
 
 
 def test_a_damaged_database_is_said(portal: Instance, tmp_path: Path, console: Console) -> None:
-    database_place.place(portal.home).write_bytes(b"no database" * 1000)
+    database_place.database_file(portal.home).write_bytes(b"no database" * 1000)
     with pytest.raises(Problem, match="not a database"):
         backup.back_up(portal, HERE, tmp_path / "kept", console)
     assert not (tmp_path / "kept").exists()

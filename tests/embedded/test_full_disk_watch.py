@@ -102,7 +102,7 @@ class Redis:
 def test_redis_has_a_file_as_long_as_it_can_write_it(tmp_path, monkeypatch, enabled, well, free, then):
     redis = Redis(enabled=enabled, well=well)
     monkeypatch.setattr(full_disk.database_reserve, "free", lambda _: free)
-    watch = full_disk.Watch(redis_url="", redis_dir=tmp_path, database=None, say=print)
+    watch = full_disk.DiskWatch(redis_url="", redis_dir=tmp_path, database=None, say=print)
     said = watch._adapt(redis)
     assert redis.enabled is then
     assert bool(said) is (then is not enabled)

@@ -11,7 +11,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from portal.embedded import health
-from portal.embedded.health import Part
+from portal.embedded.health import ComponentHealth
 from provisioning import heartbeat
 
 
@@ -63,7 +63,9 @@ class FakeStore:
         return json.dumps({"at": self._known()[name], "pid": 1}).encode()
 
 
-def parts(monkeypatch: pytest.MonkeyPatch, pulses: dict[str, float] | None, full: int = 1) -> dict[str, Part]:
+def parts(
+    monkeypatch: pytest.MonkeyPatch, pulses: dict[str, float] | None, full: int = 1
+) -> dict[str, ComponentHealth]:
     monkeypatch.setattr(health, "redis_client", lambda _: FakeStore(pulses, full))
     return {part.name: part for part in health.check()}
 

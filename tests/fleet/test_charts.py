@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from portal.common import svg
 from portal.fleet.inventory import samples
 from portal.fleet.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
-from portal.fleet.inventory.series import HOUR, MONTH, DeviceAllocation, Point, Series
+from portal.fleet.inventory.series import HOUR, MONTH, DeviceAllocation, Series, SeriesPoint
 from portal.web.fleet.presenters import charts
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
@@ -30,16 +30,16 @@ def device(**fields) -> Device:
     return Device(**{"node": node, "uuid": UUID, "model": "H100", "memory_mib": 81_920, **fields})
 
 
-def point(number: int, percent: int | None = 50, **fields) -> Point:
+def point(number: int, percent: int | None = 50, **fields) -> SeriesPoint:
     if percent is not None:
         fields = {
             "gpu_pct": float(percent), "gpu_max_pct": min(100, percent + 10), "gpu_p95_pct": percent,
             "gpu_s": 60, "gpu_used_s": 60 if percent else 0, **fields,
         }  # fmt: skip
-    return Point(NOON + 60 * number, 60, **fields)
+    return SeriesPoint(NOON + 60 * number, 60, **fields)
 
 
-def hour(points: dict[int, Point], **fields) -> Series:
+def hour(points: dict[int, SeriesPoint], **fields) -> Series:
     return Series(HOUR, NOON, 60, tuple(points.get(number) for number in range(60)), **fields)
 
 
@@ -127,7 +127,7 @@ def test_whatever_was_measured_stays_inside_the_picture(values):
     points = tuple(
         None
         if value is None
-        else Point(
+        else SeriesPoint(
             NOON + 3600 * n, 60, gpu_pct=float(value[0]), gpu_max_pct=100, gpu_s=60, gpu_used_s=1,
             memory_mib=value[1], memory_max_mib=value[1], power_mw=value[2], power_max_mw=value[2],
         )
@@ -168,7 +168,7 @@ def test_axes_are_marked_in_quarters_of_hours_and_in_weeks():
     chart = drawn(hour({0: point(0)}))
     assert [tick.label for tick in chart.y_ticks] == ["0", "50", "100"]
     assert [tick.label[-2:] for tick in chart.x_ticks] == ["15", "30", "45"]
-    month = Series(MONTH, NOON, 3600, (Point(NOON, 1, gpu_pct=1.0),) * 720)
+    month = Series(MONTH, NOON, 3600, (SeriesPoint(NOON, 1, gpu_pct=1.0),) * 720)
     ticks = drawn(month).x_ticks
     assert 3 <= len(ticks) <= 5
     assert {(b.at - a.at).days for a, b in pairwise(ticks)} == {7}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from provisioning.gpu import host
-from provisioning.gpu.topology import PciPlace, pci_place
+from provisioning.gpu.topology import PciLocation, pci_place
 
 SAPPHIRE_RAPIDS = "fpu avx2 fma avx512f avx512dq avx512bw avx512vl avx512_bf16 amx_bf16 amx_tile amx_int8"
 MILAN = "fpu sse4_2 avx2 fma"
@@ -97,7 +97,7 @@ def test_cxl_memory_is_a_node_without_cpus_behind_a_cxl_region(tmp_path):
     assert [(item.kind, item.tier, item.memory_mib) for item in nodes] == [
         ("dram", 4, 515_000), ("dram", 4, 516_000), ("cxl", 22, 262_144)
     ]  # fmt: skip
-    assert "memory_tier:cxl" in host.look(tmp_path).provides
+    assert "memory_tier:cxl" in host.read_host_facts(tmp_path).provides
 
 
 def test_persistent_memory_is_told_from_cxl(tmp_path):
@@ -124,7 +124,7 @@ def test_other_nodes_without_cpus_are_not_called_cxl(tmp_path):
         },
     )
     assert [item.kind for item in host.numa_nodes(tmp_path)] == ["dram", "hbm", "memory"]
-    assert host.look(tmp_path).provides == ("memory_tier:hbm",)
+    assert host.read_host_facts(tmp_path).provides == ("memory_tier:hbm",)
 
 
 def test_rdma_ports_with_their_state_and_rate(tmp_path):
@@ -147,9 +147,9 @@ def test_rdma_ports_with_their_state_and_rate(tmp_path):
         True, 400_000, "InfiniBand", "0000:18:00.0", 1
     )  # fmt: skip
     assert (down.active, down.state, down.rate_mbit_s, down.numa) == (False, "down", 2_500, -1)
-    assert "rdma" in host.look(tmp_path).provides
+    assert "rdma" in host.read_host_facts(tmp_path).provides
     write(tmp_path, {f"{base}/mlx5_0/ports/1/state": "2: INIT"})
-    assert "rdma" not in host.look(tmp_path).provides
+    assert "rdma" not in host.read_host_facts(tmp_path).provides
 
 
 def test_a_dpu_is_one_card_and_gpus_are_counted(tmp_path):
@@ -159,7 +159,7 @@ def test_a_dpu_is_one_card_and_gpus_are_counted(tmp_path):
     pci(tmp_path, "0000:1b:00.0", "0x10de", "0x2335", "0x030200")
     pci(tmp_path, "0000:2b:00.0", "0x10de", "0x1eb8", "0x030000")
     pci(tmp_path, "0000:07:00.0", "0x10de", "0x22a3", "0x068000")  # NVSwitch: no GPU
-    facts = host.look(tmp_path)
+    facts = host.read_host_facts(tmp_path)
     assert [(dpu.name, dpu.pci_slot, dpu.numa) for dpu in facts.dpus] == [
         ("NVIDIA BlueField-3", "0000:2a:00", 1)
     ]
@@ -167,7 +167,7 @@ def test_a_dpu_is_one_card_and_gpus_are_counted(tmp_path):
 
 
 def test_nothing_to_read_and_nonsense_are_no_error(tmp_path):
-    facts = host.look(tmp_path)
+    facts = host.read_host_facts(tmp_path)
     assert facts.cpu.threads == 0 and facts.provides == () and facts.numa == ()
     write(
         tmp_path,
@@ -180,7 +180,7 @@ def test_nothing_to_read_and_nonsense_are_no_error(tmp_path):
             "sys/bus/dax/devices/dax0.0/target_node": "-1",
         },
     )
-    facts = host.look(tmp_path)
+    facts = host.read_host_facts(tmp_path)
     assert facts.provides == () and facts.rdma[0].rate_mbit_s == 0
     assert host.cpu_list("0-2,5,x,7-") == [0, 1, 2, 5]
 
@@ -191,6 +191,6 @@ def test_a_gpu_behind_root_ports_alone_has_no_switch(tmp_path):
     link = tmp_path / "sys/bus/pci/devices/0000:16:00.0"
     link.parent.mkdir(parents=True)
     link.symlink_to(real)
-    assert pci_place("0000:16:00.0", tmp_path) == PciPlace(-1, "pci0000:15", "")
-    assert pci_place("0000:99:00.0", tmp_path) == PciPlace()
+    assert pci_place("0000:16:00.0", tmp_path) == PciLocation(-1, "pci0000:15", "")
+    assert pci_place("0000:99:00.0", tmp_path) == PciLocation()
     assert pci_place("", tmp_path).switch == ""

@@ -11,8 +11,8 @@ import pytest
 
 from provisioning.gpu import inventory
 from provisioning.gpu.facts import MachineState
-from provisioning.gpu.nvml import Bounded
-from provisioning.gpu.topology import PciPlace
+from provisioning.gpu.nvml import DeadlineThread
+from provisioning.gpu.topology import PciLocation
 from tests.gpu.fake_nvml import (
     LOST,
     UNSUPPORTED,
@@ -30,7 +30,7 @@ from tests.gpu.fake_nvml import (
 
 def scan_of(library: FakeLibrary | None, root: Path, **more):
     with installed(library):
-        return inventory.scan(root=root, bounded=Bounded(), **more)
+        return inventory.scan(root=root, bounded=DeadlineThread(), **more)
 
 
 def pci_gpu(root: Path, bus: str, *, numa: int = 1, path: str = "pci0000:15/0000:15:01.0") -> None:
@@ -56,7 +56,7 @@ def test_everything_about_an_h200(tmp_path):
     assert (found.driver_version, found.cuda_version) == ("570.124.06", "12.8")
     (facts,) = found.gpus
     assert (facts.model, facts.memory_mib, facts.compute_capability) == ("NVIDIA H200", 143_771, "9.0")
-    assert facts.place == PciPlace(1, "pci0000:15", "0000:16:00.0") and facts.numa == 1
+    assert facts.place == PciLocation(1, "pci0000:15", "0000:16:00.0") and facts.numa == 1
     assert (facts.mig_mode, facts.mig_pending, facts.virtual) == (False, False, False)
     assert (facts.links.active, facts.links.total, facts.links.switched) == (18, 18, True)
     assert (facts.pcie.gen, facts.pcie.width, facts.pcie.max_gen) == (1, 16, 5)
@@ -223,7 +223,7 @@ def test_a_driver_that_hangs_is_given_up(tmp_path):
 
     library = FakeLibrary([h200(nvmlDeviceGetPersistenceMode=hang)])
     with installed(library):
-        bounded = Bounded()
+        bounded = DeadlineThread()
         found = inventory.scan(root=tmp_path, timeout_s=0.1, bounded=bounded)
         again = inventory.scan(root=tmp_path, timeout_s=0.1, bounded=bounded)
         release.set()

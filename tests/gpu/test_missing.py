@@ -8,7 +8,7 @@ import pytest
 
 from provisioning.gpu import inventory, missing
 from provisioning.gpu.facts import MachineState, Scan
-from provisioning.gpu.nvml import Bounded
+from provisioning.gpu.nvml import DeadlineThread
 from tests.gpu.fake_nvml import LOST, FakeLibrary, h200, installed
 
 BUSES = tuple(f"0000:{0x1B + 16 * number:02x}:00.0" for number in range(8))
@@ -30,7 +30,7 @@ def pci(
 
 def scan_of(library: FakeLibrary, root: Path) -> Scan:
     with installed(library):
-        return inventory.scan(root=root, bounded=Bounded())
+        return inventory.scan(root=root, bounded=DeadlineThread())
 
 
 @pytest.fixture

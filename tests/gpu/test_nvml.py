@@ -159,7 +159,7 @@ def test_bus_ids_are_those_of_sysfs(raw, tidy):
 
 def test_hung_work_ends_at_its_deadline_and_does_not_pile_up():
     release = threading.Event()
-    bounded = nvml.Bounded()
+    bounded = nvml.DeadlineThread()
     assert bounded.call(lambda: None, timeout_s=5) is None
     with pytest.raises(nvml.TimedOut, match=r"0\.05 s"):
         bounded.call(lambda: release.wait(10), timeout_s=0.05)

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from provisioning.gpu import inventory
-from provisioning.gpu.check.nvml_read import Reader
+from provisioning.gpu.check.nvml_read import DeviceReader
 from provisioning.gpu.check.thresholds import peak_of
 from provisioning.gpu.facts import MachineState
 from provisioning.gpu.sources import NvmlDevices
@@ -53,7 +53,7 @@ def test_the_inventory_of_an_h100(idle: Replay, tmp_path: Path) -> None:
 
 
 def test_the_checks_look_at_an_h100(idle: Replay) -> None:
-    reader = Reader(UUID)
+    reader = DeviceReader(UUID)
     facts, seen = reader.facts(), reader.snapshot()
     assert (facts["name"], facts["compute_capability"]) == ("NVIDIA H100 80GB HBM3", [9, 0])
     assert (seen["compute_mode"], seen["fabric"], seen["mig_mode"]) == ("default", "not_supported", False)
@@ -68,7 +68,7 @@ def test_a_sample_under_load(busy: Replay, tmp_path: Path) -> None:
     (gpu,) = inventory.scan(root=tmp_path).gpus
     assert gpu.processes is not None
     assert [(each.pid, each.memory_mib) for each in gpu.processes] == [(755, 2610)]
-    reader = Reader(UUID)
+    reader = DeviceReader(UUID)
     reader.facts()
     assert reader.snapshot()["processes"] == [{"pid": 755, "memory_mib": 2610}]
     (source,) = NvmlDevices()()
@@ -87,7 +87,7 @@ def test_a_sample_under_load(busy: Replay, tmp_path: Path) -> None:
 def test_an_h200(state: str, tmp_path: Path) -> None:
     with replayed(RECORDED / f"h200-r580-{state}.json.gz") as replay:
         (gpu,) = inventory.scan(root=tmp_path).gpus
-        reader = Reader(UUID)
+        reader = DeviceReader(UUID)
         facts, seen = reader.facts(), reader.snapshot()
         (source,) = NvmlDevices()()
         sample = source.read(time.time())

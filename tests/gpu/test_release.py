@@ -22,7 +22,7 @@ def test_only_while_it_is_held() -> None:
     assert not release.is_release_requested()
     with release.release_nvml():
         assert release.is_release_requested()
-        with pytest.raises(release.ReleaseTaken), release.release_nvml():
+        with pytest.raises(release.ResetInProgress), release.release_nvml():
             pass
     assert not release.is_release_requested()
 
@@ -42,7 +42,7 @@ def test_what_was_not_written_yet_asks_nobody() -> None:
 def test_who_has_no_patience_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "PATIENCE_S", 0.0)
     with release.release_nvml():
-        with pytest.raises(release.StillAsked):
+        with pytest.raises(release.ResetNotOver):
             release.wait(0)
         with pytest.raises(GpuBeingReset) as told:
             gpus.scan()

@@ -272,7 +272,7 @@ def test_what_comes_under_an_old_lease_does_not_count(waiting, sent, settle, clo
 
 def test_an_inventory_from_before_the_change_shows_nothing(waiting, sent, settle):
     (command,) = sent.take(TASK)
-    polling.ask(Pool.objects.get())
+    polling.request_inventory(Pool.objects.get())
     (inventory,) = sent.take("node.inventory")
     sent.deliver(inventory)
     (before,) = sent.take("control.apply_inventory")

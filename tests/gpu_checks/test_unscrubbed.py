@@ -137,7 +137,7 @@ def test_a_check_that_was_open_when_the_last_one_left_is_no_scrub(two, gpu, sent
     never_began(two[1])
     GpuCheckRun.objects.update(kind=CheckKind.CHECK)
     run = GpuCheckRun.objects.get()
-    runs.end(runs.locked_run(run.pk), "done", verdict="pass")
+    runs.close(runs.locked_run(run.pk), "done", verdict="pass")
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
     commands(sent)
     assert policy.run() == 1

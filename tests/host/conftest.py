@@ -9,7 +9,7 @@ import pytest
 
 from portal.cli.main import main
 from provisioning.host import abilities, unit
-from provisioning.host.abilities import Ability
+from provisioning.host.abilities import AbilityResult
 from provisioning.host.folder import NodeFolder
 from tests.embedded.conftest import free_ports
 from tests.host.authority import Authority
@@ -57,7 +57,7 @@ def berth(
     monkeypatch.setenv("BERTH_SKIP_NOTEBOOK", "1")
     monkeypatch.setattr(unit, "BOOTED", tmp_path / "no-systemd")
     # Looked at by tests of its own: it takes seconds.
-    monkeypatch.setattr(abilities, "probe", lambda *_, **__: (Ability("Sandbox", True, "bubblewrap"),))
+    monkeypatch.setattr(abilities, "probe", lambda *_, **__: (AbilityResult("Sandbox", True, "bubblewrap"),))
 
     def run(*arguments: str) -> Ran:
         code = main(["node", *arguments])

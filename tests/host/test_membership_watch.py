@@ -10,7 +10,13 @@ import pytest
 
 from provisioning.host import leaving, membership, membership_watch
 from provisioning.host.folder import NodeFolder
-from provisioning.host.membership_watch import CutOff, Graces, MembershipWatch, PortalAnswer, next_cut_off
+from provisioning.host.membership_watch import (
+    CutOff,
+    GracePeriods,
+    MembershipWatch,
+    PortalAnswer,
+    next_cut_off,
+)
 from provisioning.service.console import Console, Problem
 from tests.host.authority import Authority
 from tests.host.conftest import Berth
@@ -20,7 +26,12 @@ BOOT = "boot-1"
 REVOKED = (403, problem("not_a_joined_node", "This machine is no node."))
 
 
-def after(*looks: tuple[PortalAnswer, float], limits: Graces = Graces()) -> tuple[CutOff | None, bool]:  # noqa: B008
+DEFAULT_PERIODS = GracePeriods()
+
+
+def after(
+    *looks: tuple[PortalAnswer, float], limits: GracePeriods = DEFAULT_PERIODS
+) -> tuple[CutOff | None, bool]:
     """What is found after these looks, and whether workspaces end then."""
     found, due = None, False
     for word, now_s in looks:
@@ -37,12 +48,12 @@ def test_who_is_revoked_has_ten_minutes_and_who_hears_nothing_for_ever() -> None
     assert after(*looks(PortalAnswer.REVOKED, until_s=540))[1] is False
     assert after(*looks(PortalAnswer.REVOKED, until_s=600))[1] is True
     assert after(*looks(PortalAnswer.SILENT, until_s=10_000_000, every_s=10_000))[1] is False
-    never = Graces(revoked_s=0)
+    never = GracePeriods(revoked_s=0)
     assert after(*looks(PortalAnswer.REVOKED, until_s=10_000_000, every_s=10_000), limits=never)[1] is False
 
 
 def test_one_answer_of_the_portal_begins_anew() -> None:
-    limits = Graces(no_contact_s=600)
+    limits = GracePeriods(no_contact_s=600)
     assert after(*looks(PortalAnswer.SILENT, until_s=600), limits=limits)[1] is True
     restarted = [
         *looks(PortalAnswer.SILENT, until_s=540),
@@ -93,7 +104,7 @@ def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(membership_watch, "end_all", lambda *_: ended.append(1) or 0)
     folder = NodeFolder(tmp_path)
     folder.run.mkdir(parents=True)
-    watch = MembershipWatch(folder, {}, Graces(no_contact_s=3600), lambda _: None)
+    watch = MembershipWatch(folder, {}, GracePeriods(no_contact_s=3600), lambda _: None)
     for shift in (0.0, 365 * 86400.0, -365 * 86400.0, 0.0):
         monkeypatch.setattr(time, "time", lambda shift=shift: 1.8e9 + shift)
         watch.handle(PortalAnswer.SILENT, now_s=time.monotonic())
@@ -101,9 +112,9 @@ def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_settings() -> None:
-    assert membership_watch.graces({}) == Graces(600, 0)
-    assert membership_watch.graces({"BERTH_REVOKED_GRACE_S": "0"}) == Graces(0, 0)
-    assert membership_watch.graces({"BERTH_NO_CONTACT_GRACE_S": "1"}) == Graces(600, 300), (
+    assert membership_watch.graces({}) == GracePeriods(600, 0)
+    assert membership_watch.graces({"BERTH_REVOKED_GRACE_S": "0"}) == GracePeriods(0, 0)
+    assert membership_watch.graces({"BERTH_NO_CONTACT_GRACE_S": "1"}) == GracePeriods(600, 300), (
         "a restart takes less"
     )
     for wrong in ("-1", "ten", "1.5"):
@@ -115,23 +126,23 @@ def test_only_the_portal_itself_revokes(
     join: Berth, folder: NodeFolder, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
-    assert membership_watch.ask(folder) is PortalAnswer.MEMBER
+    assert membership_watch.ask_portal(folder) is PortalAnswer.MEMBER
     doors.answer_standing = REVOKED
-    assert membership_watch.ask(folder) is PortalAnswer.REVOKED
+    assert membership_watch.ask_portal(folder) is PortalAnswer.REVOKED
     doors.answer_standing = (403, problem("identity_replaced", "Replaced."))
-    assert membership_watch.ask(folder) is PortalAnswer.REVOKED
+    assert membership_watch.ask_portal(folder) is PortalAnswer.REVOKED
     for answer in ((429, problem("join_too_often", "Later.")), (404, {}), (200, {"no": "answer"})):
         doors.answer_standing = answer
-        assert membership_watch.ask(folder) in {PortalAnswer.UNCLEAR, PortalAnswer.SILENT}
+        assert membership_watch.ask_portal(folder) in {PortalAnswer.UNCLEAR, PortalAnswer.SILENT}
     doors.answer_standing = (503, problem("storage_full", "No room."))
-    assert membership_watch.ask(folder) is not PortalAnswer.REVOKED
+    assert membership_watch.ask_portal(folder) is not PortalAnswer.REVOKED
     stranger = Doors(tmp_path / "stranger", Authority())
     try:
         stranger.answer_standing = REVOKED
         known = membership.load(folder)
         moved = msgspec.structs.replace(known.answer, portal_url=stranger.url)
         monkeypatch.setattr(membership, "load", lambda _: msgspec.structs.replace(known, answer=moved))
-        assert membership_watch.ask(folder) is PortalAnswer.SILENT
+        assert membership_watch.ask_portal(folder) is PortalAnswer.SILENT
     finally:
         stranger.close()
 
@@ -150,13 +161,13 @@ def test_its_workspaces_end_once_and_the_status_says_why(
         return next(left)
 
     monkeypatch.setattr(membership_watch, "end_all", end)
-    watch = MembershipWatch(folder, {}, Graces(), lines.append)
+    watch = MembershipWatch(folder, {}, GracePeriods(), lines.append)
     began = time.monotonic() - 700
     for at in (0, 60, 120):
         watch.handle(PortalAnswer.REVOKED, now_s=began + at)
     assert ended == [] and len(lines) == 1 and "workspaces stop after 10 min, homes stay" in lines[0]
     # The services start anew in between: the time goes on.
-    again = MembershipWatch(folder, {}, Graces(), lines.append)
+    again = MembershipWatch(folder, {}, GracePeriods(), lines.append)
     again.handle(PortalAnswer.REVOKED, now_s=began + 600)
     assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]
     assert "workspaces stop after" in berth("status").out

@@ -8,7 +8,7 @@ import pytest
 
 from portal.common.events.models import Event
 from portal.people.accounts.models import User
-from portal.people.identity.models import IdentityLink, LinkedBy
+from portal.people.identity.models import IdentityLink, LinkOrigin
 from tests import sites
 from tests.factories import UserFactory
 from tests.fixtures import PROVIDER
@@ -41,7 +41,7 @@ def browser(as_user, ada):
 
 
 def test_the_list_says_how_each_stands(browser, bob):
-    IdentityLink.objects.create(user=bob, provider="corp", subject="b", how=LinkedBy.CREATED)
+    IdentityLink.objects.create(user=bob, provider="corp", subject="b", how=LinkOrigin.CREATED)
     page = browser.get("/sign-in-providers/").content.decode()
     assert "Example Corp" in page
     assert "Teams missing" in page
@@ -124,7 +124,7 @@ def test_links_are_made_and_ended_over_rest(api, ada, bob):
 def test_five_hundred_links_are_a_few_pages_and_a_few_queries(browser, django_assert_max_num_queries):
     people = User.objects.bulk_create(UserFactory.build_batch(500, password="!"))
     IdentityLink.objects.bulk_create(
-        IdentityLink(user=user, provider="corp", subject=user.username, how=LinkedBy.CREATED)
+        IdentityLink(user=user, provider="corp", subject=user.username, how=LinkOrigin.CREATED)
         for user in people
     )
     with django_assert_max_num_queries(14):

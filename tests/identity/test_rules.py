@@ -9,7 +9,7 @@ import pytest
 from portal.common.reasons.wording import sentence_of
 from portal.people.identity import rules
 from portal.people.identity.config import Claims, Condition, Oidc, Provider, Rule
-from portal.people.identity.rules import Refused
+from portal.people.identity.rules import SignInRefused
 
 ADA = {
     "sub": "42",
@@ -26,7 +26,7 @@ def provider(**more: Any) -> Provider:
 
 
 def refusal(claims: dict[str, Any], **more: Any) -> tuple[str, str]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(SignInRefused) as caught:
         rules.read(provider(**more), claims)
     return caught.value.reason.code.value, sentence_of(caught.value.reason)
 

@@ -15,7 +15,7 @@ from portal.people.accounts import services as accounts
 from portal.people.accounts.models import AccountState, Membership, Team, User
 from portal.people.identity import registry, services
 from portal.people.identity.decisions import decide
-from portal.people.identity.models import GivenPlace, IdentityLink, LinkedBy
+from portal.people.identity.models import GivenPlace, IdentityLink, LinkOrigin
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import DesiredState, State
 from tests import sites
@@ -164,7 +164,7 @@ def test_a_verified_address_links_where_the_settings_trust_it(settled):
     settled('link = ["email"]\n')
     olaf = users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
     assert sign_in().pk == olaf.pk
-    assert IdentityLink.objects.get().how == LinkedBy.EMAIL
+    assert IdentityLink.objects.get().how == LinkOrigin.EMAIL
     olaf.refresh_from_db()
     assert olaf.state == AccountState.ACTIVE
 

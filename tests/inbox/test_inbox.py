@@ -49,7 +49,7 @@ def full(team, alice, bob, fay, pool):
     quota_request(bob, team)
     quota_request(bob, team, kind="member_cap", resource="workspaces")
     ask(alice, team)
-    joins.ask(actor=fay, slug="vision", text="Hello")
+    joins.request_to_join(actor=fay, slug="vision", text="Hello")
 
 
 # --- what waits for whom --------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def committed(told, django_capture_on_commit_callbacks):
 def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra, olga, pool, committed):
     amy = MembershipFactory(team=team, role=Role.OWNER).user
     paul = UserFactory(username="paul", is_approver=True)
-    assert {alice.pk, amy.pk} <= committed(joins.ask, actor=fay, slug="vision")
+    assert {alice.pk, amy.pk} <= committed(joins.request_to_join, actor=fay, slug="vision")
     made = fay.join_requests.get()
     assert {alice.pk, amy.pk, fay.pk} <= committed(joins.approve, actor=amy, request_id=made.pk)
 
@@ -298,7 +298,7 @@ def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
 
 
 def test_markup_stays_text(team, fay, alice, as_user):
-    joins.ask(actor=fay, slug="vision", text="<script>alert(1)</script>")
+    joins.request_to_join(actor=fay, slug="vision", text="<script>alert(1)</script>")
     page = body(as_user(alice).get("/inbox/"))
     assert "<script>alert" not in page and "&lt;script&gt;" in page
 

@@ -363,7 +363,7 @@ def test_who_ends_anyway_is_left_to_it(held, alice, sent):
     pool, row, device = held
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
-    assert not lost_devices.end(row.pk)
+    assert not lost_devices.end_workspace(row.pk)
     assert again(row).state == State.STOPPING
     assert not Notification.objects.filter(kind="workspace.device_lost").exists()
 
@@ -388,7 +388,7 @@ def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make
 def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
     pool, row, device = held
     with monkeypatch.context() as patch:
-        patch.setattr(lost_devices, "end", lambda workspace_id: False)
+        patch.setattr(lost_devices, "end_workspace", lambda workspace_id: False)
         report(pool, without(device))
     assert again(row).state == State.RUNNING
     assert report(pool, without(device)) == []
@@ -399,14 +399,14 @@ def test_one_that_cannot_be_ended_keeps_no_other_waiting(held, alice, make, sent
     pool, row, _ = held
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
-    end, first = lost_devices.end, min(row.pk, other.pk)
+    end, first = lost_devices.end_workspace, min(row.pk, other.pk)
 
     def broken(workspace_id):
         if workspace_id == first:
             raise RuntimeError("broken")
         return end(workspace_id)
 
-    monkeypatch.setattr(lost_devices, "end", broken)
+    monkeypatch.setattr(lost_devices, "end_workspace", broken)
     report(pool, node_info(memory_mib=262_144, cpu_milli=64_000))
     states = {row.pk: row.state for row in Workspace.objects.all()}
     assert sorted(states.values()) == [State.RUNNING, State.TERMINATING]

@@ -58,7 +58,7 @@ def test_a_minute_is_kept_with_all_its_figures():
         seconds[second]["throttle"] = 0x20 | (0x40 if second < 4 else 0)  # heat, in two ways at once
     seconds[50]["throttle"] = 0x04
     seconds[51]["throttle"] = 0x01 | 0x02  # idle and clocks that somebody set hold nothing down
-    assert apply(rollup(UUID, NOON, seconds)) == samples.Applied(written=1)
+    assert apply(rollup(UUID, NOON, seconds)) == samples.RollupCounts(written=1)
     row = only()
     assert row.series.device.uuid == UUID and row.start_s == NOON
     assert {name: getattr(row, name) for name in samples.COLUMNS} == {
@@ -98,7 +98,7 @@ def test_of_two_messages_about_a_minute_the_one_that_knows_more_stays():
     assert apply(whole).written == 1
     assert (only().measured_s, only().gpu_pct_s) == (60, 1200)
     samples.roll_up_hours()
-    assert apply(half, whole) == samples.Applied(known=1)
+    assert apply(half, whole) == samples.RollupCounts(known=1)
     assert (only().measured_s, only().gpu_pct_s) == (60, 1200)
     assert DeviceSeries.objects.get().due_s is None, "what says nothing new makes no work"
 
@@ -153,14 +153,14 @@ def with_gpu(**fields) -> dict:
 )
 def test_what_is_wrong_is_left_out(wrong, caplog):
     good = rollup(UUID, NOON + 60, [1])
-    assert apply(wrong, good, now_s=NOON + 121) == samples.Applied(written=1, refused=1)
+    assert apply(wrong, good, now_s=NOON + 121) == samples.RollupCounts(written=1, refused=1)
     assert "ignored sample" in caplog.text and only().start_s == NOON + 60
 
 
 def test_not_even_a_list():
     for wrong in (None, {"a": 1}, "text", [None] * 1025):
         assert samples.apply_samples(pool_slug="", node_name="x", rollups=wrong).refused == 1
-    assert samples.apply_samples(pool_slug="", node_name="x", rollups=[]) == samples.Applied()
+    assert samples.apply_samples(pool_slug="", node_name="x", rollups=[]) == samples.RollupCounts()
 
 
 def test_clocks_that_are_wrong_are_refused(settings, caplog):
@@ -176,7 +176,7 @@ def test_clocks_that_are_wrong_are_refused(settings, caplog):
 
 
 def test_a_silent_minute_leaves_a_gap():
-    assert apply(rollup(UUID, NOON, [])) == samples.Applied(silent=1)
+    assert apply(rollup(UUID, NOON, [])) == samples.RollupCounts(silent=1)
     assert not DeviceMinute.objects.exists() and not DeviceSeries.objects.exists()
 
 

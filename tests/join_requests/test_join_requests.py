@@ -27,7 +27,7 @@ WORLD = sites.people
 
 @pytest.fixture
 def asked(team, fay):
-    return services.ask(actor=fay, slug="vision", text="I train the new detector")[0]
+    return services.request_to_join(actor=fay, slug="vision", text="I train the new detector")[0]
 
 
 def notices(user) -> list[str]:
@@ -43,7 +43,7 @@ def kinds(request: JoinRequest) -> list[str]:
 
 
 def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
-    asked, new = services.ask(actor=fay, slug="vision", text=" I train \x00the new detector ")
+    asked, new = services.request_to_join(actor=fay, slug="vision", text=" I train \x00the new detector ")
     assert new and asked.state == JoinState.OPEN
     assert asked.message == "I train the new detector"
     notice = Notification.objects.get(user=alice)
@@ -56,20 +56,20 @@ def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
 def test_operators_are_told_where_a_team_has_no_owner_that_is_active(team, fay, alice, olga):
     alice.is_active = False
     alice.save()
-    asked, _ = services.ask(actor=fay, slug="vision")
+    asked, _ = services.request_to_join(actor=fay, slug="vision")
     assert notices(olga) == ["team.join_asked"]
     assert list(selectors.requests_to_decide(olga)) == [asked]
 
 
 def test_asking_twice_is_one_request(asked, fay, alice):
-    again, new = services.ask(actor=fay, slug="vision", text="Another message")
+    again, new = services.request_to_join(actor=fay, slug="vision", text="Another message")
     assert (again.pk, new, again.message) == (asked.pk, False, "I train the new detector")
     assert notices(alice) == ["team.join_asked"]
 
 
 def test_who_is_in_the_team_does_not_ask(team, bob):
     with pytest.raises(StateConflict) as refused:
-        services.ask(actor=bob, slug="vision")
+        services.request_to_join(actor=bob, slug="vision")
     assert refused.value.code == "already_in_team"
 
 
@@ -78,7 +78,7 @@ def test_a_team_that_is_not_there_and_one_that_is_not_listed_are_refused_alike(t
     said = []
     for slug in ("vision", "nowhere"):
         with pytest.raises(NotFound) as refused:
-            services.ask(actor=fay, slug=slug)
+            services.request_to_join(actor=fay, slug=slug)
         said.append(refused.value.message.replace(slug, "…"))
     assert said[0] == said[1]
     assert not selectors.joinable_teams(fay).exists()
@@ -88,7 +88,7 @@ def test_an_auditor_is_offered_no_team_and_joins_none(team):
     una = UserFactory(username="una", is_auditor=True)
     assert not selectors.joinable_teams(una).exists()
     with pytest.raises(StateConflict):
-        services.ask(actor=una, slug="vision")
+        services.request_to_join(actor=una, slug="vision")
 
 
 def test_a_viewer_is_taken_in_as_one(asked, fay, alice, team, as_user):
@@ -99,7 +99,7 @@ def test_a_viewer_is_taken_in_as_one(asked, fay, alice, team, as_user):
 
 def test_a_message_has_a_limit(team, fay):
     with pytest.raises(InvalidInput) as refused:
-        services.ask(actor=fay, slug="vision", text="x" * (MAX_MESSAGE + 1))
+        services.request_to_join(actor=fay, slug="vision", text="x" * (MAX_MESSAGE + 1))
     assert "message" in refused.value.extra["errors"]
 
 
@@ -108,26 +108,26 @@ def test_a_deactivated_user_asks_for_nothing(team, fay):
     deactivation.deactivate(actor=SYSTEM, user=fay)
     fay.is_active = True
     with pytest.raises(NotAllowed):
-        services.ask(actor=fay, slug="vision")
+        services.request_to_join(actor=fay, slug="vision")
     assert not JoinRequest.objects.exists()
 
 
 def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
     for number in range(services.MAX_OPEN):
-        services.ask(actor=fay, slug=TeamFactory(slug=f"t-{number}").slug)
+        services.request_to_join(actor=fay, slug=TeamFactory(slug=f"t-{number}").slug)
     TeamFactory(slug="more")
     with pytest.raises(services.TooManyJoinRequests):
-        services.ask(actor=fay, slug="more")
+        services.request_to_join(actor=fay, slug="more")
     # Taking them back and asking anew is a notice to the owners each time, too.
     for mine in JoinRequest.objects.filter(state="open"):
         services.cancel(actor=fay, request_id=mine.pk)
     for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
-        again, _new = services.ask(actor=fay, slug="more")
+        again, _new = services.request_to_join(actor=fay, slug="more")
         services.cancel(actor=fay, request_id=again.pk)
     with pytest.raises(services.TooManyJoinRequests):
-        services.ask(actor=fay, slug=TeamFactory(slug="last").slug)
+        services.request_to_join(actor=fay, slug=TeamFactory(slug="last").slug)
     JoinRequest.objects.update(created_at=timezone.now() - timedelta(days=2))
-    assert services.ask(actor=fay, slug="last")[1]
+    assert services.request_to_join(actor=fay, slug="last")[1]
 
 
 # --- deciding -----------------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ def test_an_owner_denies_with_a_note(asked, fay, alice, team):
 def test_who_was_denied_asks_again_after_a_while(asked, fay, alice, clock):
     services.deny(actor=alice, request_id=asked.pk, note="We are full")
     with pytest.raises(StateConflict) as refused:
-        services.ask(actor=fay, slug="vision")
+        services.request_to_join(actor=fay, slug="vision")
     assert refused.value.code == "ask_to_join_later"
     clock.shift(django_settings.BERTH_JOIN_AGAIN_DAYS * 86400 + 1)
-    assert services.ask(actor=fay, slug="vision")[1]
+    assert services.request_to_join(actor=fay, slug="vision")[1]
 
 
 def test_the_second_decision_says_who_was_faster(asked, alice, team):
@@ -192,7 +192,7 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
 def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
     """Neither an owner of another team nor an operator, who may add members to any."""
     for actor in (charlie, olga):
-        own, _ = services.ask(actor=actor, slug="vision")
+        own, _ = services.request_to_join(actor=actor, slug="vision")
         with pytest.raises(NotAllowed):
             services.approve(actor=actor, request_id=own.pk)
         assert own not in selectors.requests_to_decide(actor)
@@ -202,7 +202,7 @@ def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
 def test_an_operator_of_an_ownerless_team_is_not_told_of_the_own_request(olga):
     other = UserFactory(username="otto", is_operator=True)
     lone = TeamFactory(slug="lone")
-    own, _ = services.ask(actor=olga, slug=lone.slug)
+    own, _ = services.request_to_join(actor=olga, slug=lone.slug)
     assert not notices(olga) and notices(other) == ["team.join_asked"]
     assert (
         list(selectors.requests_to_decide(other)) == [own] and not selectors.requests_to_decide(olga).exists()
@@ -224,7 +224,7 @@ def test_who_asks_may_cancel_twice_and_ask_anew(asked, fay, alice):
     assert kinds(asked) == ["team.join_asked", "team.join_cancelled"]
     with pytest.raises(StateConflict):
         services.approve(actor=alice, request_id=asked.pk)
-    assert services.ask(actor=fay, slug="vision")[1]
+    assert services.request_to_join(actor=fay, slug="vision")[1]
 
 
 def test_only_who_asks_cancels(asked, alice):
@@ -266,7 +266,7 @@ def test_it_expires_by_itself(asked, fay, clock):
 
 def test_one_that_is_over_but_not_closed_yet_keeps_nobody_from_asking(asked, fay, clock):
     clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 + 1)
-    assert services.ask(actor=fay, slug="vision")[1]
+    assert services.request_to_join(actor=fay, slug="vision")[1]
     asked.refresh_from_db()
     assert asked.state == "expired"
 

@@ -60,7 +60,7 @@ def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
 
 
 def test_denying_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
-    asked, _ = services.ask(actor=fay, slug="vision")
+    asked, _ = services.request_to_join(actor=fay, slug="vision")
     url = services.url_of(asked)
     page = as_user(alice).post(f"{url}decide/", {"do": "deny"}, follow=True)
     assert "A denial needs a note" in body(page)
@@ -70,7 +70,7 @@ def test_denying_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
 
 
 def test_decided_goes_only_to_places_in_the_portal(team, fay, alice, as_user):
-    asked, _ = services.ask(actor=fay, slug="vision")
+    asked, _ = services.request_to_join(actor=fay, slug="vision")
     given = {"do": "approve", "next": "https://elsewhere.example/"}
     assert as_user(alice).post(f"{services.url_of(asked)}decide/", given).url == services.url_of(asked)
 
@@ -118,7 +118,7 @@ def test_making_a_team_does_not_tell_whether_somebody_has_an_account(team, bob, 
 
 
 def test_the_page_of_a_request_takes_a_few_queries(team, fay, alice, as_user):
-    asked, _ = services.ask(actor=fay, slug="vision")
+    asked, _ = services.request_to_join(actor=fay, slug="vision")
     browser = as_user(alice)
     browser.get(services.url_of(asked))
     with CaptureQueriesContext(connection) as queries:

@@ -35,7 +35,7 @@ def owners(team, alice):
 
 @pytest.fixture
 def asked(team, fay) -> JoinRequest:
-    return services.ask(actor=fay, slug="vision", text="We share the corpus")[0]
+    return services.request_to_join(actor=fay, slug="vision", text="We share the corpus")[0]
 
 
 def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, team, fay):

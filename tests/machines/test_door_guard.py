@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from portal.embedded import authority, door_guard
-from portal.embedded.door_guard import Guard, Records, Refused, network_of, proxy_header
+from portal.embedded.door_guard import Guard, HandshakeRecords, HandshakeRefused, network_of, proxy_header
 from portal.fleet.machines import certificates
 
 SHORT_S = 2.0
@@ -211,20 +211,20 @@ async def test_one_address_has_so_many_and_others_come_in_though_all_places_are_
 def test_the_end_of_a_handshake_is_seen_in_any_pieces():
     stream = ssl_hello() + b"\x14\x03\x03\x00\x01\x01" + b"\x17\x03\x03\x00\x02ab" + b"\x00anything"
     for step in (1, 2, 5, 7, len(stream)):
-        records, over_at = Records(), None
+        records, over_at = HandshakeRecords(), None
         for start in range(0, len(stream), step):
             records.feed(stream[start : start + step])
             if records.over and over_at is None:
                 over_at = start
         assert records.over
-    records = Records()
+    records = HandshakeRecords()
     records.feed(stream[: len(ssl_hello())])
     assert not records.over
     for wrong in (b"\x16\x03\x03\x00\x01\x00" + b"GET /", b"\x80\x03\x01\x00\x00"):
-        with pytest.raises(Refused):
-            Records().feed(wrong)
-    endless = Records()
-    with pytest.raises(Refused, match="too many bytes"):
+        with pytest.raises(HandshakeRefused):
+            HandshakeRecords().feed(wrong)
+    endless = HandshakeRecords()
+    with pytest.raises(HandshakeRefused, match="too many bytes"):
         for _ in range(100):
             endless.feed(b"\x16\x03\x03\x40\x00" + bytes(0x4000))
 

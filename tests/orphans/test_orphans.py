@@ -289,7 +289,7 @@ def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, cl
         for message in sent.take("node.remove_leftover"):
             order = messages.load(message.kwargs["order"], LeftoverRemoval)
             orders.append(order)
-            key = ownership.Found(local_pool.pk, "node-1", order.kind.value, order.name)
+            key = ownership.EntryKey(local_pool.pk, "node-1", order.kind.value, order.name)
             assert not ownership.owned([key]), f"{order.name} was ordered away"
         shown = selectors.present_orphans(olga)
         assert not ownership.owned([selectors.key_of(row) for row in shown])

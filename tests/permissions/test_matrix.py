@@ -33,7 +33,7 @@ from portal.notify.channels import sending
 from portal.notify.webhooks.models import Delivery
 from portal.people.accounts import links, service_accounts, team_egress
 from portal.people.accounts.models import Delegation, Role, Team, User, UserSession
-from portal.people.identity.models import IdentityLink, LinkedBy
+from portal.people.identity.models import IdentityLink, LinkOrigin
 from portal.people.service_accounts.models import TrustRule
 from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quota.requests.models import AutoApproveRule, QuotaRequest
@@ -290,7 +290,9 @@ def joining() -> dict[str, Any]:
     """A request to join vision."""
     from portal.people.join_requests import services
 
-    return {"<uuid:join_id>": services.ask(actor=UserFactory(username="iris"), slug="vision")[0].pk}
+    return {
+        "<uuid:join_id>": services.request_to_join(actor=UserFactory(username="iris"), slug="vision")[0].pk
+    }
 
 
 def invited() -> dict[str, Any]:
@@ -304,7 +306,7 @@ def invited() -> dict[str, Any]:
 
 def linked(user: Any) -> str:
     """A sign-in provider where the user has a link."""
-    IdentityLink.objects.create(user=user, provider="corp", subject="dans", how=LinkedBy.CREATED)
+    IdentityLink.objects.create(user=user, provider="corp", subject="dans", how=LinkOrigin.CREATED)
     return "corp"
 
 
@@ -665,7 +667,7 @@ def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 @pytest.fixture
 def stage(world, db, settings, monkeypatch, providers) -> Iterator[Stage]:
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [TRUST["issuer"]]
-    monkeypatch.setattr(sending, "inspect_url", lambda _url: sending.Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(sending, "inspect_url", lambda _url: sending.SendOutcome(ok=True, service="Slack"))
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
     monkeypatch.setattr(file_tickets, "store_ticket", lambda *_, **__: None)
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})

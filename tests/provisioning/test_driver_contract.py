@@ -16,7 +16,7 @@ import pytest
 
 from provisioning import messages, registry
 from provisioning.driver import Driver, Plane
-from provisioning.errors import Blame, Conflict, InvalidSpec, ProvisioningError, Stale
+from provisioning.errors import Blame, Conflict, InvalidSpec, ProvisioningError, StaleCommand
 from provisioning.types import Inventory, Observation, ObservedState, WorkspaceRef
 from tests.suite.choice import THOROUGH, quick_of
 
@@ -333,7 +333,7 @@ def test_stop_closes_its_generation(harness):
     spec = harness.spec()
     harness.run(spec)
     harness.stop(spec.ref)
-    with pytest.raises(Stale) as caught:
+    with pytest.raises(StaleCommand) as caught:
         harness.start(spec)
     check_error(caught.value)
     assert harness.running(spec) == 0
@@ -344,7 +344,7 @@ def test_stop_closes_its_generation_while_the_app_still_ends(harness):
     spec = harness.spec("stubborn")
     harness.run(spec)
     assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
-    with pytest.raises(Stale):
+    with pytest.raises(StaleCommand):
         harness.start(spec)
     harness.stop(spec.ref)
     assert harness.running(spec) == 0
@@ -355,7 +355,7 @@ def test_stopping_what_is_missing_closes_the_generation_and_all_below(harness):
     third = harness.later(spec, by=2)
     assert harness.driver.ensure_stopped(third.ref).state in (STOPPED, ABSENT)
     for late in (spec, harness.later(spec), third):
-        with pytest.raises(Stale):
+        with pytest.raises(StaleCommand):
             harness.start(late)
     assert harness.running(spec) == 0
     harness.run(harness.later(third))
@@ -391,7 +391,7 @@ def test_delete_closes_its_generation(harness, before):
     if before == "stopped":
         harness.stop(spec.ref)
     harness.delete(spec.ref)
-    with pytest.raises(Stale) as caught:
+    with pytest.raises(StaleCommand) as caught:
         harness.start(spec)
     check_error(caught.value)
     assert harness.running(spec) == 0
@@ -436,7 +436,7 @@ def test_an_old_message_cannot_end_a_newer_incarnation(harness, op):
     harness.stop(spec.ref)
     following = harness.later(spec)
     harness.run(following)
-    with pytest.raises(Stale) as caught:
+    with pytest.raises(StaleCommand) as caught:
         getattr(harness.driver, op)(spec.ref)
     check_error(caught.value)
     assert harness.driver.observe(following.ref).state is RUNNING
@@ -447,7 +447,7 @@ def test_an_old_start_does_not_touch_a_newer_incarnation(harness):
     spec = harness.spec()
     following = harness.later(spec)
     harness.run(following)
-    with pytest.raises((Stale, Conflict)):
+    with pytest.raises((StaleCommand, Conflict)):
         harness.start(spec)
     assert harness.driver.observe(following.ref).state is RUNNING
     assert harness.starts(spec) == 1
@@ -563,7 +563,7 @@ def test_a_start_that_races_with_its_end_leaves_nothing_running(harness, op):
             caller.go()
         assert all(caller.answer() for caller in callers)
         (harness.stop if op == "stop" else harness.delete)(spec.ref)
-        with pytest.raises(Stale):
+        with pytest.raises(StaleCommand):
             harness.start(spec)
         assert harness.running(spec) == 0
 
@@ -637,6 +637,6 @@ def test_an_end_killed_at_any_point_and_repeated_ends(harness, op):
         died += caller.answer() is None
         (harness.stop if op == "stop" else harness.delete)(spec.ref)
         assert harness.running(spec) == 0, f"killed at step {point}"
-        with pytest.raises(Stale):
+        with pytest.raises(StaleCommand):
             harness.start(spec)
     assert died >= 2

@@ -45,22 +45,22 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Prepared:
 def test_several_starts_have_it_done_once_and_a_later_one_once_more(
     driver: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    preparing.soon(POOL)
-    preparing.soon(POOL)
+    preparing.schedule_preparation(POOL)
+    preparing.schedule_preparation(POOL)
     (timer,) = preparing._due.values()
     timer.cancel()
     timer.function(*timer.args)
     assert driver.owners == [preparing.WORKER_PID]
     driver.called.clear()
     monkeypatch.setattr(preparing, "AFTER_START_S", 0.01)
-    preparing.soon(POOL)
+    preparing.schedule_preparation(POOL)
     assert driver.called.wait(30)
     assert driver.owners == [preparing.WORKER_PID] * 2
 
 
 def test_outside_of_a_worker_nothing_waits(driver: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "_in_pool_process", False)
-    preparing.soon(POOL)
+    preparing.schedule_preparation(POOL)
     assert preparing._due == {} and driver.owners == []
 
 

@@ -16,7 +16,7 @@ from provisioning.driver import Driver
 from provisioning.drivers.local import gpus, partitions
 from provisioning.drivers.simulated import mig
 from provisioning.drivers.simulated.mig_profiles import is_legal, parse
-from provisioning.errors import BackendUnavailable, NoCapacity, ProvisioningError, Unclean
+from provisioning.errors import BackendUnavailable, NoCapacity, ProvisioningError, UncleanDevices
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks
 from provisioning.types import (
@@ -188,7 +188,7 @@ def test_what_somebody_uses_stays(world):
     world.use(wanted.destroy[0])
     with pytest.raises(NoCapacity, match="in use") as caught:
         world.driver.repartition_device(wanted)
-    assert not isinstance(caught.value, Unclean) and caught.value.message.endswith(".")
+    assert not isinstance(caught.value, UncleanDevices) and caught.value.message.endswith(".")
     assert layout(world) == OLD
 
 
@@ -208,7 +208,7 @@ def test_a_layout_that_is_not_legal_is_refused_and_the_old_one_stands(world):
 def test_an_instance_that_is_not_clean_does_not_go(world):
     wanted = change(world)
     world.soil(wanted.destroy[0])
-    with pytest.raises(Unclean) as caught:
+    with pytest.raises(UncleanDevices) as caught:
         world.driver.repartition_device(wanted)
     assert caught.value.devices == wanted.destroy and layout(world) == OLD
 

@@ -25,4 +25,4 @@ def ask(actor: User, team: Team, **fields: Any) -> QuotaRequest:
         "until": in_hours(24),
         "note": "For a test",
     }
-    return requests.ask(actor=actor, team=team, **{**wanted, **fields})
+    return requests.create_request(actor=actor, team=team, **{**wanted, **fields})

@@ -25,7 +25,7 @@ from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomeArchive, HomePlace, Workspace
 from provisioning import messages
 from provisioning.errors import Blame
-from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 from provisioning.types import Failure
 from provisioning.version import VERSION
 from tests import sites
@@ -118,20 +118,20 @@ def test_announced_archived_emptied_and_restored_by_a_start(workspace, place, bo
     assert homes.run().begun == 1 and homes.run() == homes.Looked()
 
     given = order(sent)
-    assert (given.do, given.empties, given.most_bytes) == (ArchiveDo.MAKE, True, home_archives.UNLIMITED)
+    assert (given.do, given.empties, given.most_bytes) == (ArchiveCommand.MAKE, True, home_archives.UNLIMITED)
     assert answer(given, **DONE)
     archive = HomeArchive.objects.get()
     assert (archive.state, archive.away_at) == ("emptying", None), (
         "nothing is away before the node has said so"
     )
     empty = order(sent)
-    assert empty.do is ArchiveDo.EMPTY and empty.job != given.job
+    assert empty.do is ArchiveCommand.EMPTY and empty.job != given.job
     with pytest.raises(StateConflict) as caught:
         files.listing(actor=bob, workspace=workspace)
     assert code_of(caught) == ArchiveCode.BEING_WORKED_ON
     assert answer(empty, done=True, placed=True) and not answer(empty, done=True, placed=True)
     clear = order(sent)
-    assert clear.do is ArchiveDo.CLEAR and clear.job == empty.job
+    assert clear.do is ArchiveCommand.CLEAR and clear.job == empty.job
     assert answer(clear, done=True, placed=True)
     archive.refresh_from_db()
     assert (archive.state, archive.open) == ("ready", False) and archive.away_at and not archive.restored_at
@@ -154,7 +154,7 @@ def test_announced_archived_emptied_and_restored_by_a_start(workspace, place, bo
 
     workspaces.start(actor=bob, workspace_id=workspace.pk)
     given = order(sent)
-    assert given.do is ArchiveDo.RESTORE
+    assert given.do is ArchiveCommand.RESTORE
     assert preview(workspace.team, bob).reason.code is AdmissionCode.HOME_ARCHIVED
     assert answer(given, bytes_done=10) and answer(order(sent), done=True, placed=True)
     archive.refresh_from_db()
@@ -237,7 +237,7 @@ def test_kept_while_it_is_archived(workspace, place, bob, sent, moment):
     assert not sent.take("node.archive_home"), "while the other order may be carried out"
     HomeArchive.objects.update(lease_expires_at=timezone.now(), next_at=timezone.now())
     leave = order(sent)
-    assert leave.do is ArchiveDo.LEAVE and leave.job == given.job
+    assert leave.do is ArchiveCommand.LEAVE and leave.job == given.job
     assert not answer(given, done=True, placed=True), "an answer that came too late"
     answer(leave, done=True, placed=moment == "emptied")
     archive.refresh_from_db()
@@ -255,7 +255,7 @@ def test_what_cannot_be_emptied_stays(workspace, place, bob, sent, said):
     answer(order(sent), **DONE)
     answer(order(sent), **said)
     leave = order(sent)
-    assert leave.do is ArchiveDo.LEAVE
+    assert leave.do is ArchiveCommand.LEAVE
     answer(leave, failure=Failure("busy", "Busy.", retryable=True, blame=Blame.BACKEND))
     HomeArchive.objects.update(next_at=timezone.now())
     answer(order(sent), done=True)
@@ -307,7 +307,7 @@ def test_a_restore_that_fails_is_said_and_tried_again(workspace, place, bob, sen
     home_archives.sweep()
     assert not sent.take("node.archive_home"), "not at once: the disk is as full"
     clock.shift(3700)
-    assert order(sent).do is ArchiveDo.RESTORE
+    assert order(sent).do is ArchiveCommand.RESTORE
 
 
 def test_only_its_user_and_operators(place, bob, alice, olga, una, charlie, sent):
@@ -348,7 +348,7 @@ def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, 
         delete(confirm="vision/eve")
     delete()
     given = order(sent)
-    assert given.do is ArchiveDo.DELETE and answer(given, done=True)
+    assert given.do is ArchiveCommand.DELETE and answer(given, done=True)
     assert not HomeArchive.objects.exists() and HomePlace.objects.exists()
     entry = Event.objects.get(kind="user.home_away_deleted")
     assert "nobody answers" in entry.message and entry.actor == ada

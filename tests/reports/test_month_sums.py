@@ -42,13 +42,13 @@ def write(chance: Random, days: list[date]) -> None:
     )
 
 
-def plainly(team: str, by: str, since: date, until: date) -> list[gpu_use.Line]:
+def plainly(team: str, by: str, since: date, until: date) -> list[gpu_use.GpuUseLine]:
     """The lines, each row read and added up by itself."""
     sums: dict[str, list[int]] = {}
     for row in GpuDay.objects.filter(team=team, dimension=by, day__range=(since, until)):
         there = sums.setdefault(row.key, [0] * len(FIGURES))
         sums[row.key] = [before + getattr(row, name) for before, name in zip(there, FIGURES, strict=True)]
-    lines = [gpu_use.Line(key, gpu_use.Amounts(*figures)) for key, figures in sums.items()]
+    lines = [gpu_use.GpuUseLine(key, gpu_use.Amounts(*figures)) for key, figures in sums.items()]
     return sorted(lines, key=lambda line: (-line.amounts.held, -line.amounts.waited, line.key))
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from portal.people.scim import filters
 from portal.people.scim.errors import ScimRefusal
-from portal.people.scim.filters import Both, Compare, Either, Not, Within, parse
+from portal.people.scim.filters import And, Comparison, Not, Or, ValuePath, parse
 
-A = Compare("a", "eq", "1")
-B = Compare("b", "eq", True)
-C = Compare("c", "pr", None)
+A = Comparison("a", "eq", "1")
+B = Comparison("b", "eq", True)
+C = Comparison("c", "pr", None)
 
 
 @pytest.mark.parametrize(
@@ -21,16 +21,16 @@ C = Compare("c", "pr", None)
         ('a eq "1"', A),
         ('A EQ "1"', A),
         ("c pr", C),
-        ('a eq "1" and b eq true or c pr', Either(Both(A, B), C)),
-        ('a eq "1" or b eq true and c pr', Either(A, Both(B, C))),
-        ('(a eq "1" or b eq true) and c pr', Both(Either(A, B), C)),
-        ('not (a eq "1") and c pr', Both(Not(A), C)),
+        ('a eq "1" and b eq true or c pr', Or(And(A, B), C)),
+        ('a eq "1" or b eq true and c pr', Or(A, And(B, C))),
+        ('(a eq "1" or b eq true) and c pr', And(Or(A, B), C)),
+        ('not (a eq "1") and c pr', And(Not(A), C)),
         ('emails[type eq "work" and value co "@x"]',
-         Within("emails", Both(Compare("type", "eq", "work"), Compare("value", "co", "@x")))),
-        ('urn:ietf:params:scim:schemas:core:2.0:User:userName sw "J"', Compare("username", "sw", "J")),
-        (r'a eq "say \"hi\" \u00e4"', Compare("a", "eq", 'say "hi" ä')),
-        ("a eq null", Compare("a", "eq", None)),
-        ("a gt -1.5", Compare("a", "gt", -1.5)),
+         ValuePath("emails", And(Comparison("type", "eq", "work"), Comparison("value", "co", "@x")))),
+        ('urn:ietf:params:scim:schemas:core:2.0:User:userName sw "J"', Comparison("username", "sw", "J")),
+        (r'a eq "say \"hi\" \u00e4"', Comparison("a", "eq", 'say "hi" ä')),
+        ("a eq null", Comparison("a", "eq", None)),
+        ("a gt -1.5", Comparison("a", "gt", -1.5)),
     ],
 )  # fmt: skip
 def test_a_filter_is_read_as_the_rfc_has_it(text, tree):

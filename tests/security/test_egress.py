@@ -18,8 +18,8 @@ import pytest
 
 from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.isolation import probe
-from provisioning.egress_rules import Egress, EgressPolicy, named, policy_of, reachable, tightest
-from provisioning.node.local_settings import within
+from provisioning.egress_rules import Egress, EgressPolicy, names_host, policy_of, reachable, tightest
+from provisioning.node.local_settings import apply_local_settings
 from provisioning.types import EgressLimit, Observation, ObservedState, PoolConfig, WorkspaceSpec
 from tests.instance import eventually
 from tests.provisioning.local.local_support import Pool, ask
@@ -188,8 +188,8 @@ def test_the_tightest_never_allows_more_than_either() -> None:
                 if reachable(address, both):
                     assert reachable(address, one) and reachable(address, other), (one, other)
             for host in hosts:
-                if named(host, both):
-                    assert named(host, one) and named(host, other), (one, other, host)
+                if names_host(host, both):
+                    assert names_host(host, one) and names_host(host, other), (one, other, host)
 
 
 def test_a_template_or_team_cannot_loosen_its_pool(pool: Pool) -> None:
@@ -217,12 +217,14 @@ def test_a_digest_changes_with_what_may_be_reached(pool: Pool) -> None:
 
 def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
     asked = PoolConfig("p", "local", {"egress": "list", "egress_allow": "packages.example"})
-    taken = within(asked, {"BERTH_EGRESS": "open"}).config
+    taken = apply_local_settings(asked, {"BERTH_EGRESS": "open"}).config
     assert (taken["egress"], taken["egress_allow"]) == ("list", "packages.example")
-    taken = within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "packages.example *.a.org"}).config
+    taken = apply_local_settings(
+        asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "packages.example *.a.org"}
+    ).config
     assert taken["egress_allow"] == "packages.example"
     with pytest.raises(Exception, match=r"has packages\.example, which this node does not allow"):
-        within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "*.a.org"})
+        apply_local_settings(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "*.a.org"})
 
 
 def test_without_names_there_is_no_proxy() -> None:

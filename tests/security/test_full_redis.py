@@ -152,7 +152,7 @@ def test_sessions_survive_and_the_node_is_cut_off(control: Redis, node: Redis, p
 
 def pause(client: Redis, name: str) -> None:
     redis_users.refuse(client, name)
-    redis_users.keep_refused(client, name, for_s=60)
+    redis_users.set_refusal_period(client, name, for_s=60)
 
 
 @pytest.mark.engine
@@ -160,10 +160,10 @@ def test_a_pause_ends(control: Redis, port: int) -> None:
     pause(control, "a")
     guarded = Guarded(control)
     guarded.guard.check()
-    assert redis_users.refused(control) == {"a"}
+    assert redis_users.refused_nodes(control) == {"a"}
     control.delete("berth:paused:a")
     guarded.guard.check()
-    assert redis_users.refused(control) == set()
+    assert redis_users.refused_nodes(control) == set()
     with as_user(port, "node-a") as again:
         assert again.ping()
 
@@ -189,7 +189,7 @@ def test_what_no_node_holds_is_reported_as_such(control: Redis) -> None:
     guarded.guard.check()
     assert [report["node"] for report in guarded.reports] == [""]
     assert control.strlen("berth:gw:19") == MIB
-    assert not redis_users.refused(control)
+    assert not redis_users.refused_nodes(control)
 
 
 @pytest.mark.engine

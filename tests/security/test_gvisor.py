@@ -17,7 +17,7 @@ import pytest
 from provisioning.drivers.local import cgroups, gvisor, isolation, limits, network, processes
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.errors import InvalidSpec, MissingDependency, NoCapacity
-from provisioning.node.local_settings import within
+from provisioning.node.local_settings import apply_local_settings
 from provisioning.types import (
     Capability,
     DeviceGrant,
@@ -249,8 +249,8 @@ def test_the_inventory_says_what_it_is(pool: Pool) -> None:
 
 def test_a_pool_may_ask_its_node_for_it_and_never_for_less() -> None:
     asked = PoolConfig("gpu", "local", {"sandbox": "gvisor"})
-    assert within(asked, {"BERTH_SANDBOX": "bwrap"}).config["sandbox"] == "gvisor"
+    assert apply_local_settings(asked, {"BERTH_SANDBOX": "bwrap"}).config["sandbox"] == "gvisor"
     looser = replace(asked, config={"sandbox": "bwrap"})
-    assert within(looser, {"BERTH_SANDBOX": "gvisor"}).config["sandbox"] == "gvisor"
+    assert apply_local_settings(looser, {"BERTH_SANDBOX": "gvisor"}).config["sandbox"] == "gvisor"
     with pytest.raises(InvalidSpec, match="gvisor"):
         LocalDriver(replace(asked, config={"sandbox": "gvisors"})).inventory()

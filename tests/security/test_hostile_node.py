@@ -315,7 +315,7 @@ def test_a_revoked_node_is_asked_nothing_and_gets_nothing(
     assert "gpu-a" in node_commands.nodes_to_ask(local_pool)
     services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     assert "gpu-a" not in node_commands.nodes_to_ask(local_pool)
-    polling.ask(local_pool)
+    polling.request_inventory(local_pool)
     node = Node.objects.get(name="gpu-a")
     assert (node.online, node.cordoned) == (False, True)
     for path in ("rotate", "leave", "standing"):

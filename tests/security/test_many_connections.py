@@ -135,7 +135,7 @@ def test_a_client_is_an_address_and_a_proxy_is_many() -> None:
     ("files", "connections"), [(1 << 20, MAX_CONNECTIONS), (1024, (1024 - OWN_FILES) // 4)]
 )
 def test_the_limits_of_a_process(files: int, connections: int) -> None:
-    limits = Limits.of_environ({"BERTH_TRUSTED_PROXIES": "10.0.0.7, 10.1.0.0/16"}, files)
+    limits = Limits.from_environ({"BERTH_TRUSTED_PROXIES": "10.0.0.7, 10.1.0.0/16"}, files)
     assert (limits.of_address, limits.connections) == (MAX_OF_AN_ADDRESS, connections)
     assert limits.proxies == (ip_network("10.0.0.7/32"), ip_network("10.1.0.0/16"))
-    assert Limits.of_environ({"BERTH_CONNECTIONS_PER_ADDRESS": "9"}, files).of_address == 9
+    assert Limits.from_environ({"BERTH_CONNECTIONS_PER_ADDRESS": "9"}, files).of_address == 9

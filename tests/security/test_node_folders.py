@@ -13,7 +13,7 @@ import pytest
 from provisioning import mounts
 from provisioning.drivers.local import isolation
 from provisioning.errors import InvalidSpec, MissingDependency
-from provisioning.node.local_settings import within
+from provisioning.node.local_settings import apply_local_settings
 from provisioning.types import PoolConfig
 from tests.provisioning.local.local_support import Pool, ask
 
@@ -85,8 +85,8 @@ def test_a_message_names_no_path_and_nothing_beyond_the_list(pool: Pool, shared:
             pool.start(pool.spec(mounts=words))
     environ = {"BERTH_HOME": str(pool.home)}
     with pytest.raises(InvalidSpec, match="BERTH_MOUNTS"):
-        within(PoolConfig("local", "local", {"mounts": "etc=/etc"}), environ)
-    assert within(PoolConfig("local", "local", {}), environ).config["mounts"] == ""
+        apply_local_settings(PoolConfig("local", "local", {"mounts": "etc=/etc"}), environ)
+    assert apply_local_settings(PoolConfig("local", "local", {}), environ).config["mounts"] == ""
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from provisioning.errors import InvalidSpec
 from provisioning.node import gpu_tasks, local_settings, preparing, tasks
 from provisioning.node.worker import app as node_app
 from provisioning.service.environ import ROOT
-from provisioning.signed_celery import STAMP, Gate, Identity, SignedCelery, SignedTask
+from provisioning.signed_celery import STAMP, Identity, MessageGate, SignedCelery, SignedTask
 from provisioning.signing import CONTROL, LEEWAY_S, MessageRefused, Refusal, Signer, public_keys, public_text
 from provisioning.types import (
     Failure,
@@ -46,10 +46,10 @@ KEYS = {
 COMMAND = {"command": {"op": "start", "pool": {"slug": "p", "config": {"sandbox": "auto"}}, "grace_s": 1.5}}
 
 
-def gate(name: str) -> Gate:
+def gate(name: str) -> MessageGate:
     """The gate of the control plane, or of the node `name`, which knows the control plane only."""
     keys = KEYS if name == CONTROL else {CONTROL: KEYS[CONTROL]}
-    return Gate(Identity(name, lambda: "", lambda: keys, lambda: (name,)))
+    return MessageGate(Identity(name, lambda: "", lambda: keys, lambda: (name,)))
 
 
 def message(key=CONTROL_KEY, sender=CONTROL, to="node.a", task="node.execute", kwargs=None, at=0.0):
@@ -299,7 +299,9 @@ def local(**config) -> PoolConfig:
 
 
 def within(config: dict, **environ: str):
-    return local_settings.within(local(**config), {"BERTH_HOME": "/srv/berth", **environ}).config
+    return local_settings.apply_local_settings(
+        local(**config), {"BERTH_HOME": "/srv/berth", **environ}
+    ).config
 
 
 @pytest.mark.parametrize(

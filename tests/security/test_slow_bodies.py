@@ -99,7 +99,7 @@ def started(folder: Path, **limits: int) -> Iterator[Door]:
             patch.setattr(proxy, name, value)
         config = proxy.config(
             listen=f"127.0.0.1:{port}",
-            places=proxy.Places(web=web.address, gateway=web.address, agents_url=f"http://{web.address}"),
+            places=proxy.Upstreams(web=web.address, gateway=web.address, agents_url=f"http://{web.address}"),
             domain="localhost",
             secret=SECRET,
             certificates=Authority(folder / "tls").front_door(),

@@ -38,7 +38,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     (folder / "door.json").write_text(
         proxy.config(
             listen=f"127.0.0.1:{number}",
-            places=proxy.Places(web="127.0.0.1:1", gateway="127.0.0.1:1", agents_url="http://127.0.0.1:1"),
+            places=proxy.Upstreams(web="127.0.0.1:1", gateway="127.0.0.1:1", agents_url="http://127.0.0.1:1"),
             domain="localhost",
             secret="a secret of this test",
             certificates=Authority(folder / "tls").front_door(),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.service.confinement import Needs, plan, topmost
+from provisioning.service.confinement import ServiceNeeds, plan, topmost
 from provisioning.service.supervisor import LAUNCHER
 
 UID = 199_998
@@ -39,7 +39,7 @@ def test_the_outermost_folder_that_is_not_the_systems(path: str, above: str | No
 
 def test_folders_are_covered_whatever_their_mode_is(tmp_path: Path) -> None:
     (tmp_path / "outer" / "program").mkdir(parents=True)
-    needs = Needs(reads=(tmp_path / "outer" / "program",))
+    needs = ServiceNeeds(reads=(tmp_path / "outer" / "program",))
     plans = set()
     for mode in (0o755, 0o700):
         (tmp_path / "outer").chmod(mode)
@@ -53,7 +53,7 @@ def test_data_within_the_program_is_covered_and_homes_are_not_seen(tmp_path: Pat
     program, home = tmp_path / "program", tmp_path / "program" / "var"
     for folder in (home / "database", home / "homes", tmp_path / "elsewhere"):
         folder.mkdir(parents=True)
-    needs = Needs(
+    needs = ServiceNeeds(
         reads=(program, program / "portal"),
         writes=(home / "database",),
         covered=(home, home / "homes", tmp_path / "elsewhere"),
@@ -67,7 +67,7 @@ def test_data_within_the_program_is_covered_and_homes_are_not_seen(tmp_path: Pat
 def test_links_on_the_way_are_there(tmp_path: Path) -> None:
     (tmp_path / "python-3.11.7" / "bin").mkdir(parents=True)
     (tmp_path / "python-3.11").symlink_to("python-3.11.7")
-    said = json.loads(plan(UID, Needs(reads=(tmp_path / "python-3.11" / "bin",))))
+    said = json.loads(plan(UID, ServiceNeeds(reads=(tmp_path / "python-3.11" / "bin",))))
     assert said["links"] == [[str(tmp_path / "python-3.11"), "python-3.11.7"]]
     assert said["binds"] == [[str(tmp_path / "python-3.11.7" / "bin"), False]]
 
@@ -76,7 +76,7 @@ def test_links_without_end_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
     with pytest.raises(OSError, match="too many symbolic links"):
-        plan(UID, Needs(reads=(tmp_path / "one",)))
+        plan(UID, ServiceNeeds(reads=(tmp_path / "one",)))
 
 
 LOOK = """
@@ -130,8 +130,8 @@ def launched(confinement: str, *argv: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def of(home: Path) -> Needs:
-    return Needs(
+def of(home: Path) -> ServiceNeeds:
+    return ServiceNeeds(
         reads=(Path(sys.base_prefix), Path(sys.executable), Path(sys.prefix), home / "program"),
         writes=(home / "database",),
         copies=(home / "secrets" / "ours",),

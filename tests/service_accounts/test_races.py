@@ -14,7 +14,7 @@ from portal.people.accounts.models import ApiToken
 from portal.people.service_accounts import rules
 from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import services
-from portal.people.service_accounts.exchange.assertions import Refused
+from portal.people.service_accounts.exchange.assertions import ExchangeRefused
 from portal.people.service_accounts.models import Exchange, TrustRule
 from tests.races import Meanwhile, at_once
 
@@ -26,14 +26,14 @@ def exchanging(token: str):
 
 
 def code(outcome) -> ExchangeCode:
-    assert isinstance(outcome, Refused), outcome
+    assert isinstance(outcome, ExchangeRefused), outcome
     return outcome.reason.code
 
 
 def dead(account, *made) -> None:
     """No token of the account works, nor comes back with it."""
     assert not ApiToken.objects.filter(owner=account, revoked_at=None).exists()
-    secrets = [each.secret for each in made if isinstance(each, services.Exchanged | tokens.NewToken)]
+    secrets = [each.secret for each in made if isinstance(each, services.IssuedJobToken | tokens.NewToken)]
     assert [token_lookup.find_valid_token(secret) for secret in secrets] == [None] * len(secrets)
     if account.deleted_at is None:
         deactivation.reactivate(actor=SYSTEM, user=account)
@@ -43,8 +43,10 @@ def dead(account, *made) -> None:
 def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
     token = issuer.sign()
     outcomes = at_once([exchanging(token)] * 8)
-    assert Counter(type(each) for each in outcomes) == {services.Exchanged: 1, Refused: 7}, outcomes
-    assert {code(each) for each in outcomes if isinstance(each, Refused)} == {ExchangeCode.REPLAYED}
+    assert Counter(type(each) for each in outcomes) == {services.IssuedJobToken: 1, ExchangeRefused: 7}, (
+        outcomes
+    )
+    assert {code(each) for each in outcomes if isinstance(each, ExchangeRefused)} == {ExchangeCode.REPLAYED}
     assert ApiToken.objects.filter(owner=ci).count() == Exchange.objects.count() == 1
     assert Event.objects.filter(kind="token.exchanged").count() == 1
     assert Event.objects.filter(kind="token.exchange_refused").count() == 7
@@ -83,7 +85,9 @@ def test_exchanges_and_the_accounts_end_at_once(issuer, rule, ci, alice):
             *(exchanging(issuer.sign()) for _ in range(6)),
         ]
     )
-    assert not [each for each in outcomes if isinstance(each, Exception) and not isinstance(each, Refused)]
+    assert not [
+        each for each in outcomes if isinstance(each, Exception) and not isinstance(each, ExchangeRefused)
+    ]
     dead(ci, *outcomes)
 
 
@@ -91,11 +95,11 @@ def test_a_rule_deleted_in_the_middle_of_an_exchange_gives_nothing_more(issuer, 
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: rules.delete(actor=alice, rule=rule))
     try:
         services.exchange(subject_token=issuer.sign())
-    except Refused as refused:
+    except ExchangeRefused as refused:
         assert refused.reason.code is ExchangeCode.NO_RULE_MATCHES
     assert not isinstance(meanwhile.outcome(), Exception)
     assert not TrustRule.objects.exists()
-    with pytest.raises(Refused):
+    with pytest.raises(ExchangeRefused):
         services.exchange(subject_token=issuer.sign())
 
 

@@ -24,7 +24,7 @@ from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, S
 from portal.quota.requests.models import AutoApproveRule
 from portal.reclaim.models import ReclaimPolicy
 from portal.site_file import applying, exporting
-from portal.site_file.planning import Act, plan
+from portal.site_file.planning import Action, plan
 from portal.site_file.schema import schema
 from provisioning.preloading import JUPYTER_MAIN
 from tests.factories import UserFactory
@@ -98,7 +98,7 @@ def wipe() -> None:
 
 def test_applying_makes_the_site_and_applying_again_does_nothing(ada):
     done = applying.apply(actor=ada, text=FILE)
-    assert {step.act for step in done} == {Act.CREATE}
+    assert {step.act for step in done} == {Action.CREATE}
     assert Flavor.objects.get(slug="small").successor.slug == "tall"
     assert Template.objects.get(slug="vision_own").team.slug == "vision"
     assert Cohort.objects.get(slug="inner").parent.slug == "outer"
@@ -234,10 +234,13 @@ def test_policies_are_changed_by_field_and_pruned(ada):
     assert (row.days, row.holidays) == (["mon", "fri"], ["2026-12-25", "2026-12-26"])
     one = "berth: 1\nreclaim_policies:\n  team:vision: {idle_minutes: 30}\n"
     (step,) = applying.apply(actor=ada, text=one)
-    assert (step.act, step.words) == (Act.CHANGE, ["idle_minutes: 60 → 30"])
+    assert (step.act, step.words) == (Action.CHANGE, ["idle_minutes: 60 → 30"])
     assert ReclaimPolicy.objects.get(scope="team").zone == "Europe/Berlin"
     gone = applying.apply(actor=ada, text=one, prune=True)
-    assert {(step.act, step.name) for step in gone} == {(Act.DELETE, "site"), (Act.DELETE, "flavor:small")}
+    assert {(step.act, step.name) for step in gone} == {
+        (Action.DELETE, "site"),
+        (Action.DELETE, "flavor:small"),
+    }
     assert ReclaimPolicy.objects.get().target == "team:vision"
 
 
@@ -271,7 +274,7 @@ def test_sign_in_providers_are_compared_and_left(ada, providers):
     assert site["sign_in_providers"]
     assert "secret" not in json.dumps(site["sign_in_providers"])
     (step,) = plan(site, {"berth": 1, "sign_in_providers": []})
-    assert step.act is Act.BY_HAND
+    assert step.act is Action.BY_HAND
 
 
 def test_the_published_schema_is_the_present_one():

@@ -264,7 +264,7 @@ def test_a_slow_answer_is_not_cut_off_by_the_next_question(
     page.get_by_role("link", name=re.compile("Open JupyterLab")).wait_for()
     detail = presenters.detail
 
-    def slowly(*args: Any, **kwargs: Any) -> presenters.Detail:
+    def slowly(*args: Any, **kwargs: Any) -> presenters.WorkspaceDetail:
         time.sleep(2.5)
         return detail(*args, **kwargs)
 

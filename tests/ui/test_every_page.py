@@ -253,7 +253,7 @@ class TestJoinRequest(PageCase):
 
     @pytest.fixture(autouse=True)
     def _asked(self, _stocked: None, fay: object) -> None:
-        asked, _ = join_requests.ask(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
+        asked, _ = join_requests.request_to_join(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
         self.url = join_requests.url_of(asked)
 
 
@@ -266,7 +266,7 @@ class TestInbox(PageCase):
 
     @pytest.fixture(autouse=True)
     def _asked(self, _stocked: None, fay: object) -> None:
-        join_requests.ask(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
+        join_requests.request_to_join(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
 
 
 class TestPools(PageCase):

@@ -12,7 +12,7 @@ from django.test import Client
 from portal.common.events.models import Event, Notification
 from portal.notify.channels import outbox, sending
 from portal.notify.channels import services as channels
-from portal.notify.channels.sending import Outcome
+from portal.notify.channels.sending import SendOutcome
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services
 from portal.workspaces.secrets.models import Secret
@@ -28,12 +28,12 @@ def jobs(monkeypatch) -> list[sending.Job]:
     """What goes out by mail and to chats."""
     found: list[sending.Job] = []
 
-    def send(given: list[sending.Job]) -> dict[Any, Outcome]:
+    def send(given: list[sending.Job]) -> dict[Any, SendOutcome]:
         found.extend(given)
-        return {job.id: Outcome(ok=True, status=200, answer="ok") for job in given}
+        return {job.id: SendOutcome(ok=True, status=200, answer="ok") for job in given}
 
     monkeypatch.setattr(sending, "send", send)
-    monkeypatch.setattr(sending, "inspect_url", lambda url: Outcome(ok=True, service="mail"))
+    monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="mail"))
     return found
 
 

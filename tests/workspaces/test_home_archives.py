@@ -22,7 +22,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.models import HomeArchive, HomePlace, HomeUsage
 from provisioning import messages
-from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 from provisioning.types import Failure
 from tests import sites
 from tests.factories import MachineFactory, local_pool_with, node_info
@@ -84,7 +84,7 @@ def test_made_restored_and_deleted(workspace, bob, sent):
     archive = make_one(workspace, "  before ")
     given = order(sent)
     assert (given.do, given.team, given.owner, given.archive) == (
-        ArchiveDo.MAKE, "vision", "bob", archive.pk.hex,
+        ArchiveCommand.MAKE, "vision", "bob", archive.pk.hex,
     )  # fmt: skip
     assert given.most_bytes == home_archives.UNLIMITED and not home_archives.sweep()
     assert answer(given, bytes_done=1000) and not answer(given, bytes_done=1000)
@@ -103,12 +103,12 @@ def test_made_restored_and_deleted(workspace, bob, sent):
 
     restore(workspace, archive)
     given = order(sent)
-    assert given.do is ArchiveDo.RESTORE
+    assert given.do is ArchiveCommand.RESTORE
     answer(given, done=True, placed=True)
     archive.refresh_from_db()
     assert (archive.state, archive.open, archive.left) == ("ready", True, True) and archive.restored_at
     clear = order(sent)
-    assert clear.do is ArchiveDo.CLEAR and clear.job == given.job
+    assert clear.do is ArchiveCommand.CLEAR and clear.job == given.job
     answer(clear, placed=True)
     answer(order(sent), placed=True, done=True)
     archive.refresh_from_db()
@@ -117,7 +117,7 @@ def test_made_restored_and_deleted(workspace, bob, sent):
     home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
     home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
     given = order(sent)
-    assert given.do is ArchiveDo.DELETE
+    assert given.do is ArchiveCommand.DELETE
     answer(given, done=True)
     assert not HomeArchive.objects.exists()
     kinds = [each.kind for each in Event.objects.filter(kind__contains="home_").order_by("pk")]
@@ -199,7 +199,7 @@ def test_after_a_move_it_stays_where_it_was_made(workspace, bob, sent, as_user):
     html = as_user(bob).get(f"/workspaces/{workspace.pk}/files/archives/").content.decode()
     assert f"The archive is on {archive.node_name}" in html and "/restore/" not in html and "/delete/" in html
     home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
-    assert order(sent).do is ArchiveDo.DELETE
+    assert order(sent).do is ArchiveCommand.DELETE
 
 
 def test_as_many_as_there_may_be(workspace, bob, sent, settings):
@@ -212,7 +212,7 @@ def test_as_many_as_there_may_be(workspace, bob, sent, settings):
     answer(given, refused="archives_full")
     second.refresh_from_db()
     assert (second.state, second.reason["code"]) == ("failed", ArchiveCode.FULL)
-    assert order(sent).do is ArchiveDo.CLEAR
+    assert order(sent).do is ArchiveCommand.CLEAR
     HomeArchive.objects.filter(pk=second.pk).update(open=False, left=False)
     ready(workspace, sent)
     with pytest.raises(StateConflict) as refused:
@@ -280,7 +280,7 @@ def test_cancelled(workspace, bob, sent, team):
     home_archives.cancel(actor=bob, workspace=workspace, archive_id=archive.pk)
     assert not answer(given, done=True, placed=True), "its lease has ended"
     clear = order(sent)
-    assert clear.do is ArchiveDo.CLEAR and clear.job == given.job
+    assert clear.do is ArchiveCommand.CLEAR and clear.job == given.job
     answer(clear, done=True, placed=True)
     archive.refresh_from_db()
     assert archive.restored_at is not None, "it had come to its end, and that is said"

@@ -23,7 +23,7 @@ from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeMove, HomePlace, HomeUsage, Workspace
 from provisioning import messages
-from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
+from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, MovePhase
 from provisioning.types import Failure
 from tests import sites
 from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info
@@ -95,10 +95,10 @@ def test_from_asking_to_the_end(place, bob, sent, tickets):
     )
     move = ask(bob, place)
     offer = order(sent)
-    assert (offer.do, offer.team, offer.owner, offer.ticket) == (MoveDo.OFFER, "vision", "bob", "")
+    assert (offer.do, offer.team, offer.owner, offer.ticket) == (MoveCommand.OFFER, "vision", "bob", "")
     assert answer(offer, done=True) and not answer(offer, done=True)
     fetch = order(sent)
-    assert fetch.do is MoveDo.FETCH and file_tickets.digest_of(fetch.ticket) == offer.digest
+    assert fetch.do is MoveCommand.FETCH and file_tickets.digest_of(fetch.ticket) == offer.digest
     assert tickets[fetch.ticket].workspace == f"ws-{move.pk.hex}" == fetch.host.partition(".")[0]
     assert answer(fetch, bytes_done=3, bytes_total=10)
     move.refresh_from_db()
@@ -111,7 +111,7 @@ def test_from_asking_to_the_end(place, bob, sent, tickets):
     assert (move.state, move.open, move.left) == ("done", True, "source")
     assert HomePlace.objects.get().node.name == "gpu-b" and not tickets and not HomeUsage.objects.exists()
     remove = order(sent)
-    assert remove.do is MoveDo.REMOVE
+    assert remove.do is MoveCommand.REMOVE
     answer(remove)
     answer(order(sent), done=True)
     move.refresh_from_db()
@@ -258,7 +258,7 @@ def test_a_lost_ticket_is_made_anew(place, bob, sent, tickets):
     first = order(sent)
     answer(first, failure=failure("offer_gone"))
     again = order(sent)
-    assert again.do is MoveDo.OFFER
+    assert again.do is MoveCommand.OFFER
     answer(again, done=True)
     assert order(sent).ticket != first.ticket
 
@@ -276,7 +276,7 @@ def test_no_room_is_said_with_figures_and_the_home_stays(place, bob, olga, sent,
     assert {each.user for each in Notification.objects.filter(kind="home.move_failed")} == {bob, olga}
     assert "3 GiB" in Notification.objects.filter(user=bob).get().body
     discard = order(sent)
-    assert discard.do is MoveDo.DISCARD
+    assert discard.do is MoveCommand.DISCARD
     answer(discard, failure=failure("busy"))
     assert not sent.take("node.move_home")
     HomeMove.objects.update(next_at=timezone.now())
@@ -291,7 +291,7 @@ def test_cancelled_after_it_has_arrived_there_it_goes_there_again(place, bob, se
     fetch = order(sent)
     home_moves.cancel_move(actor=bob, move_id=move.pk)
     assert not answer(fetch, done=True, phase=MovePhase.PLACED)
-    assert order(sent).do is MoveDo.DISCARD
+    assert order(sent).do is MoveCommand.DISCARD
     assert HomePlace.objects.get().node.name == "gpu-a"
     with pytest.raises(StateConflict):
         ask(bob, place)

@@ -21,7 +21,7 @@ from portal.people.accounts import team_egress
 from portal.people.accounts.models import Role, Team
 from portal.site_file import applying, exporting
 from portal.workspaces import dispatch, egress
-from provisioning.egress_rules import EgressPolicy, named, no_looser, policy_of, reachable, tightest
+from provisioning.egress_rules import EgressPolicy, names_host, no_looser, policy_of, reachable, tightest
 from provisioning.types import EgressLimit
 from tests import sites
 from tests.factories import MembershipFactory, TemplateFactory, UserFactory, WorkspaceFactory, local_pool_with
@@ -269,7 +269,7 @@ def test_no_looser_is_never_looser():
             continue
         accepted += 1
         assert all(reachable(each, old) for each in probes.allowed if reachable(each, new)), (new, old)
-        assert all(named(each, old) for each in probes.hosts if named(each, new)), (new, old)
+        assert all(names_host(each, old) for each in probes.hosts if names_host(each, new)), (new, old)
     assert accepted > len(rules)
     assert all(no_looser(rule, rule) for rule in rules)
 

@@ -183,7 +183,7 @@ def team_named(actor: User, slug: str | None) -> Team | None:
         return accounts.team_by_slug(actor, slug)
 
 
-class _OfEnvironment(ReadViewSet):
+class _EnvironmentPartViewSet(ReadViewSet):
     """Base of views below an environment that the actor may see."""
 
     tag = "environments"
@@ -198,7 +198,7 @@ class VersionFilter(filters.FilterSet):
 
 
 @documented(list="List the versions of a software environment", of="Newest first.", errors=[404])
-class VersionViewSet(_OfEnvironment):
+class VersionViewSet(_EnvironmentPartViewSet):
     operation_ids = {
         "list": "listEnvironmentVersions",
         "retrieve": "getEnvironmentVersion",
@@ -257,7 +257,7 @@ class BuildFilter(filters.FilterSet):
     retrieve="Read a build of a software environment",
     errors=[404],
 )
-class BuildViewSet(_OfEnvironment):
+class BuildViewSet(_EnvironmentPartViewSet):
     operation_ids = {
         "list": "listEnvironmentBuilds",
         "create": "buildEnvironment",

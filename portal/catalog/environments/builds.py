@@ -59,7 +59,7 @@ TWIN_FRESH = timedelta(hours=1)
 # --- requests -----------------------------------------------------------------------------------------
 
 
-def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
+def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> None:
     """Build a version that is not ready; its environment must be locked. Idempotent."""
     if version.state == VersionState.READY:
         return
@@ -164,7 +164,7 @@ def cancel_all(actor: User | SystemActor, environment: Environment) -> None:
 def _cancel(actor: User | SystemActor, build: EnvironmentBuild, version: EnvironmentVersion) -> None:
     lease = build.lease
     cancelled = Reason(EnvironmentCode.BUILD_CANCELLED).as_json()
-    end(build, BuildState.CANCELLED, failure=cancelled)
+    close(build, BuildState.CANCELLED, failure=cancelled)
     if version.state == VersionState.BUILDING and not selectors.open_builds([version.pk]).exists():
         version.state, version.failure, version.retry_at = VersionState.FAILED, cancelled, None
         version.save(update_fields=["state", "failure", "retry_at"])
@@ -309,7 +309,7 @@ def locked_build(build_id: UUID) -> tuple[EnvironmentBuild, EnvironmentVersion]:
     return build, version
 
 
-def end(build: EnvironmentBuild, state: BuildState, **fields: Any) -> None:
+def close(build: EnvironmentBuild, state: BuildState, **fields: Any) -> None:
     """Close a locked build and send the next one to its node."""
     fields |= {"state": state, "ended_at": timezone.now(), "lease": "", "lease_expires_at": None}
     for name, value in fields.items():

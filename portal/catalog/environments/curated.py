@@ -105,6 +105,6 @@ def ensure() -> list[str]:
             )
             Environment.objects.filter(pk=environment.pk).update(curated=True, position=definition.position)
             if definition.build:
-                builds.ask(SYSTEM, environment.versions.get())
+                builds.request_build(SYSTEM, environment.versions.get())
             slugs.append(definition.slug)
     return slugs

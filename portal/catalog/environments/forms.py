@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.catalog.environments.models import PYTHONS, SourceKind
 from portal.catalog.environments.source_text import decoded
 from portal.catalog.environments.sources import own_python
-from portal.common.completion import Offered, offer_choices
+from portal.common.completion import CompletionOptions, offer_choices
 from portal.people.accounts.models import Team
 from provisioning.environment_messages import MAX_LOCK
 
@@ -122,7 +122,7 @@ class AboutForm(forms.Form):
     )
     successor = forms.ChoiceField(label=_("Successor"), required=False)
 
-    def __init__(self, *args: Any, successors: Offered, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, successors: CompletionOptions, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         url = reverse_lazy("catalog_pages:complete-environments")
         offer_choices(self, "successor", successors, url=url, none=_("None"))

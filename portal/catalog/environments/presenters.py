@@ -23,7 +23,7 @@ from portal.catalog.environments.models import (
     VersionState,
 )
 from portal.catalog.environments.results import LIST_AT_FAULT
-from portal.catalog.environments.wording import progress_words
+from portal.catalog.environments.wording import progress_text
 from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
 from portal.people.accounts.models import User
 from provisioning.environments.folders import fingerprint_of
@@ -96,8 +96,8 @@ def environment_state_text(environment: Environment, progress: selectors.Progres
     if environment.current_id is not None:
         return gettext("deprecated") if environment.deprecated else gettext("ready")
     if progress is None:
-        return progress_words("", None)
-    return progress_words(progress.state, progress.percent)
+        return progress_text("", None)
+    return progress_text(progress.state, progress.percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldingRow:
+class EnvironmentNodeRow:
     """A node, with its state for the current version as text."""
 
     holding: selectors.NodeHolding
@@ -314,7 +314,7 @@ class HoldingRow:
     note: str
 
 
-def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
+def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]:
     """Return each node that could have the version; for a folder also its content there."""
     if version is None or not version.digest:
         return []
@@ -332,11 +332,11 @@ def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
             if holding.fingerprint != wanted:
                 note += " · " + gettext("changed since the last check")
         if holding.holds:
-            rows.append(HoldingRow(holding, gettext("Available"), "circle-check", "ok", note))
+            rows.append(EnvironmentNodeRow(holding, gettext("Available"), "circle-check", "ok", note))
         elif is_folder(version):
-            rows.append(HoldingRow(holding, gettext("Missing"), "circle-off", "", note))
+            rows.append(EnvironmentNodeRow(holding, gettext("Missing"), "circle-off", "", note))
         else:
-            rows.append(HoldingRow(holding, gettext("Copying"), "hourglass", "wait", note))
+            rows.append(EnvironmentNodeRow(holding, gettext("Copying"), "hourglass", "wait", note))
     return rows
 
 

@@ -32,7 +32,7 @@ MAX_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class EnvironmentUsage:
     """The users of an environment: workspaces, which keep their version, and templates."""
 
     workspaces: int
@@ -50,7 +50,7 @@ class Preview:
     against: int
     exact: bool
     changes: tuple[str, ...]
-    reach: Reach
+    reach: EnvironmentUsage
     when: tuple[str, ...]
 
 
@@ -108,7 +108,7 @@ def folder_warnings(folder: selectors.NodeFolder) -> list[str]:
     return lines
 
 
-def reach_of(environment: Environment) -> Reach:
+def reach_of(environment: Environment) -> EnvironmentUsage:
     """Return the current users."""
     rows = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
@@ -118,7 +118,7 @@ def reach_of(environment: Environment) -> Reach:
         .order_by()
     )
     counts = {row["workspaces__state"]: row["count"] for row in rows}
-    return Reach(
+    return EnvironmentUsage(
         sum(counts.values()),
         counts.get("running", 0),
         tuple(selectors.templates_of(environment).values_list("name", flat=True)[:MAX_NAMED]),
@@ -180,7 +180,7 @@ def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
     return _("%(name)s %(version)s → %(wanted)s") % named
 
 
-def _when(environment: Environment, reach: Reach) -> list[str]:
+def _when(environment: Environment, reach: EnvironmentUsage) -> list[str]:
     """Return when the version takes effect, and for which workspaces."""
     nodes = list(
         selectors.building_nodes().filter(online=True).order_by("name").values_list("name", flat=True)

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.catalog.environments import builds, logs
-from portal.catalog.environments.builds import MAX_ATTEMPTS, SILENT_S, end, locked_build
+from portal.catalog.environments.builds import MAX_ATTEMPTS, SILENT_S, close, locked_build
 from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
 from portal.catalog.environments.models import (
@@ -175,7 +175,7 @@ def _is_valid(result: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
 
 
 def _apply_success(build: EnvironmentBuild, version: EnvironmentVersion, result: EnvironmentBuilt) -> None:
-    end(build, BuildState.READY, stage="", failure={}, started_at=build.started_at or timezone.now())
+    close(build, BuildState.READY, stage="", failure={}, started_at=build.started_at or timezone.now())
     first = version.state != VersionState.READY
     if first:
         version.lock = version.lock or result.lock
@@ -245,7 +245,7 @@ def _apply_failure(build: EnvironmentBuild, version: EnvironmentVersion, reason:
     before = EnvironmentBuild.objects.filter(version=version, node=build.node_id, state=BuildState.FAILED)
     failures = before.filter(created_at__gte=now - timedelta(days=1)).count() + 1
     wait = builds.backoff(failures)
-    end(build, BuildState.FAILED, failure=reason.as_json(), retry_at=now + wait)
+    close(build, BuildState.FAILED, failure=reason.as_json(), retry_at=now + wait)
     if version.state == VersionState.READY:
         _tell_operators(build, version, reason)
         return

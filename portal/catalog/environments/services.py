@@ -184,7 +184,7 @@ def change_source(
         same = False
     if newest is not None and same:
         # Concurrent equal requests are built once.
-        builds.ask(actor, newest)
+        builds.request_build(actor, newest)
         return newest
     environment.python = python
     _touch(actor, environment)
@@ -205,7 +205,7 @@ def rebuild(*, actor: User | SystemActor, environment: Environment) -> Environme
     if newest is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_VERSION))
     if newest.state != VersionState.READY:
-        builds.ask(actor, newest)
+        builds.request_build(actor, newest)
         return newest
     return make_version(actor, environment, SourceKind(newest.source_kind), newest.source, build=True)
 
@@ -226,7 +226,7 @@ def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVe
         raise StateConflict(Reason(EnvironmentCode.NOT_READY, waits), code=ProblemCode.ENVIRONMENT_NOT_READY)
     if (refusal := selectors.not_installed(environment, version)) is not None:
         raise StateConflict(refusal, code=ProblemCode.ENVIRONMENT_NOT_INSTALLED)
-    builds.ask(actor, version)
+    builds.request_build(actor, version)
     return version
 
 
@@ -313,7 +313,7 @@ def make_version(
         version=version.number,
     )
     if build:
-        builds.ask(actor, version)
+        builds.request_build(actor, version)
     return version
 
 

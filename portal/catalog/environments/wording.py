@@ -12,7 +12,7 @@ from portal.common.formatting import format_duration, format_memory
 from portal.common.reasons.wording import Params, Text, join_names, joined_lists, message_of, reason_of
 
 
-def progress_words(state: str, percent: int | None) -> str:
+def progress_text(state: str, percent: int | None) -> str:
     """Return the progress of an environment that is not ready, such as “is being built: 40 %”."""
     if state == "building":
         if percent:
@@ -23,7 +23,7 @@ def progress_words(state: str, percent: int | None) -> str:
 
 def _progress(params: Params) -> Params:
     """Add `how`: such as “being built: 40 %”."""
-    return {**params, "how": progress_words(params.get("state", ""), params.get("percent"))}
+    return {**params, "how": progress_text(params.get("state", ""), params.get("percent"))}
 
 
 def _source_line(params: Params) -> Params:

@@ -42,8 +42,8 @@ __all__ = ["BerthClient"]
 class BerthClient:
     """The portal at `base_url`, as the user of `token`. Use it in a `with` statement, or close it.
 
-    Every method of a resource raises `NotSignedIn` (invalid token), `Missing` (404), `Refused` (any other
-    refusal, with the portal's message) or `Unreachable` (no answer, or one that is not from a portal).
+    Every method of a resource raises `NotSignedIn` (invalid token), `Missing` (404), `RequestRejected` (any
+    other refusal, with the portal's message) or `Unreachable` (no answer, or one that is not from a portal).
     """
 
     def __init__(

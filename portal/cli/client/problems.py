@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from portal.cli.config import JOB_TOKEN
-from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachable
+from portal.cli.errors import CliError, Missing, NotSignedIn, RequestRejected, Unreachable
 
 
 def error_of(base_url: str, response: httpx.Response) -> CliError:
@@ -26,7 +26,7 @@ def error_of(base_url: str, response: httpx.Response) -> CliError:
         return NotSignedIn(message, next_action or _sign_in(base_url, response))
     if response.status_code == 404:
         return Missing(message, next_action)
-    return Refused(
+    return RequestRejected(
         message,
         next_action,
         status=response.status_code,

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from portal.cli.client.problems import error_of, not_a_portal_error
-from portal.cli.errors import Refused, Unreachable
+from portal.cli.errors import RequestRejected, Unreachable
 from portal.cli.loopback import Connection, LoopbackTransport
 
 API = "/api/v1"
@@ -30,7 +30,7 @@ JsonList = list[dict[str, Any]]
 class Transport:
     """Sends requests to the portal at `base_url` with `token`. Paths are relative to the API's root.
 
-    Every method raises `NotSignedIn`, `Missing`, `Refused` or `Unreachable`.
+    Every method raises `NotSignedIn`, `Missing`, `RequestRejected` or `Unreachable`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Transport:
             if response.status_code >= 400:
                 response.read()
                 message = response.text.strip()[:300] or f"The portal answered {response.status_code}."
-                raise Refused(message, status=response.status_code, code="transfer_refused")
+                raise RequestRejected(message, status=response.status_code, code="transfer_refused")
             yield response
 
     def connect(self, url: str) -> Connection:

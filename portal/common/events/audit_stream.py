@@ -75,7 +75,7 @@ class SyslogSink:
     def send(self, entries: Sequence[dict[str, Any]]) -> None:
         try:
             syslog.send(self.target, [_syslog_line(entry) for entry in entries], timeout_s=SEND_S)
-        except syslog.NotTaken as error:
+        except syslog.BatchRejected as error:
             raise SendFailed(error.code) from error
 
 

@@ -65,7 +65,7 @@ class Subscription:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hub.leave(self)
+        self._hub.unsubscribe(self)
 
 
 class EventHub:
@@ -95,7 +95,7 @@ class EventHub:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=CLIENT_NAME)
         return subscription
 
-    def leave(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a reader. Unsubscribes channels without readers and disconnects after the last one."""
         for channel in subscription.channels:
             readers = self._readers.get(channel, set())

@@ -61,7 +61,7 @@ Look = Callable[[int], Batch]
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _StreamStep:
     """What a stream sends next. `more` requests another turn immediately; `over` ends the stream."""
 
     messages: list[bytes] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Turn:
 
 
 # Called with whether something may have changed since the last turn.
-_Source = Callable[[bool], Awaitable[_Turn]]
+_Source = Callable[[bool], Awaitable[_StreamStep]]
 
 
 class EventStreamRenderer(BaseRenderer):
@@ -159,8 +159,8 @@ def _counted(user_id: UUID) -> Iterator[None]:
                 del _open_streams[user_id]
 
 
-async def _changed_turn(hinted: bool) -> _Turn:
-    return _Turn([message(event="changed")] if hinted else [])
+async def _changed_turn(hinted: bool) -> _StreamStep:
+    return _StreamStep([message(event="changed")] if hinted else [])
 
 
 class _Rows:
@@ -184,7 +184,7 @@ class _Rows:
         finally:
             _close_connections()
 
-    async def __call__(self, hinted: bool) -> _Turn:
+    async def __call__(self, hinted: bool) -> _StreamStep:
         batch = await self._read()
         messages = []
         for event in batch.events:
@@ -192,7 +192,7 @@ class _Rows:
             data = json.dumps(event, separators=(",", ":"), default=str)
             name = event[self._named_by] if self._named_by else ""
             messages.append(message(data=data, event=name, number=self._after))
-        return _Turn(messages, more=batch.more or len(messages) >= BATCH, over=batch.over)
+        return _StreamStep(messages, more=batch.more or len(messages) >= BATCH, over=batch.over)
 
 
 def _close_connections() -> None:

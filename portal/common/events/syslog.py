@@ -25,7 +25,7 @@ APP_NAME = "berth"
 MAX_DATAGRAM = 60_000
 
 
-class NotTaken(Exception):
+class BatchRejected(Exception):
     """The server did not accept the batch. `code` is `timeout`, `tls`, `connection` or `dropped`."""
 
     def __init__(self, code: str) -> None:
@@ -41,7 +41,7 @@ def message(*, at: datetime, host: str, message_id: str, text: str) -> bytes:
 
 
 def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
-    """Send all messages in order. Raises `NotTaken`."""
+    """Send all messages in order. Raises `BatchRejected`."""
     parts = urlsplit(url)
     where = (parts.hostname or "", parts.port or 0)
     if parts.scheme == "udp":
@@ -61,13 +61,13 @@ def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
                 plain.shutdown(socket.SHUT_WR)
                 _drain(plain)
                 if _unacknowledged(plain):
-                    raise NotTaken("dropped")
+                    raise BatchRejected("dropped")
     except TimeoutError as error:
-        raise NotTaken("timeout") from error
+        raise BatchRejected("timeout") from error
     except ssl.SSLError as error:
-        raise NotTaken("tls") from error
+        raise BatchRejected("tls") from error
     except OSError as error:
-        raise NotTaken("dropped" if connected else "connection") from error
+        raise BatchRejected("dropped" if connected else "connection") from error
 
 
 def _send_datagrams(where: tuple[str, int], messages: Sequence[bytes], timeout_s: float) -> None:
@@ -79,7 +79,7 @@ def _send_datagrams(where: tuple[str, int], messages: Sequence[bytes], timeout_s
             for message in messages:
                 opened.sendto(message[:MAX_DATAGRAM], address)
     except OSError as error:
-        raise NotTaken("connection") from error
+        raise BatchRejected("connection") from error
 
 
 def _context() -> ssl.SSLContext:

@@ -17,7 +17,7 @@ class SubjectKind(models.TextChoices):
     RECLAIM = "reclaim", _("Reclaim policy")
 
 
-class Act(models.TextChoices):
+class ChangeAction(models.TextChoices):
     """Change that created the revision."""
 
     FOUND = "found", _("Initial state")
@@ -41,7 +41,7 @@ class Revision(models.Model):
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="revisions"
     )
     actor_label = models.CharField(max_length=80)
-    act = models.CharField(max_length=10, choices=Act)
+    act = models.CharField(max_length=10, choices=ChangeAction)
     restored_from = models.PositiveIntegerField(null=True, blank=True)
     data = models.JSONField()
 

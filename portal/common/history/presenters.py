@@ -15,7 +15,7 @@ VERSIONS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedField:
     """A field changed by a revision, as text."""
 
     label: str | Promise
@@ -28,7 +28,7 @@ class Version:
     """A revision with its changes. `restore` is the URL of the confirmation page, or empty."""
 
     row: Revision
-    changes: tuple[Changed, ...]
+    changes: tuple[ChangedField, ...]
     restore: str
 
     @property

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM, SystemActor, label_of
-from portal.common.history.models import Act, Revision, SubjectKind
+from portal.common.history.models import ChangeAction, Revision, SubjectKind
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import _User as User
@@ -23,7 +23,7 @@ def save_revision(
     actor: User | SystemActor,
     kind: SubjectKind,
     key: UUID,
-    act: Act,
+    act: ChangeAction,
     data: dict[str, Any],
     before: dict[str, Any] | None = None,
     before_at: datetime | None = None,
@@ -37,7 +37,7 @@ def save_revision(
     last = rows.order_by("-number").values_list("number", flat=True).first() or 0
     now = timezone.now()
     if not last and before is not None:
-        _write(SYSTEM, kind, key, 1, Act.FOUND, before, before_at or now, None)
+        _write(SYSTEM, kind, key, 1, ChangeAction.FOUND, before, before_at or now, None)
         last = 1
     written = _write(actor, kind, key, last + 1, act, data, now, restored_from)
     rows.filter(number__lte=written.number - MAX_KEPT).delete()
@@ -49,7 +49,7 @@ def _write(
     kind: SubjectKind,
     key: UUID,
     number: int,
-    act: Act,
+    act: ChangeAction,
     data: dict[str, Any],
     at: datetime,
     restored_from: int | None,

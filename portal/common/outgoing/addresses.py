@@ -37,13 +37,13 @@ class AddressRefused(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AddressPolicy:
     """What may be reached besides the public internet. `allowed` has networks such as `10.1.0.0/16`."""
 
     allowed: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, networks: Iterable[str]) -> Policy:
+    def parse(cls, networks: Iterable[str]) -> AddressPolicy:
         """Parse networks. Raises `ValueError` for invalid text."""
         return cls(tuple(ipaddress.ip_network(text.strip()) for text in networks))
 
@@ -65,12 +65,12 @@ class Policy:
             raise AddressRefused(Refusal.PLAIN)
 
 
-EVERYWHERE = Policy.of(["0.0.0.0/0", "::/0"])
+EVERYWHERE = AddressPolicy.parse(["0.0.0.0/0", "::/0"])
 """Allows everything. Only for URLs from the site's own settings."""
 
 
 def resolve(
-    host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False
+    host: str, port: int, policy: AddressPolicy, *, timeout_s: float, plain: bool = False
 ) -> Sequence[tuple[socket.AddressFamily, tuple[str, int]]]:
     """Resolve a name to pairs of family and (address, port), all checked by `policy`.
 
@@ -86,7 +86,9 @@ def resolve(
     return list(dict.fromkeys(targets))
 
 
-def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False) -> socket.socket:
+def connect(
+    host: str, port: int, policy: AddressPolicy, *, timeout_s: float, plain: bool = False
+) -> socket.socket:
     """Connect to the first checked address that answers. Raises `OSError` or `AddressRefused`."""
     problem: OSError | None = None
     for family, target in resolve(host, port, policy, timeout_s=timeout_s, plain=plain):

@@ -21,7 +21,7 @@ import httpcore
 from django.conf import settings
 
 from portal.common.outgoing import addresses
-from portal.common.outgoing.addresses import AddressRefused, Policy
+from portal.common.outgoing.addresses import AddressPolicy, AddressRefused
 
 MAX_ANSWER = 1024
 """Maximum number of response bytes read."""
@@ -59,7 +59,7 @@ class UrlProblem(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverResponse:
     """Response of the receiver. `head` is the beginning of the body, up to `MAX_ANSWER` bytes."""
 
     status: int
@@ -67,9 +67,9 @@ class Answer:
     duration_ms: int
 
 
-def policy() -> Policy:
+def policy() -> AddressPolicy:
     """Return the policy with the networks in `BERTH_OUTGOING_ALLOW`."""
-    return Policy.of(settings.BERTH_OUTGOING_ALLOW)
+    return AddressPolicy.parse(settings.BERTH_OUTGOING_ALLOW)
 
 
 def url_problem(url: str) -> UrlProblem | None:
@@ -99,7 +99,7 @@ def url_problem(url: str) -> UrlProblem | None:
 
 def post(
     url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, guarded: bool = True
-) -> Answer:
+) -> ReceiverResponse:
     """POST `body` and return the response, whatever its status, within `timeout_s` seconds.
 
     Pass `guarded=False` only for URLs from the site's own settings: any address is then allowed. Raises
@@ -127,7 +127,7 @@ def post(
 
 def _answer(
     pool: httpcore.ConnectionPool, url: str, body: bytes, headers: Mapping[str, str], began: float
-) -> Answer:
+) -> ReceiverResponse:
     sent = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", "Connection": "close", **headers}
     # httpcore does not add the Host header. It includes a non-default port.
     host = urlsplit(url).netloc
@@ -139,7 +139,7 @@ def _answer(
             head += chunk
             if len(head) >= MAX_ANSWER:
                 break
-        return Answer(response.status, head[:MAX_ANSWER], round((time.monotonic() - began) * 1000))
+        return ReceiverResponse(response.status, head[:MAX_ANSWER], round((time.monotonic() - began) * 1000))
 
 
 def _ssl_context() -> ssl.SSLContext:
@@ -191,7 +191,7 @@ class _Stream(httpcore.NetworkStream):
 class _Backend(httpcore.NetworkBackend):
     """Network backend that connects only to checked addresses."""
 
-    def __init__(self, deadline: float, policy: Policy | None, plain: bool) -> None:
+    def __init__(self, deadline: float, policy: AddressPolicy | None, plain: bool) -> None:
         self._deadline, self._policy, self._plain = deadline, policy, plain
 
     def connect_tcp(

@@ -40,7 +40,7 @@ BATCH = 500
 
 
 @dataclass(slots=True)
-class _Changes:
+class _InventoryChanges:
     """Changes on one node. Rows hold the old state, infos the new state."""
 
     node: Node
@@ -58,7 +58,7 @@ class _Changes:
     """UUIDs covered by another event, which are not reported as appeared or disappeared as well."""
 
     @property
-    def really_gone(self) -> list[Device]:
+    def uncovered_devices(self) -> list[Device]:
         """Missing devices that no other event covers."""
         return [row for row in self.gone if row.uuid not in self.reported]
 
@@ -80,12 +80,12 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     notices.devices_out(
         pool, "unseen", [(change.node, len(change.unseen)) for change in changes if change.unseen]
     )
-    gone_of = [(change.node, len(change.really_gone)) for change in changes if change.really_gone]
+    gone_of = [(change.node, len(change.uncovered_devices)) for change in changes if change.uncovered_devices]
     notices.devices_out(pool, "disappeared", gone_of)
 
 
-def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _Changes:
-    changes = _Changes(node)
+def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _InventoryChanges:
+    changes = _InventoryChanges(node)
     rows_by_uuid = {row.uuid: row for row in rows}
     for device in info.devices:
         row = rows_by_uuid.get(device.uuid)
@@ -113,7 +113,9 @@ def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[s
     return changes
 
 
-def _find_replaced(changes: _Changes, rows: Sequence[Device], present: set[str], all_seen: set[str]) -> None:
+def _find_replaced(
+    changes: _InventoryChanges, rows: Sequence[Device], present: set[str], all_seen: set[str]
+) -> None:
     """Find GPUs that replaced another one: at the same PCI slot, or else with the same index and model."""
     fresh = [device for device in changes.appeared if device.kind != DeviceKind.MIG]
     if not fresh:
@@ -136,7 +138,7 @@ def _is_same_slot(row: Device, device: DeviceInfo) -> bool:
     return not all(slots) and (row.index, row.model) == (device.index, device.model)
 
 
-def _find_split(changes: _Changes, rows_by_uuid: Mapping[str, Device], info: NodeInfo) -> None:
+def _find_split(changes: _InventoryChanges, rows_by_uuid: Mapping[str, Device], info: NodeInfo) -> None:
     """Find GPUs with a changed partitioning, whose MIG instances appear and disappear with it."""
     now: dict[str, list[DeviceInfo]] = defaultdict(list)
     before: dict[str, list[Device]] = defaultdict(list)
@@ -159,7 +161,7 @@ def _find_split(changes: _Changes, rows_by_uuid: Mapping[str, Device], info: Nod
             changes.reported |= {part.uuid for part in parts} | {row.uuid for row in were}
 
 
-def _move_to_returned(changes: Sequence[_Changes]) -> None:
+def _move_to_returned(changes: Sequence[_InventoryChanges]) -> None:
     """Treat devices new to a node but known elsewhere as returned."""
     fresh = {info.uuid for change in changes for info in change.appeared}
     if not fresh:
@@ -170,7 +172,7 @@ def _move_to_returned(changes: Sequence[_Changes]) -> None:
         change.appeared = [info for info in change.appeared if info.uuid not in existing]
 
 
-def _write(changes: Sequence[_Changes]) -> None:
+def _write(changes: Sequence[_InventoryChanges]) -> None:
     gone = {row.pk for change in changes for row in change.gone}
     touched = Q(pk__in=gone | {row.pk for change in changes for row in change.unseen})
     touched |= Q(uuid__in=[info.uuid for change in changes for info in change.write])
@@ -200,7 +202,7 @@ def _write(changes: Sequence[_Changes]) -> None:
         )
 
 
-def _record_changes(pool: Pool, changes: _Changes) -> None:
+def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
     name = changes.node.name
 
     def record_change(kind: str, message: str, devices: Iterable[DeviceInfo | Device], **data: Any) -> None:
@@ -259,7 +261,7 @@ def _record_changes(pool: Pool, changes: _Changes) -> None:
         record_change(
             "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
         )
-    gone = changes.really_gone
+    gone = changes.uncovered_devices
     if gone:
         record_change("disappeared", f"no longer finds {_count_and_model(gone)} on {name}", gone)
 

@@ -14,14 +14,14 @@ from provisioning.types import Failure, Inventory
 def refresh_due() -> None:
     """Request the inventory of every pool where it is due."""
     for pool in services.pools_due():
-        ask(pool)
+        request_inventory(pool)
 
 
 def worker_ready(queues: list[str]) -> None:
     """Request inventories when a node worker has started, so that its capacity is known within a second."""
     for pool in Pool.objects.filter(enabled=True):
         if any(node_commands.queue_of(pool, node) in queues for node in node_commands.nodes_to_ask(pool)):
-            ask(pool)
+            request_inventory(pool)
 
 
 def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
@@ -40,7 +40,7 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
             services.apply_inventory_failure(pool=pool, failure=refused)
 
 
-def ask(pool: Pool) -> None:
+def request_inventory(pool: Pool) -> None:
     """Request the inventory of a pool."""
     services.mark_asked(pool)
     for node in node_commands.nodes_to_ask(pool):

@@ -16,7 +16,7 @@ from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
-from portal.common.history.models import Act, SubjectKind
+from portal.common.history.models import ChangeAction, SubjectKind
 from portal.common.history.services import save_revision
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
@@ -41,7 +41,7 @@ def document_of(pool: Pool) -> dict[str, Any]:
 
 def keep_created(actor: User | SystemActor, pool: Pool) -> None:
     """Save the first revision of a new pool."""
-    _keep_revision(actor, pool, Act.CREATED)
+    _keep_revision(actor, pool, ChangeAction.CREATED)
 
 
 @transaction.atomic
@@ -80,7 +80,7 @@ def change(
     row.updated_at = timezone.now()
     row.inventory_due_at = row.updated_at
     row.save(update_fields=[*changed, "updated_at", "inventory_due_at"])
-    act = Act.CHANGED if restored_from is None else Act.RESTORED
+    act = ChangeAction.CHANGED if restored_from is None else ChangeAction.RESTORED
     _keep_revision(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
     kind, message = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
     if changed == ["retiring"]:
@@ -127,7 +127,7 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
     Device.objects.filter(node__pool=row).update(present=False)
     row.enabled, row.deleted_at, row.updated_at = False, now, now
     row.save(update_fields=["enabled", "deleted_at", "updated_at"])
-    _keep_revision(actor, row, Act.DELETED, before=before, before_at=before_at)
+    _keep_revision(actor, row, ChangeAction.DELETED, before=before, before_at=before_at)
     events.record(actor=actor, kind=AuditKind.POOL_DELETED, pool=row, message=f"deleted the pool {row.name}")
     emit(CapacityChanged())
 
@@ -176,5 +176,5 @@ def _locked_pool(pool: Pool) -> Pool:
     return locked
 
 
-def _keep_revision(actor: User | SystemActor, pool: Pool, act: Act, **more: Any) -> None:
+def _keep_revision(actor: User | SystemActor, pool: Pool, act: ChangeAction, **more: Any) -> None:
     save_revision(actor=actor, kind=SubjectKind.POOL, key=pool.pk, act=act, data=document_of(pool), **more)

@@ -19,7 +19,7 @@ from portal.common.reasons.wording import next_action_of
 from portal.common.scopes import Scope
 from portal.fleet.inventory import selectors, series
 from portal.fleet.inventory.codes import InventoryCode
-from portal.fleet.inventory.series import Point, Series
+from portal.fleet.inventory.series import Series, SeriesPoint
 
 
 class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
@@ -101,7 +101,7 @@ def _to_datetime(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: SeriesPoint) -> dict[str, Any]:
     row = asdict(point)
     row["start"] = _to_datetime(row.pop("start_s"))
     if point.gpu_pct is not None:

@@ -47,12 +47,12 @@ COLUMNS = (
 """Columns shared by minutes and hours, without their key."""
 
 
-class Unfit(ValueError):
+class InvalidRollup(ValueError):
     """A rollup is rejected. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class RollupCounts:
     """Result of a message: minutes written, already known, without measurements, and rejected."""
 
     written: int = 0
@@ -66,7 +66,7 @@ class Applied:
 
 def apply_samples(
     *, pool_slug: str, node_name: str, rollups: Sequence[Any], now_s: float | None = None
-) -> Applied:
+) -> RollupCounts:
     """Store the minutes sent by a node's sampler: plain values of `Rollup`, newest last.
 
     Never raises for bad input: invalid values and unknown devices are logged and skipped. A node that does
@@ -77,7 +77,7 @@ def apply_samples(
         log.warning(
             "ignored samples from %s: not a list of at most %d", _shorten(node_name), MAX_SAMPLES_PER_MESSAGE
         )
-        return Applied(refused=1)
+        return RollupCounts(refused=1)
     minutes: dict[tuple[str, int], DeviceMinute] = {}
     silent = refused = 0
     for item in rollups:
@@ -107,7 +107,7 @@ def apply_samples(
             )
             refused += 1
     written = _write(by_device) if by_device else 0
-    return Applied(written, sum(map(len, by_device.values())) - written, silent, refused)
+    return RollupCounts(written, sum(map(len, by_device.values())) - written, silent, refused)
 
 
 def _shorten(text: object, length: int = 80) -> str:
@@ -197,19 +197,19 @@ def oldest_kept_hour_s(now_s: float) -> int:
 
 
 def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
-    """Return the row of a rollup, or None if nothing was measured. Raises `Unfit`."""
+    """Return the row of a rollup, or None if nothing was measured. Raises `InvalidRollup`."""
     step = rollup.interval_s
     if rollup.span_s != MINUTE_S or rollup.start_s % MINUTE_S:
-        raise Unfit("not a whole minute")
+        raise InvalidRollup("not a whole minute")
     if rollup.start_s + MINUTE_S > now_s + AHEAD_S:
-        raise Unfit("it lies in the future: set the node's clock (NTP)")
+        raise InvalidRollup("it lies in the future: set the node's clock (NTP)")
     if rollup.start_s < oldest_kept_hour_s(now_s) + HOUR_S:
-        raise Unfit("it is older than minutes are kept: set the node's clock (NTP)")
+        raise InvalidRollup("it is older than minutes are kept: set the node's clock (NTP)")
     if not 1 <= step <= MINUTE_S or MINUTE_S % step:
-        raise Unfit("the interval does not divide a minute")
+        raise InvalidRollup("the interval does not divide a minute")
     most = MINUTE_S // step
     if not 0 <= rollup.n <= most or not 0 <= rollup.throttle_n <= rollup.n:
-        raise Unfit("more samples than there can be")
+        raise InvalidRollup("more samples than there can be")
     if rollup.n == 0:
         return None
     for name, metric in rollup.metrics.items():
@@ -217,10 +217,10 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
     row = DeviceMinute(start_s=rollup.start_s, measured_s=rollup.n * step)
     if gpu := rollup.metrics.get("gpu_util_pct"):
         if gpu.max > 100:
-            raise Unfit("more than 100 %")
+            raise InvalidRollup("more than 100 %")
         bins = dict(gpu.bins)
         if sum(bins.values()) != gpu.n or any(not 0 <= b <= 100 or c < 1 for b, c in bins.items()):
-            raise Unfit("its bins do not add up")
+            raise InvalidRollup("its bins do not add up")
         row.gpu_pct_s, row.gpu_s, row.gpu_max_pct = gpu.sum * step, gpu.n * step, gpu.max
         row.gpu_used_s = (gpu.n - bins.get(0, 0)) * step
         row.gpu_p95_pct = gpu.p95
@@ -250,9 +250,9 @@ def _check(name: str, metric: Metric, n: int) -> None:
     if not (
         1 <= metric.n <= n and 0 <= metric.p95 <= metric.max and 0 <= metric.sum <= metric.n * metric.max
     ):
-        raise Unfit(f"{_shorten(name)} is not plausible")
+        raise InvalidRollup(f"{_shorten(name)} is not plausible")
     if metric.max > (2**15 - 1 if small else LARGEST):
-        raise Unfit(f"{_shorten(name)} is too large")
+        raise InvalidRollup(f"{_shorten(name)} is too large")
 
 
 def _longest_s(rollup: Rollup, reasons: Iterable[str]) -> int:

@@ -37,7 +37,7 @@ FRESH_S = 3 * MINUTE_S
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SeriesPoint:
     """Measurements of a device from `start_s` (UTC); None means not measured.
 
     Unqualified values are means.
@@ -75,7 +75,7 @@ class Series:
     span: str
     start_s: int
     step_s: int
-    points: tuple[Point | None, ...]
+    points: tuple[SeriesPoint | None, ...]
     simulated: bool = False
     live: Sample | None = None
 
@@ -84,7 +84,7 @@ class Series:
         return self.start_s + self.step_s * len(self.points)
 
     @property
-    def measured(self) -> tuple[Point, ...]:
+    def measured(self) -> tuple[SeriesPoint, ...]:
         return tuple(point for point in self.points if point is not None)
 
 
@@ -138,12 +138,12 @@ def start_of(series: Series) -> datetime:
     return datetime.fromtimestamp(series.start_s, UTC)
 
 
-def _point(row: tuple[int | None, ...]) -> Point:
+def _point(row: tuple[int | None, ...]) -> SeriesPoint:
     values = dict(zip(COLUMNS, row[1:], strict=True))
     pct_s, gpu_s = values.pop("gpu_pct_s"), values["gpu_s"]
     measured_s = values.pop("measured_s") or 0
     mean = pct_s / gpu_s if pct_s is not None and gpu_s else None
-    return Point(start_s=row[0] or 0, measured_s=measured_s, gpu_pct=mean, **values)
+    return SeriesPoint(start_s=row[0] or 0, measured_s=measured_s, gpu_pct=mean, **values)
 
 
 def newest(devices: Iterable[Device], *, now_s: float | None = None) -> dict[str, Sample]:

@@ -39,7 +39,7 @@ class NoAuthority(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignedCertificate:
     """A certificate in PEM, its serial number in decimal, and its expiry."""
 
     pem: str
@@ -106,7 +106,7 @@ class Authority:
         host: str,
         usages: Sequence[ObjectIdentifier],
         days: int = DAYS,
-    ) -> Signed:
+    ) -> SignedCertificate:
         """Issue a certificate for `name`, with the DNS name `host`."""
         certificate = (
             _builder(name, public_key, self.certificate.subject, days)
@@ -120,9 +120,9 @@ class Authority:
             .sign(self.key, hashes.SHA256())
         )
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
-        return Signed(pem, str(certificate.serial_number), certificate.not_valid_after_utc)
+        return SignedCertificate(pem, str(certificate.serial_number), certificate.not_valid_after_utc)
 
-    def sign_node(self, csr: str, name: str) -> Signed:
+    def sign_node(self, csr: str, name: str) -> SignedCertificate:
         """Sign a PEM certificate request for the node `name`. Raises `BadRequest`.
 
         Only the key and its proof of possession are used from the request.

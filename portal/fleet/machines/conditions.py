@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 from portal.fleet.inventory.models import Node
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.signs import CLONED_FOR
-from provisioning.version import VERSION, agrees
+from provisioning.version import VERSION, is_compatible
 
 SILENT_AFTER = timedelta(seconds=60)
 CLOCK_SHOWN_S = 30.0
@@ -38,7 +38,7 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ConditionBadge:
     """Word, icon and tone for badges."""
 
     word: str | Promise
@@ -46,17 +46,17 @@ class Look:
     tone: str
 
 
-LOOKS: Mapping[Condition, Look] = {
-    Condition.REVOKED: Look(gettext_lazy("Revoked"), "circle-off", "bad"),
-    Condition.LEFT: Look(gettext_lazy("Left"), "circle-off", "wait"),
-    Condition.CLONED: Look(gettext_lazy("Cloned"), "alert-triangle", "bad"),
-    Condition.WAITING: Look(gettext_lazy("Waiting for its first report"), "clock", "wait"),
-    Condition.OFFLINE: Look(gettext_lazy("Offline"), "plug-connected-x", "bad"),
-    Condition.CLOCK_OFF: Look(gettext_lazy("Wrong clock"), "clock", "bad"),
-    Condition.VERSION_DIFFERS: Look(gettext_lazy("Different version"), "alert-triangle", "wait"),
-    Condition.DRAINING: Look(gettext_lazy("Draining"), "lock", "wait"),
-    Condition.CORDONED: Look(gettext_lazy("Cordoned"), "lock", "wait"),
-    Condition.ONLINE: Look(gettext_lazy("Online"), "circle-check", "ok"),
+LOOKS: Mapping[Condition, ConditionBadge] = {
+    Condition.REVOKED: ConditionBadge(gettext_lazy("Revoked"), "circle-off", "bad"),
+    Condition.LEFT: ConditionBadge(gettext_lazy("Left"), "circle-off", "wait"),
+    Condition.CLONED: ConditionBadge(gettext_lazy("Cloned"), "alert-triangle", "bad"),
+    Condition.WAITING: ConditionBadge(gettext_lazy("Waiting for its first report"), "clock", "wait"),
+    Condition.OFFLINE: ConditionBadge(gettext_lazy("Offline"), "plug-connected-x", "bad"),
+    Condition.CLOCK_OFF: ConditionBadge(gettext_lazy("Wrong clock"), "clock", "bad"),
+    Condition.VERSION_DIFFERS: ConditionBadge(gettext_lazy("Different version"), "alert-triangle", "wait"),
+    Condition.DRAINING: ConditionBadge(gettext_lazy("Draining"), "lock", "wait"),
+    Condition.CORDONED: ConditionBadge(gettext_lazy("Cordoned"), "lock", "wait"),
+    Condition.ONLINE: ConditionBadge(gettext_lazy("Online"), "circle-check", "ok"),
 }
 
 
@@ -75,7 +75,7 @@ def conditions_of(machine: Any, now: datetime) -> list[Condition]:
         conditions.append(Condition.OFFLINE)
     if abs(machine.clock_off_s) > CLOCK_SHOWN_S:
         conditions.append(Condition.CLOCK_OFF)
-    if not agrees(machine.version):
+    if not is_compatible(machine.version):
         conditions.append(Condition.VERSION_DIFFERS)
     if machine.cordoned:
         conditions.append(Condition.DRAINING if machine.placed else Condition.CORDONED)
@@ -87,7 +87,7 @@ def condition_of(machine: Any, now: datetime) -> Condition:
     return conditions_of(machine, now)[0]
 
 
-def look_of_node(node: Node, machine: Any | None, now: datetime) -> Look:
+def look_of_node(node: Node, machine: Any | None, now: datetime) -> ConditionBadge:
     """Return the look of a node.
 
     `machine` is its machine (`selectors.machines_by_node`), or None if it never joined.

@@ -34,13 +34,13 @@ from portal.fleet.machines.certificates import (
     Authority,
     BadRequest,
     NoAuthority,
-    Signed,
+    SignedCertificate,
 )
 from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from provisioning import signing
-from provisioning.version import VERSION, agrees
+from provisioning.version import VERSION, is_compatible
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 CLOCK_MAX_OFF_S = 60.0
@@ -50,7 +50,7 @@ ADDRESS = r"^([0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class NodeJoinRequest:
     """Request to join with a token.
 
     `clock` is the machine's unix time. An empty `address` means the peer's.
@@ -77,7 +77,7 @@ class Rotate:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class NodeLeaveRequest:
     """Request of a node to leave. `workspaces` decides about workspaces placed there.
 
     - empty: the request is refused while there are any;
@@ -108,7 +108,7 @@ class RedisAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class NodeCredentials:
     """Response to a machine. The password is stored nowhere else. Certificates are in PEM."""
 
     node: str
@@ -131,7 +131,7 @@ def authority() -> Authority:
         raise Unavailable(Reason(MachineCode.NO_AUTHORITY), code=MachineCode.NO_AUTHORITY) from error
 
 
-def join(*, request: Join, address: str) -> Joined:
+def join(*, request: NodeJoinRequest, address: str) -> NodeCredentials:
     """Join a machine by a token, from `address`. The token is used up only on success.
 
     Raises `PortalError` with a `MachineCode`.
@@ -153,7 +153,7 @@ def join(*, request: Join, address: str) -> Joined:
     return _answer(machine, signer, signed, password)
 
 
-def rotate(*, node: str, serial: str, request: Rotate) -> Joined:
+def rotate(*, node: str, serial: str, request: Rotate) -> NodeCredentials:
     """Issue a new certificate and password. The old ones stay valid for 10 minutes.
 
     `node` and `serial` are from the certificate of the connection. Raises `PortalError`.
@@ -177,7 +177,7 @@ def rotate(*, node: str, serial: str, request: Rotate) -> Joined:
     return _answer(machine, signer, signed, password)
 
 
-def leave(*, node: str, serial: str, request: Leave) -> NodeWorkspaces | None:
+def leave(*, node: str, serial: str, request: NodeLeaveRequest) -> NodeWorkspaces | None:
     """Let a node leave. Returns what is still placed there if that has to end first, else None.
 
     The node then takes no new work and repeats the request until it may leave. Raises `PortalError`.
@@ -267,10 +267,10 @@ def _token(text: str) -> JoinToken:
     return token
 
 
-def _check(request: Join) -> None:
+def _check(request: NodeJoinRequest) -> None:
     if not NAME.fullmatch(request.name):
         raise _error_with_code(InvalidInput, MachineCode.NODE_NAME_INVALID, name=request.name[:63])
-    if not agrees(request.version):
+    if not is_compatible(request.version):
         raise _error_with_code(
             StateConflict, MachineCode.VERSION_DIFFERS, theirs=request.version[:20], ours=VERSION
         )
@@ -328,14 +328,16 @@ _SMALL_ORDER = frozenset(
 )
 
 
-def _sign(signer: Authority, csr: str, name: str) -> Signed:
+def _sign(signer: Authority, csr: str, name: str) -> SignedCertificate:
     try:
         return signer.sign_node(csr, name)
     except BadRequest as error:
         raise _error_with_code(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
 
 
-def _take_in(request: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:
+def _take_in(
+    request: NodeJoinRequest, token: JoinToken, signed: SignedCertificate, password: str, address: str
+) -> Machine:
     now = timezone.now()
     # A machine that has left may join again under its name.
     machine = Machine.objects.select_for_update().filter(name=request.name, state=MachineState.LEFT).first()
@@ -367,10 +369,10 @@ def _take_in(request: Join, token: JoinToken, signed: Signed, password: str, add
     return machine
 
 
-def _answer(machine: Machine, signer: Authority, signed: Signed, password: str) -> Joined:
+def _answer(machine: Machine, signer: Authority, signed: SignedCertificate, password: str) -> NodeCredentials:
     host = settings.BERTH_NODES_ADDRESS
     shown = f"[{host}]" if ":" in host else host
-    return Joined(
+    return NodeCredentials(
         node=machine.name,
         pool=machine.pool.slug,
         certificate=signed.pem,

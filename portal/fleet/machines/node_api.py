@@ -95,7 +95,7 @@ def authority(_request: HttpRequest) -> HttpResponse:
 @require_POST
 @require_door
 def join(request: HttpRequest) -> HttpResponse:
-    body = _body(request, joining.Join)
+    body = _body(request, joining.NodeJoinRequest)
     key = f"joins:{_network()}"
     if limits.current_count(key, window=FAILURES_WINDOW) >= FAILURES:
         raise TooMany(
@@ -123,7 +123,7 @@ def rotate(request: HttpRequest) -> HttpResponse:
 @require_POST
 @require_door
 def leave(request: HttpRequest) -> HttpResponse:
-    body = _body(request, joining.Leave)
+    body = _body(request, joining.NodeLeaveRequest)
     left = _by_node(request, lambda node, serial: joining.leave(node=node, serial=serial, request=body))
     return HttpResponse(status=204) if left is None else JsonResponse(msgspec.to_builtins(left), status=202)
 

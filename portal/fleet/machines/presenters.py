@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.fleet.machines.conditions import LOOKS, Condition, Look, condition_of, notes_of
+from portal.fleet.machines.conditions import LOOKS, Condition, ConditionBadge, condition_of, notes_of
 from portal.fleet.machines.models import MachineState
 
 
@@ -21,7 +21,7 @@ class MachineRow:
 
     machine: Any
     condition: Condition
-    look: Look
+    look: ConditionBadge
     notes: list[str]
 
     @property

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Flood:
+class FloodingNode:
     """A node whose messages were deleted. `held_mib` were in Redis before; None if there were too many."""
 
     node: str
@@ -58,7 +58,7 @@ class Memory:
     def used_mib(self) -> int:
         return round(self.used / 2**20)
 
-    def above(self, share: float) -> bool:
+    def exceeds(self, share: float) -> bool:
         return bool(self.limit) and self.used > share * self.limit
 
 
@@ -68,15 +68,15 @@ def memory(client: redis.Redis) -> Memory:
     return Memory(int(found["used_memory"]), int(found["maxmemory"]))
 
 
-def delete_floods(client: redis.Redis) -> list[Flood]:
+def delete_floods(client: redis.Redis) -> list[FloodingNode]:
     """Delete the messages of the largest nodes until nodes leave room for the portal; return these nodes.
 
     Raises `RedisError`.
     """
-    floods: list[Flood] = []
+    floods: list[FloodingNode] = []
     left = memory(client)
     for name, held in _held(client).most_common():
-        if held < MIN_BYTES or not left.above(NODES_SHARE):
+        if held < MIN_BYTES or not left.exceeds(NODES_SHARE):
             break
         # Redis frees the memory in the background, so its own figure falls later.
         left = Memory(left.used - held, left.limit)
@@ -86,8 +86,8 @@ def delete_floods(client: redis.Redis) -> list[Flood]:
         # Before this, Redis may be too full for the time of the pause.
         _delete(client, name)
         for node in nodes:
-            redis_users.keep_refused(client, node, for_s=PAUSE_S)
-        floods.append(Flood(name, None if math.isinf(held) else round(held / 2**20)))
+            redis_users.set_refusal_period(client, node, for_s=PAUSE_S)
+        floods.append(FloodingNode(name, None if math.isinf(held) else round(held / 2**20)))
     return floods
 
 
@@ -161,13 +161,13 @@ class Guard:
     def check(self) -> None:
         """Relieve Redis if necessary, and end pauses. Raises `RedisError`."""
         if self._paused is None:
-            self._paused = redis_users.refused(self._client)
+            self._paused = redis_users.refused_nodes(self._client)
         self._paused = {name for name in self._paused if not redis_users.resume(self._client, name)}
         before = memory(self._client)
-        floods = delete_floods(self._client) if before.above(NODES_SHARE) else []
+        floods = delete_floods(self._client) if before.exceeds(NODES_SHARE) else []
         if floods:
             for flood in floods:
-                self._paused |= redis_users.refused(self._client)
+                self._paused |= redis_users.refused_nodes(self._client)
                 log.warning(
                     "node %s filled Redis with %s MiB: deleted its messages, blocked it for %d s",
                     *(flood.node, "many" if flood.held_mib is None else flood.held_mib, PAUSE_S),
@@ -175,7 +175,7 @@ class Guard:
                 self._report(before, flood.node)
             return
         self._quiet_checks -= 1
-        if before.above(NEARLY_FULL) and self._quiet_checks < 0:
+        if before.exceeds(NEARLY_FULL) and self._quiet_checks < 0:
             self._quiet_checks = REPORT_EVERY_CHECKS
             log.warning("Redis is nearly full: %d of %d MiB", before.used_mib, before.limit >> 20)
             self._report(before, "")

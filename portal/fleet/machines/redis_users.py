@@ -60,7 +60,7 @@ def refuse(client: redis.Redis, name: str) -> None:
     client.execute_command("CLIENT", "KILL", "USER", node_users.user_of(name))
 
 
-def keep_refused(client: redis.Redis, name: str, *, for_s: int) -> None:
+def set_refusal_period(client: redis.Redis, name: str, *, for_s: int) -> None:
     """Set how long `resume` does not admit the node. Raises `RedisError`."""
     client.set(PAUSED_PREFIX + name, 1, ex=for_s)
 
@@ -75,7 +75,7 @@ def resume(client: redis.Redis, name: str) -> bool:
     return True
 
 
-def refused(client: redis.Redis) -> set[str]:
+def refused_nodes(client: redis.Redis) -> set[str]:
     """Return the nodes whose user is off. Raises `RedisError`."""
     found: Any = client.acl_list()
     lines = [line.decode() if isinstance(line, bytes) else line for line in found]
@@ -115,7 +115,7 @@ def _apply(wanted: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]
     gone = [name for name in before if name not in wanted]
     if not changed and not gone:
         return
-    off = refused(connection())
+    off = refused_nodes(connection())
     pipeline: Any = connection().pipeline(transaction=False)
     for name, digests in changed.items():
         if digests:

@@ -17,7 +17,7 @@ from portal.fleet.inventory.models import CheckLevel, CordonCause, Device, Pool
 from portal.gpu_checks import baselines, peers, report_reader, runs
 from portal.gpu_checks.kinds.device_proof import DeviceProofHandler, set_warning
 from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from portal.people.accounts.models import User
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.types import DeviceKind
@@ -54,11 +54,11 @@ class CheckHandler(DeviceProofHandler):
     ) -> GpuCheckRun:
         return runs.request_check(actor=actor, device_id=device_id, level=level, cause=cause)
 
-    def described(self, level: str) -> str:
+    def noun_phrase(self, level: str) -> str:
         return f"a {level} {self.noun}"
 
     def choose_peers(self, device: Device, level: str) -> list[Device]:
-        return [] if level == CheckLevel.QUICK else peers.choose(device)
+        return [] if level == CheckLevel.QUICK else peers.choose_peers(device)
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINES_S[run.level]
@@ -69,19 +69,19 @@ class CheckHandler(DeviceProofHandler):
             command, baseline=baseline.fleet, node_median=baseline.node, baseline_of=baseline.software
         )
 
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
-        super().act(run, reading)
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
+        super().apply_result(run, reading)
         _warn_peers(run, reading)
 
-    def passed(self, run: GpuCheckRun, reading: Reading) -> None:
-        super().passed(run, reading)
+    def handle_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
+        super().handle_pass(run, reading)
         if run.device.kind == DeviceKind.MIG:
             _lift_parent(run.device)
 
-    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+    def note_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
         run.device.passed_at = run.finished_at
         run.device.save(update_fields=["passed_at"])
         set_warning(run.device, "")
@@ -96,7 +96,7 @@ class CheckHandler(DeviceProofHandler):
         return str(_LABELS[CheckLevel(run.level)])
 
 
-def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
+def _warn_peers(run: GpuCheckRun, reading: RunResult) -> None:
     """Warn about two peers that exchange wrong words, and notify operators.
 
     Neither is cordoned, because it is not known which one is faulty. The run's own device is not involved.

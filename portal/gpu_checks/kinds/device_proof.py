@@ -16,9 +16,9 @@ from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
-from portal.gpu_checks.kinds.looks import Repeat
+from portal.gpu_checks.kinds.looks import RepeatForm
 from portal.gpu_checks.models import CheckCause, CheckVerdict, GpuCheckRun, RunState
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from portal.people.accounts.models import User
 from provisioning.types import DeviceKind
 
@@ -44,7 +44,7 @@ class DeviceProofHandler(JudgedHandler):
         """Request such a run of a device. Raises the exceptions of `runs.request_check`."""
 
     @abstractmethod
-    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+    def note_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
         """Record on the device of a run what its pass has proven."""
 
     @abstractmethod
@@ -55,12 +55,12 @@ class DeviceProofHandler(JudgedHandler):
     def is_waited_for(self, run: GpuCheckRun) -> bool:
         """Return whether the device will be allocated as soon as it is proven."""
 
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         device, name = run.device, display_name(run.device)
         match reading.verdict:
             case CheckVerdict.PASS:
                 runs.record(run, device, "passed", f"finds that {name} passes its {self.noun}")
-                self.passed(run, reading)
+                self.handle_pass(run, reading)
             case CheckVerdict.DEGRADED:
                 set_warning(device, run.summary)
                 runs.record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
@@ -82,7 +82,7 @@ class DeviceProofHandler(JudgedHandler):
                     runs.record(run, device, "inconclusive", f"could not {self.noun} {name}: {run.summary}")
                 self._keep_unproven(run, run.summary)
 
-    def passed(self, run: GpuCheckRun, reading: Reading) -> None:
+    def handle_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
         """Lift the cordon of a device that such a run cordoned."""
         self.note_pass(run, reading)
         self._lift(run.device)
@@ -91,11 +91,11 @@ class DeviceProofHandler(JudgedHandler):
         if device.cordoned and device.cordon_cause == self.cordon_cause:
             lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {self.noun}")
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         self._keep_unproven(run, f"Its {self.noun} was lost: {reason}")
 
-    def repeat(self, run: GpuCheckRun) -> Repeat | None:
-        return Repeat(
+    def repeat(self, run: GpuCheckRun) -> RepeatForm | None:
+        return RepeatForm(
             url=reverse("gpu_checks:device-checks", args=[run.device_id]),
             hidden=(("kind", self.kind.value),),
             name="level",

@@ -10,7 +10,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from portal.fleet.inventory.models import Device
-from portal.gpu_checks.kinds.looks import Look, Repeat
+from portal.gpu_checks.kinds.looks import RepeatForm, StateBadge
 from portal.gpu_checks.models import CheckKind, GpuCheckRun
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import CheckAnswer, CheckCommand
@@ -30,7 +30,7 @@ class KindHandler(Protocol):
 
     trend_kind: ClassVar[CheckKind] = CheckKind.CHECK
     """The kind of earlier runs that its trends are drawn from."""
-    looks: ClassVar[Mapping[str, Look]] = {}
+    looks: ClassVar[Mapping[str, StateBadge]] = {}
     """Looks of states and verdicts that differ from the common ones."""
     running_title: ClassVar[str | Promise] = ""
     """Heading while it runs; empty for its progress."""
@@ -40,7 +40,7 @@ class KindHandler(Protocol):
         "This device and its check are simulated. The result says nothing about real hardware."
     )
 
-    def described(self, level: str) -> str:
+    def noun_phrase(self, level: str) -> str:
         """Return the noun with its article, as in “asks for … of GPU 0”."""
         return f"a {self.noun}"
 
@@ -71,7 +71,7 @@ class KindHandler(Protocol):
         """
 
     @abstractmethod
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         """Handle the device of a locked run that has just ended without a result."""
 
     def label(self, run: GpuCheckRun) -> str:
@@ -82,6 +82,6 @@ class KindHandler(Protocol):
         """Return the title of a run in lists and on its own page."""
         return self.label(run)
 
-    def repeat(self, run: GpuCheckRun) -> Repeat | None:
+    def repeat(self, run: GpuCheckRun) -> RepeatForm | None:
         """Return the form to repeat an ended run, or `None` if that is not possible."""
         return None

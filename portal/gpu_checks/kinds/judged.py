@@ -14,7 +14,7 @@ from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.handler import KindHandler
 from portal.gpu_checks.models import GpuCheckRun, RunState
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import CheckAnswer
 
@@ -25,18 +25,18 @@ class JudgedHandler(KindHandler):
     cordon_cause: ClassVar[CordonCause]
 
     @abstractmethod
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         """Return the result of an answer; an invalid report is inconclusive."""
 
     @abstractmethod
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         """Act on the result, for the device of a run that has just ended."""
 
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
         if run.started_at is None:
             run.started_at = timezone.now()
         reading = self.read(answer, run)
-        runs.end(
+        runs.close(
             run,
             RunState.DONE,
             started_at=run.started_at,
@@ -47,7 +47,7 @@ class JudgedHandler(KindHandler):
             measures=reading.measures,
             unjudged=reading.unjudged,
         )
-        self.act(run, reading)
+        self.apply_result(run, reading)
 
     def cordon(self, device: Device, reason: str, recovery: str) -> None:
         """Cordon a device until a run of this kind passes."""

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StateBadge:
     """A state as word, icon and colour."""
 
     word: str | Promise
@@ -21,7 +21,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatForm:
     """The form to repeat a run: URL, field, hidden fields, and the label of its button."""
 
     url: str

@@ -16,13 +16,13 @@ from portal.fleet.inventory.models import CordonCause
 from portal.gpu_checks import report_reader, runs
 from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.judged import JudgedHandler
-from portal.gpu_checks.kinds.looks import Repeat
+from portal.gpu_checks.kinds.looks import RepeatForm
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.gpu.check.plan import PAIR_DEADLINE_S
-from provisioning.gpu.check.types import Meeting
+from provisioning.gpu.check.types import Rendezvous
 
 TEST = "two_nodes"
 _ORDER = (CheckVerdict.PASS, CheckVerdict.DEGRADED, CheckVerdict.INCONCLUSIVE)
@@ -51,16 +51,16 @@ class PairHandler(JudgedHandler):
         return PAIR_DEADLINE_S
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
-        return replace(command, meeting=messages.load(run.plan["meeting"], Meeting))
+        return replace(command, meeting=messages.load(run.plan["meeting"], Rendezvous))
 
     def repeatable(self, run: GpuCheckRun) -> bool:
         # The other end no longer waits by then.
         return False
 
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
         step = _STEPS.get(reading.verdict, "inconclusive")
         runs.record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
@@ -68,7 +68,7 @@ class PairHandler(JudgedHandler):
             self.cordon(run.device, run.summary, reading.action)
         _conclude(run)
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         _conclude(run)
 
     def title(self, run: GpuCheckRun) -> str:
@@ -76,10 +76,10 @@ class PairHandler(JudgedHandler):
             return self.label(run)
         return gettext("Link to %(node)s") % {"node": run.partner.device.node.name}
 
-    def repeat(self, run: GpuCheckRun) -> Repeat | None:
+    def repeat(self, run: GpuCheckRun) -> RepeatForm | None:
         if run.partner is None:
             return None
-        return Repeat(
+        return RepeatForm(
             url=reverse("gpu_checks:check-link", args=[run.device.node_id]),
             name="with_node",
             value=str(run.partner.device.node_id),
@@ -104,7 +104,7 @@ def _conclude(run: GpuCheckRun) -> None:
 
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
-    runs.end(run, RunState.LOST, summary=summary)
+    runs.close(run, RunState.LOST, summary=summary)
     message = f"does not begin the link check of {display_name(run.device)}: {summary}"
     runs.record(run, run.device, "lost", message)
 

@@ -66,7 +66,7 @@ class RepartitionHandler(KindHandler):
         # The inventory may already have confirmed it before a repeated answer.
         conclude(run, workspace)
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         # The current instances were not proven clean.
         _fix(run.device)
         cordon_device(
@@ -133,7 +133,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
             # A retry would give the same result: the instance is not the requested one.
             _fail(run, f"{uuid} is {there[uuid].mig_profile}, not {piece.profile}.")
             return
-    runs.end(
+    runs.close(
         run,
         RunState.DONE,
         verdict=CheckVerdict.PASS,
@@ -155,7 +155,7 @@ def _invalid_report_text(run: GpuCheckRun, problem: str) -> str:
 def _ask_for_inventory(pool_id: UUID) -> None:
     pool = Pool.objects.filter(pk=pool_id).first()
     if pool is not None:
-        polling.ask(pool)
+        polling.request_inventory(pool)
 
 
 def _still_waits(workspace: Workspace, run: GpuCheckRun) -> bool:
@@ -172,7 +172,7 @@ def _fail(run: GpuCheckRun, reason: str) -> None:
     summary = strip_nul(reason)[:2000]
     _fix(run.device)
     name = display_name(run.device)
-    runs.end(run, RunState.DONE, verdict=CheckVerdict.FAIL, summary=summary)
+    runs.close(run, RunState.DONE, verdict=CheckVerdict.FAIL, summary=summary)
     runs.record(run, run.device, "failed", f"cannot change the MIG layout of {name}: {summary}")
 
 

@@ -19,7 +19,7 @@ from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import resets, runs
 from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.kinds.handler import KindHandler
-from portal.gpu_checks.kinds.looks import Look
+from portal.gpu_checks.kinds.looks import StateBadge
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -51,8 +51,8 @@ class ResetHandler(KindHandler):
     noun = "reset"
     alone_on_node = True
     looks = {
-        CheckVerdict.PASS: Look(_("Done"), "circle-check", "ok"),
-        CheckVerdict.INCONCLUSIVE: Look(_("Not done"), "circle-dashed", "wait"),
+        CheckVerdict.PASS: StateBadge(_("Done"), "circle-check", "ok"),
+        CheckVerdict.INCONCLUSIVE: StateBadge(_("Not done"), "circle-dashed", "wait"),
     }
     running_title = _("Resetting")
     open_text = _("Starts when no other check runs on the node. Takes up to 2 minutes.")
@@ -70,7 +70,7 @@ class ResetHandler(KindHandler):
         verdict, summary, report = _read(run, answer)
         summary = strip_nul(summary)[:2000]
         step, text = _STEPS[verdict]
-        runs.end(
+        runs.close(
             run,
             RunState.DONE,
             started_at=run.started_at or timezone.now(),
@@ -89,7 +89,7 @@ class ResetHandler(KindHandler):
         elif verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
             _keep_out(device, summary, REBOOT)
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         # Whether the GPU was reset is unknown.
         _keep_out(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
 

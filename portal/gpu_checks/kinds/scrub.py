@@ -12,7 +12,7 @@ from portal.fleet.inventory.models import CheckLevel, CordonCause, Pool
 from portal.gpu_checks import baselines, report_reader, runs
 from portal.gpu_checks.kinds.device_proof import DeviceProofHandler
 from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from portal.people.accounts.models import User
 from provisioning.check_messages import CheckAnswer, CheckCommand
 
@@ -46,10 +46,10 @@ class ScrubHandler(DeviceProofHandler):
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
         return replace(command, baseline_mib=baselines.clean_free_mib(run.device))
 
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_scrub(answer, run)
 
-    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+    def note_pass(self, run: GpuCheckRun, reading: RunResult) -> None:
         run.device.clean_free_mib = reading.free_mib
         run.device.unscrubbed = False
         run.device.save(update_fields=["clean_free_mib", "unscrubbed"])

@@ -58,7 +58,7 @@ class ChannelForm(forms.Form):
         """Return the event types by subject, for a team's channel."""
         return type_choices.groups(self._offered, {str(name) for name in self["types"].value() or []})
 
-    def wanted(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for the service."""
         data = self.cleaned_data
         return {"name": data["name"], "url": data["url"], "kinds": data["types"]}

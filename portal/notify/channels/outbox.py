@@ -32,7 +32,7 @@ from portal.common.htmx import public_url
 from portal.notify.channels import sending
 from portal.notify.channels.kinds import subject_of
 from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed
-from portal.notify.channels.sending import Job, Outcome
+from portal.notify.channels.sending import Job, SendOutcome
 from portal.notify.channels.services import TEST, URL
 from portal.people.accounts import selectors as accounts
 
@@ -151,7 +151,7 @@ def _round(now: datetime) -> int:
         try:
             url = decrypt(channel.url, purpose=URL)
         except Unreadable:
-            _finish(channel, messages, Outcome(ok=False, error=UNREADABLE))
+            _finish(channel, messages, SendOutcome(ok=False, error=UNREADABLE))
             continue
         for part in _parts(messages):
             jobs.append(Job(len(jobs), url, *_message_text(part)))
@@ -230,7 +230,7 @@ def _message_text(messages: Sequence[Message]) -> tuple[str, str]:
 
 
 @transaction.atomic
-def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> None:
+def _finish(channel: Channel, messages: Sequence[Message], outcome: SendOutcome) -> None:
     """Record the outcome for the messages and their channel."""
     now = timezone.now()
     row = (

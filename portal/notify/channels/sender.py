@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from portal.common.outgoing.addresses import AddressRefused, Policy
+from portal.common.outgoing.addresses import AddressPolicy, AddressRefused
 
 THREADS = 8
 MAX_ANSWER = 300
@@ -43,7 +43,7 @@ REFUSED_EVENTS = (
 ADDRESS_SPACE = 1 << 30
 
 
-class Refused(Exception):
+class ForbiddenOperation(Exception):
     """The sandbox forbids the operation."""
 
 
@@ -59,7 +59,7 @@ class _ThreadState(threading.local):
 _here = _ThreadState()
 
 
-def confine_process(policy: Policy) -> None:
+def confine_process(policy: AddressPolicy) -> None:
     """Restrict the process permanently: checked addresses, no programs, no files except Python's own."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -76,24 +76,24 @@ def confine_process(policy: Policy) -> None:
         elif event == "open":
             _check_open(roots, arguments[0], arguments[2])
         elif event.startswith(REFUSED_EVENTS):
-            raise Refused(event)
+            raise ForbiddenOperation(event)
 
     sys.addaudithook(hook)
 
 
-def _check_connect(policy: Policy, opened: socket.socket, target: Any) -> None:
+def _check_connect(policy: AddressPolicy, opened: socket.socket, target: Any) -> None:
     if opened.family not in (socket.AF_INET, socket.AF_INET6) or opened.type & 0xF != socket.SOCK_STREAM:
         _here.refused = True
-        raise AddressRefusedHere
+        raise AddressRefusedError
     try:
         # Names are rejected: the system would resolve them after this check, possibly to another address.
         policy.check(ipaddress.ip_address(str(target[0]).partition("%")[0]))
     except (AddressRefused, ValueError):
         _here.refused = True
-        raise AddressRefusedHere from None
+        raise AddressRefusedError from None
 
 
-class AddressRefusedHere(OSError):
+class AddressRefusedError(OSError):
     """A subclass of `OSError`, which libraries expect for failed connections."""
 
 
@@ -101,10 +101,10 @@ def _check_open(roots: set[Path], path: Any, flags: Any) -> None:
     if isinstance(path, int):
         return
     if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
-        raise Refused("open")
+        raise ForbiddenOperation("open")
     wanted = Path(os.path.realpath(os.fsdecode(path)))
     if str(wanted) != os.devnull and not any(wanted.is_relative_to(root) for root in roots):
-        raise Refused("open")
+        raise ForbiddenOperation("open")
 
 
 def _remember_answers() -> None:
@@ -174,7 +174,7 @@ def _send_job(job: dict[str, Any], service: Any) -> dict[str, Any]:
         _here.__dict__.pop(name, None)
     try:
         good = bool(service.notify(body=job["body"], title=job["title"]))
-    except Refused:
+    except ForbiddenOperation:
         return {"id": job["id"], "ok": False, "error": "refused_act", "status": None, "answer": ""}
     except Exception:
         good = False
@@ -202,7 +202,7 @@ def main() -> None:
     import certifi
     import requests  # noqa: F401
 
-    confine_process(Policy.of(task["allowed"]))
+    confine_process(AddressPolicy.parse(task["allowed"]))
     logging.disable(logging.CRITICAL)
     certifi.where()
     _remember_answers()
@@ -217,7 +217,7 @@ def main() -> None:
     for job in task["jobs"]:
         try:
             service, problem = parse_service(job["url"], schemas)
-        except Refused:
+        except ForbiddenOperation:
             service, problem = None, "refused_act"
         if service is None or task["check"]:
             name = str(service.service_name) if service is not None else ""

@@ -28,7 +28,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SendOutcome:
     """Outcome of a job: an error code, or the service's response."""
 
     ok: bool
@@ -38,17 +38,17 @@ class Outcome:
     service: str = ""
 
 
-def send(jobs: Iterable[Job]) -> dict[int, Outcome]:
+def send(jobs: Iterable[Job]) -> dict[int, SendOutcome]:
     """Send all messages. Returns an outcome for every job."""
     return _run(list(jobs), check=False)
 
 
-def inspect_url(url: str) -> Outcome:
+def inspect_url(url: str) -> SendOutcome:
     """Check whether a URL belongs to a permitted service, and which. Makes no connection."""
     return _run([Job(0, url)], check=True)[0]
 
 
-def _run(jobs: list[Job], *, check: bool) -> dict[int, Outcome]:
+def _run(jobs: list[Job], *, check: bool) -> dict[int, SendOutcome]:
     task = {
         "schemas": settings.BERTH_CHANNEL_SCHEMAS,
         "allowed": settings.BERTH_OUTGOING_ALLOW,
@@ -79,14 +79,15 @@ def _run(jobs: list[Job], *, check: bool) -> dict[int, Outcome]:
     if process.returncode > 0:
         log.error("channel sender process exited with %s", process.returncode)
     outcomes = {
-        job.id: Outcome(ok=False, error="internal" if process.returncode > 0 else "timeout") for job in jobs
+        job.id: SendOutcome(ok=False, error="internal" if process.returncode > 0 else "timeout")
+        for job in jobs
     }
     for line in output.decode("utf-8", "replace").splitlines(keepends=True):
         if not line.endswith("\n"):
             # Truncated line: the process was killed while writing.
             break
         result: dict[str, Any] = json.loads(line)
-        outcomes[result["id"]] = Outcome(
+        outcomes[result["id"]] = SendOutcome(
             ok=result["ok"],
             error=result["error"],
             status=result.get("status"),

@@ -51,7 +51,7 @@ def _list_page(request: SignedInRequest, of: Team | None) -> HttpResponse:
     form = ChannelForm(request.POST or None, of_team=of is not None)
     if request.method == "POST" and form.is_valid():
         try:
-            channel = services.create(actor=request.user, team=of, **form.wanted())
+            channel = services.create(actor=request.user, team=of, **form.service_arguments())
         except PortalError as error:
             add_problems(form, _errors_by_form_field(error), error.sentence)
         else:
@@ -91,7 +91,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
                 actor=request.user,
                 channel=channel,
                 expected=etags.expected_versions(request),
-                **form.wanted(),
+                **form.service_arguments(),
             )
         except PortalError as error:
             add_problems(form, _errors_by_form_field(error), error.sentence)

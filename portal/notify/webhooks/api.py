@@ -93,7 +93,7 @@ class _Webhooks(ApiViewSet):
         return _with_secret(created, status=201, Location=location)
 
 
-def _with_secret(with_secret: services.WithSecret, *, status: int = 200, **headers: str) -> Response:
+def _with_secret(with_secret: services.WebhookWithSecret, *, status: int = 200, **headers: str) -> Response:
     data = NewWebhookSerializer(with_secret.endpoint, context={"secret": with_secret.secret}).data
     tag = {"ETag": etags.etag_of(with_secret.endpoint)}
     return Response(data, status=status, headers={**tag, **NO_STORE, **headers})

@@ -26,7 +26,7 @@ from django.utils import timezone
 from portal.common import signatures
 from portal.common.encrypted_fields import Unreadable
 from portal.common.outgoing import client
-from portal.common.outgoing.client import Answer, Failure, NoAnswer
+from portal.common.outgoing.client import Failure, NoAnswer, ReceiverResponse
 from portal.notify.webhooks import services, troubles
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint, Outbox
 
@@ -55,7 +55,7 @@ class _Outcome:
 
     at: datetime
     duration_ms: int
-    answer: Answer | None = None
+    answer: ReceiverResponse | None = None
     error: str = ""
 
     @property

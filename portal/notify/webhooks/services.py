@@ -44,7 +44,7 @@ URL_CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class WithSecret:
+class WebhookWithSecret:
     """A webhook with its secret, which is shown only once."""
 
     endpoint: Endpoint
@@ -54,7 +54,7 @@ class WithSecret:
 @transaction.atomic
 def create(
     *, actor: User | SystemActor, team: Team | None, name: str, url: str, types: Sequence[str]
-) -> WithSecret:
+) -> WebhookWithSecret:
     """Create a webhook for events of a team, or of the site if `team` is None.
 
     For owners and operators. Raises `InvalidInput`, `NotAllowed` (also for types for administrators) and
@@ -84,7 +84,7 @@ def create(
         f"made the webhook “{endpoint.name}”",
         types=endpoint.types,
     )
-    return WithSecret(endpoint, secret)
+    return WebhookWithSecret(endpoint, secret)
 
 
 @transaction.atomic
@@ -131,7 +131,7 @@ def change(
 
 
 @transaction.atomic
-def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecret:
+def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WebhookWithSecret:
     """Create a new secret. Both sign for `OVERLAP`, so that the receiver can switch in between."""
     endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
@@ -145,7 +145,7 @@ def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecre
         endpoint,
         f"made another secret for the webhook “{endpoint.name}”",
     )
-    return WithSecret(endpoint, secret)
+    return WebhookWithSecret(endpoint, secret)
 
 
 @transaction.atomic

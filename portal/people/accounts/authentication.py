@@ -41,7 +41,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """Authenticates browser sessions, with CSRF protection. Raises `SetUpFirst` (`require_set_up`).
+    """Authenticates browser sessions, with CSRF protection. Raises `SecondFactorRequired` (`require_set_up`).
 
     Tokens are tried first, so a 401 names the bearer scheme.
     """
@@ -57,7 +57,7 @@ def _why_invalid(secret: str) -> str:
     token = expired(secret)
     if token is None:
         return _("This token is unknown or revoked. Create a new one on your account's token page.")
-    if token.of_job:
+    if token.is_job_token:
         return _("The token of this CI job has expired. Exchange the job's ID token again.")
     return _("This token has expired. Create a new one on your account's token page.")
 

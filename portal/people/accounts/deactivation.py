@@ -112,7 +112,7 @@ def revoke_tokens(user: User) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class OwnershipHandover:
     """Outcome for one ownership: `heir` takes over, or there are other owners, or nobody is left."""
 
     membership: Membership
@@ -120,24 +120,24 @@ class Handover:
     others: bool = False
 
 
-def planned_handovers(actor: User | SystemActor, user: User) -> list[Handover]:
+def planned_handovers(actor: User | SystemActor, user: User) -> list[OwnershipHandover]:
     """Return the user's ownerships, each with the heir if there is no other owner.
 
     The heir is the longest-standing active member, except viewers and service accounts. If there is none, it
     is `actor`, unless that is the user.
     """
-    handovers: list[Handover] = []
+    handovers: list[OwnershipHandover] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
     for membership in owned.order_by("team__slug"):
         others = Membership.objects.filter(team=membership.team, user__is_active=True).exclude(
             Q(user=user) | Q(role=Role.VIEWER) | Q(user__owning_team__isnull=False)
         )
         if others.filter(role=Role.OWNER).exists():
-            handovers.append(Handover(membership, others=True))
+            handovers.append(OwnershipHandover(membership, others=True))
             continue
         longest = others.select_related("user").order_by("joined_at", "pk").first()
         heir = actor if isinstance(actor, User) and actor.pk != user.pk else None
-        handovers.append(Handover(membership, longest.user if longest else heir))
+        handovers.append(OwnershipHandover(membership, longest.user if longest else heir))
     return handovers
 
 

@@ -24,7 +24,7 @@ MAX_USERS = 8
 _SALT = "portal.people.accounts.devices"
 
 
-def knows(request: HttpRequest, user: User) -> bool:
+def is_known(request: HttpRequest, user: User) -> bool:
     """Return whether the user has signed in with this browser before."""
     return str(user.pk) in _entries(request)
 

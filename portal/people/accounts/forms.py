@@ -92,7 +92,7 @@ class EmailForm(forms.Form):
     )
 
 
-class ForgottenForm(forms.Form):
+class ForgotPasswordForm(forms.Form):
     """Request for a password reset link."""
 
     name = forms.CharField(

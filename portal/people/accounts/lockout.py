@@ -54,7 +54,7 @@ def refuses(request: HttpRequest, username: str) -> bool:
     user = User.objects.existing().filter(username=strip_nul(username)[:150].strip().lower()).first()
     if user is None:
         return True
-    if devices.knows(request, user):
+    if devices.is_known(request, user):
         return False
     return failed >= HARD or not _has_signed_in_from_here(user)
 

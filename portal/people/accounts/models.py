@@ -67,13 +67,13 @@ HAS_PASSWORD = ~Q(password__startswith=UNUSABLE_PASSWORD_PREFIX)
 
 
 class UserQuerySet(models.QuerySet["User"]):
-    def existing(self) -> UserQuerySet:
+    def not_deleted(self) -> UserQuerySet:
         """Return accounts that are not deleted."""
         return self.filter(deleted_at=None)
 
     def with_state(self, state: str) -> UserQuerySet:
         """Return accounts in this state; none for an unknown state."""
-        present = self.existing()
+        present = self.not_deleted()
         match state:
             case AccountState.INVITED:
                 return present.people().filter(is_active=True, linked=False).exclude(HAS_PASSWORD)
@@ -379,7 +379,7 @@ class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
             over |= Q(created_at__lte=moment - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
         return self.filter(over)
 
-    def working(self, now: datetime) -> ApiTokenQuerySet:
+    def valid_at(self, now: datetime) -> ApiTokenQuerySet:
         """Return tokens that are valid at `now`."""
         tokens = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), owner__is_active=True)
         if settings.BERTH_TOKEN_MAX_DAYS:
@@ -431,7 +431,7 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
     @property
-    def of_job(self) -> bool:
+    def is_job_token(self) -> bool:
         """Whether it is a job token, issued by a token exchange."""
         return self.renewable_until is not None
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.common.errors import NotFound
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, EventTarget, TargetKind
-from portal.common.prepared import Prepared
+from portal.common.prepared import PreparedRows
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import policies
@@ -128,7 +128,7 @@ class TeamRole(NamedTuple):
     role: str
 
 
-_TEAM_ROLES = Prepared(
+_TEAM_ROLES = PreparedRows(
     lambda keys: (
         Membership.objects.filter(user__in=keys)
         .order_by("team__slug")

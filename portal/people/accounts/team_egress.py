@@ -14,7 +14,7 @@ from portal.common.errors import InvalidInput, NotAllowed
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.history import selectors as history
-from portal.common.history.models import Act, Revision, SubjectKind
+from portal.common.history.models import ChangeAction, Revision, SubjectKind
 from portal.common.history.services import save_revision
 from portal.common.json_input import storable
 from portal.common.reasons.reason import Reason
@@ -68,7 +68,7 @@ def set_egress(
         actor=actor,
         kind=SubjectKind.TEAM,
         key=row.pk,
-        act=Act.CHANGED if restored_from is None else Act.RESTORED,
+        act=ChangeAction.CHANGED if restored_from is None else ChangeAction.RESTORED,
         data=after,
         before=before,
         before_at=row.created_at,
@@ -111,7 +111,7 @@ def versions(team: Team, *, at_most: int) -> list[tuple[Revision, list[history.D
     return history.revisions_with_changes(rows)[:at_most]
 
 
-def team_at(team: Team, moment: datetime | None) -> Team:
+def with_policy_at(team: Team, moment: datetime | None) -> Team:
     """Return the team with its policy as of `moment`, for running workspaces. Do not save it."""
     if moment is None or team.updated_at <= moment:
         return team

@@ -54,7 +54,7 @@ SCOPES = {"GET": Scope.USERS_READ, "*": Scope.USERS_WRITE}
 NO_STORE = {"Cache-Control": "no-store"}
 
 
-class Administrates(HasScope):
+class CanAdministrateUsers(HasScope):
     """Checks permission before the body is parsed, because the body names users and teams."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
@@ -134,7 +134,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     }
     queryset = User.objects.none()
     serializer_class = UserSerializer
-    permission_classes = [Administrates]
+    permission_classes = [CanAdministrateUsers]
     filterset_class = UserFilter
     scopes = SCOPES
     ordering = ("username",)
@@ -331,7 +331,7 @@ class SignInViewSet(ListViewSet):
     operation_ids = {"list": "listUserSignIns"}
     queryset = Event.objects.none()
     serializer_class = SignInSerializer
-    permission_classes = [Administrates]
+    permission_classes = [CanAdministrateUsers]
     scopes = SCOPES
     ordering = ("-id",)
 

@@ -39,7 +39,7 @@ class InviteForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
     )
 
-    def wanted(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for the service."""
         data = self.cleaned_data
         return {

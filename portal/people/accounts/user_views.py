@@ -49,7 +49,7 @@ def people(request: SignedInRequest) -> HttpResponse:
     link = None
     if request.method == "POST" and form.is_valid():
         try:
-            link = users.invite(actor=request.user, **form.wanted())
+            link = users.invite(actor=request.user, **form.service_arguments())
         except PortalError as error:
             add_problems(form, error.field_errors, error.message)
         else:

@@ -43,7 +43,7 @@ from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.forms import (
     ChangePasswordForm,
     EmailForm,
-    ForgottenForm,
+    ForgotPasswordForm,
     NewPasswordForm,
     SignInForm,
     TeamForm,
@@ -126,7 +126,7 @@ def forgot_password(request: HttpRequest) -> HttpResponse:
     """
     if not settings.BERTH_MAIL:
         raise Http404
-    form = ForgottenForm(request.POST or None)
+    form = ForgotPasswordForm(request.POST or None)
     submitted = request.method == "POST" and form.is_valid()
     if submitted:
         key = f"forgotten:{limits.network_of(request_context.current().address)}"

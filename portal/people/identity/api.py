@@ -14,7 +14,7 @@ from portal.common.api import ApiView, ListViewSet, UserRequest, body_of, docume
 from portal.common.scopes import Scope
 from portal.people.accounts import policies
 from portal.people.accounts.selectors import user_by_name
-from portal.people.accounts.user_api import Administrates
+from portal.people.accounts.user_api import CanAdministrateUsers
 from portal.people.identity import lookups, presenters, selectors, services
 from portal.people.identity.config import Provider
 from portal.people.identity.decisions import decide
@@ -128,7 +128,7 @@ class LinkViewSet(ListViewSet):
     }
     queryset = IdentityLink.objects.none()
     serializer_class = IdentityLinkSerializer
-    permission_classes = [Administrates]
+    permission_classes = [CanAdministrateUsers]
     scopes = {"GET": Scope.USERS_READ, "*": Scope.USERS_WRITE}
     ordering = ("created_at", "id")
 

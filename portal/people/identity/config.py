@@ -64,7 +64,7 @@ class Condition(_Part, frozen=True, kw_only=True):
             return ["equals and pattern belong to a claim."]
         return _bad_pattern("group_pattern", self.group_pattern) + _bad_pattern("pattern", self.pattern)
 
-    def words(self) -> str:
+    def as_text(self) -> str:
         """Return the condition as text."""
         if self.everyone:
             return "everyone"

@@ -19,8 +19,8 @@ from portal.people.accounts.models import ROLE_FIELDS, Membership, SiteRole, Tea
 from portal.people.identity import rules
 from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import TEAM_ROLES, Provider
-from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
-from portal.people.identity.rules import Person, Refused
+from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkOrigin
+from portal.people.identity.rules import ProviderIdentity, SignInRefused
 
 MAX_NAME = 32
 
@@ -35,7 +35,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceChange:
+class MembershipChange:
     """Change of a membership. `role` is the new role, empty if it ends. `given` if managed by the rules."""
 
     team: str
@@ -54,7 +54,7 @@ class RoleChange:
 
 
 @dataclass(slots=True)
-class Decision:
+class SignInDecision:
     """Outcome of a sign-in: the account (None to create one), its link, and changes.
 
     The sign-in is accepted if `refusal` is None. `problems` are rules that cannot be satisfied, for
@@ -63,12 +63,12 @@ class Decision:
 
     provider_id: str
     provider_name: str = ""
-    person: Person | None = None
+    person: ProviderIdentity | None = None
     refusal: Reason | None = None
     user: User | None = None
     link: IdentityLink | None = None
-    how: LinkedBy | None = None
-    places: list[PlaceChange] = field(default_factory=list)
+    how: LinkOrigin | None = None
+    places: list[MembershipChange] = field(default_factory=list)
     roles: list[RoleChange] = field(default_factory=list)
     problems: list[Reason] = field(default_factory=list)
 
@@ -89,24 +89,24 @@ class Decision:
         return "link" if self.how is not None else "sign_in"
 
 
-def decide(provider: Provider, claims: Mapping[str, Any]) -> Decision:
+def decide(provider: Provider, claims: Mapping[str, Any]) -> SignInDecision:
     """Return the decision for these claims. Problems with claims become a refusal, not an exception."""
-    decision = Decision(provider.id, provider.name)
+    decision = SignInDecision(provider.id, provider.name)
     try:
         decision.person = rules.read(provider, claims)
         _find(decision, provider, decision.person)
         add_role_changes(decision, rules.grants(provider, claims))
-    except Refused as error:
+    except SignInRefused as error:
         decision.refusal = error.reason
     return decision
 
 
-def _find(decision: Decision, provider: Provider, person: Person) -> None:
-    """Find the account: already linked, to be linked, or to be created. Raises `Refused`."""
+def _find(decision: SignInDecision, provider: Provider, person: ProviderIdentity) -> None:
+    """Find the account: already linked, to be linked, or to be created. Raises `SignInRefused`."""
     links = IdentityLink.objects.filter(provider=provider.id).select_related("user")
     link = links.filter(subject=person.subject).first()
     if link is None and (waiting := links.filter(subject="", expected=person.username).first()):
-        link, decision.how = waiting, LinkedBy.ADMINISTRATOR
+        link, decision.how = waiting, LinkOrigin.ADMINISTRATOR
     if link is not None:
         decision.link, decision.user = link, link.user
         _require_open(link.user)
@@ -114,36 +114,40 @@ def _find(decision: Decision, provider: Provider, person: Person) -> None:
     decision.user, decision.how = _by_rule(provider, person)
     if decision.user is None:
         _require_new(provider, person)
-        decision.how = LinkedBy.CREATED
+        decision.how = LinkOrigin.CREATED
 
 
 def _require_open(user: User) -> None:
     params = {"username": user.username}
     if user.deleted_at is not None:
-        raise Refused(Reason(AccountCode.USER_DELETED, params))
+        raise SignInRefused(Reason(AccountCode.USER_DELETED, params))
     if not user.is_active:
-        raise Refused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, params))
+        raise SignInRefused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, params))
 
 
-def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy | None]:
+def _by_rule(provider: Provider, person: ProviderIdentity) -> tuple[User | None, LinkOrigin | None]:
     """Return an existing account that the settings let this provider link, and how.
 
-    Never an account with site roles, because the operator of the provider would gain them. Raises `Refused`.
+    Never an account with site roles, because the operator of the provider would gain them. Raises
+    `SignInRefused`.
     """
     user: User | None = None
-    linked_by: LinkedBy | None = None
+    linked_by: LinkOrigin | None = None
     if "email" in provider.link and person.email and person.email.isascii():
-        user, linked_by = _with_verified_email(person.email), LinkedBy.EMAIL
+        user, linked_by = _with_verified_email(person.email), LinkOrigin.EMAIL
     if user is None and "username" in provider.link:
-        user, linked_by = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
+        user, linked_by = (
+            User.objects.existing().filter(username=person.username).first(),
+            LinkOrigin.USERNAME,
+        )
     if user is None:
         return None, None
     _require_open(user)
     params = {"username": user.username, "provider": provider.name}
     if user.roles:
-        raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, params))
+        raise SignInRefused(Reason(IdentityCode.ROLES_NOT_LINKED, params))
     if IdentityLink.objects.filter(provider=provider.id, user=user).exists():
-        raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, params))
+        raise SignInRefused(Reason(IdentityCode.LINKED_TO_ANOTHER, params))
     return user, linked_by
 
 
@@ -155,26 +159,28 @@ def _with_verified_email(email: str) -> User | None:
     return User.objects.existing().filter(email__iexact=email, email_confirmed=True).first()
 
 
-def _require_new(provider: Provider, person: Person) -> None:
-    """Raise `Refused` unless an account can be created for this person."""
+def _require_new(provider: Provider, person: ProviderIdentity) -> None:
+    """Raise `SignInRefused` unless an account can be created for this person."""
     if not provider.create_accounts:
-        raise Refused(Reason(IdentityCode.NO_ACCOUNT, {"provider": provider.name}))
+        raise SignInRefused(Reason(IdentityCode.NO_ACCOUNT, {"provider": provider.name}))
     claim = provider.claims.username
     try:
         username_validator(person.username)
     except ValidationError as error:
         params = {"claim": claim, "value": person.username[:100]}
-        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, params)) from error
+        raise SignInRefused(Reason(IdentityCode.USERNAME_NOT_VALID, params)) from error
     if len(person.username) > MAX_NAME:
-        raise Refused(Reason(IdentityCode.USERNAME_TOO_LONG, {"claim": claim, "limit": MAX_NAME}))
+        raise SignInRefused(Reason(IdentityCode.USERNAME_TOO_LONG, {"claim": claim, "limit": MAX_NAME}))
     if User.objects.filter(username=person.username).exists():
         params = {"username": person.username, "provider": provider.name}
-        raise Refused(Reason(IdentityCode.USERNAME_TAKEN, params))
+        raise SignInRefused(Reason(IdentityCode.USERNAME_TAKEN, params))
     if person.email and User.objects.filter(email__iexact=person.email).exists():
-        raise Refused(Reason(IdentityCode.EMAIL_TAKEN, {"email": person.email, "provider": provider.name}))
+        raise SignInRefused(
+            Reason(IdentityCode.EMAIL_TAKEN, {"email": person.email, "provider": provider.name})
+        )
 
 
-def add_role_changes(decision: Decision, granted: rules.Grants) -> None:
+def add_role_changes(decision: SignInDecision, granted: rules.Grants) -> None:
     """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
     wanted = _possible_roles(decision, granted)
@@ -191,7 +197,7 @@ def add_role_changes(decision: Decision, granted: rules.Grants) -> None:
         change = place_change(wanted.get(slug, ""), current_roles.get(slug, ""), given_places.get(slug))
         if change is not None:
             new = slug in granted.may_create and not Team.objects.filter(slug=slug).exists()
-            decision.places.append(PlaceChange(slug, *change, create_team=new))
+            decision.places.append(MembershipChange(slug, *change, create_team=new))
     has = set() if user is None else {role for role in SiteRole if getattr(user, ROLE_FIELDS[role])}
     mine_too = (
         set()
@@ -235,7 +241,7 @@ def place_change(
     return (given_place.before, Effect.CHANGED, False) if given_place.before else ("", Effect.LOST, False)
 
 
-def _possible_roles(decision: Decision, granted: rules.Grants) -> dict[str, str]:
+def _possible_roles(decision: SignInDecision, granted: rules.Grants) -> dict[str, str]:
     """Return the wanted memberships in teams that exist or that a rule may create."""
     existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
     wanted = {}

@@ -81,7 +81,7 @@ def sign_out_data(provider: Provider, claims: Mapping[str, Any]) -> dict[str, st
 def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: bool = False) -> HttpResponse:
     """Render the page of a failed sign-in, and record it in the audit log unless `noted`."""
     if not noted:
-        services.refused(provider, reason)
+        services.record_refusal(provider, reason)
     context = {
         "message": message_of(reason),
         "next_action": next_action_of(reason),

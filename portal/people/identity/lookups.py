@@ -17,7 +17,7 @@ from portal.people.accounts.policies import require_administrator
 from portal.people.identity import backends, services
 from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Ldap, Provider
-from portal.people.identity.decisions import Decision, decide
+from portal.people.identity.decisions import SignInDecision, decide
 
 MAX_SHOWN = 1000
 """Maximum number of characters per value, and of values per attribute."""
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookUpResult:
     """Attributes of a user without secrets, and what a sign-in would do."""
 
     claims: dict[str, Any]
-    decision: Decision
+    decision: SignInDecision
 
 
-def look_up(*, actor: User, provider: Provider, username: str) -> Found:
+def look_up(*, actor: User, provider: Provider, username: str) -> LookUpResult:
     """Look up a user through the directory's search account. Signs nobody in and changes nothing.
 
     The lookup is recorded in the audit log. Raises `NotAllowed` unless an administrator, `StateConflict` (not
@@ -56,7 +56,7 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
     if claims is None:
         reason = Reason(IdentityCode.DIRECTORY_NOBODY, {"provider": provider.name, "username": username})
         raise InvalidInput(reason, errors={"username": [reason]})
-    return Found(redact_claims(claims), decide(provider, claims))
+    return LookUpResult(redact_claims(claims), decide(provider, claims))
 
 
 def redact_claims(claims: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.db.models import Q
 from portal.people.accounts.models import Role, SiteRole, Team, User
 
 
-class LinkedBy(models.TextChoices):
+class LinkOrigin(models.TextChoices):
     """How an account was linked to an identity."""
 
     CREATED = "created"
@@ -37,7 +37,7 @@ class IdentityLink(models.Model):
         blank=True,
         help_text="E-mail address to link at the first sign-in; empty once linked.",
     )
-    how = models.CharField(max_length=20, choices=LinkedBy)
+    how = models.CharField(max_length=20, choices=LinkOrigin)
     created_at = models.DateTimeField(auto_now_add=True)
     last_sign_in_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last sign-in.")
 

@@ -25,7 +25,7 @@ from django.urls import reverse
 from portal.common.htmx import public_url
 from portal.people.identity import flow
 from portal.people.identity.config import LOCAL_HOSTS, Oidc, read_secret
-from portal.people.identity.social import NotTrusted, Proven, login_of
+from portal.people.identity.social import NotTrusted, VerifiedIdentity, login_of
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -90,7 +90,8 @@ class Adapter(OpenIDConnectOAuth2Adapter):
             claims = {**claims, **more, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
         nonce = str(claims.get("nonce", ""))
         return login_of(
-            Proven(self.provider_config, {**claims, "_id_token": id_token}, nonce), self.get_provider()
+            VerifiedIdentity(self.provider_config, {**claims, "_id_token": id_token}, nonce),
+            self.get_provider(),
         )
 
 

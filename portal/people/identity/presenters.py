@@ -12,7 +12,7 @@ from portal.common.htmx import public_url
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, sentence_of
 from portal.people.identity.config import Ldap, Oidc, Provider, Rule, Saml
-from portal.people.identity.decisions import Decision, Effect, missing_teams
+from portal.people.identity.decisions import Effect, SignInDecision, missing_teams
 
 KINDS = {"oidc": "OpenID Connect", "saml": "SAML 2.0", "ldap": "LDAP"}
 EFFECTS = {
@@ -92,11 +92,11 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
         (_("Groups from"), claims.groups),
         (_("New accounts"), _("created") if provider.create_accounts else _("not created")),
         (_("Links accounts by"), ", ".join(provider.link) or _("administrators only")),
-        (_("Requires"), "; ".join(condition.words() for condition in provider.require) or _("nothing")),
+        (_("Requires"), "; ".join(condition.as_text() for condition in provider.require) or _("nothing")),
         (
             _("Second factor"),
             _("at the provider, if %(rule)s")
-            % {"rule": _(" or ").join(condition.words() for condition in provider.mfa)}
+            % {"rule": _(" or ").join(condition.as_text() for condition in provider.mfa)}
             if provider.mfa
             else _("here, as for all users"),
         ),
@@ -117,7 +117,7 @@ def rule_rows(provider: Provider) -> list[dict[str, Any]]:
     """Return the rules as table rows: condition, grant, and whether the team is missing."""
     missing = set(missing_teams(provider))
     return [
-        {"when": rule.words(), "then": _consequence(rule), "missing": rule.team in missing}
+        {"when": rule.as_text(), "then": _consequence(rule), "missing": rule.team in missing}
         for rule in provider.rules
     ]
 
@@ -129,7 +129,7 @@ def _consequence(rule: Rule) -> str:
     return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + suffix
 
 
-def decision_json(decision: Decision) -> dict[str, Any]:
+def decision_json(decision: SignInDecision) -> dict[str, Any]:
     """Return a decision in its REST form."""
     person = decision.person
     return {
@@ -157,7 +157,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
     return {**reason.as_json(), "detail": message_of(reason), "next_action": next_action_of(reason)}
 
 
-def decision_shown(decision: Decision) -> dict[str, Any]:
+def decision_shown(decision: SignInDecision) -> dict[str, Any]:
     """Return a decision for a page."""
     headline = {
         "refuse": _("The sign-in would be denied"),

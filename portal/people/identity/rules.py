@@ -23,7 +23,7 @@ MAX_SUBJECT = 255
 _TRUE = frozenset({"true", "1", "yes"})
 
 
-class Refused(Exception):
+class SignInRefused(Exception):
     """The claims do not permit a sign-in. `reason` says why."""
 
     def __init__(self, reason: Reason) -> None:
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class ProviderIdentity:
     """Identity reported by a provider. `email` is empty unless verified."""
 
     subject: str
@@ -54,27 +54,27 @@ class Grants:
     may_create: frozenset[str]
 
 
-def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
-    """Return the identity in the claims. Raises `Refused` if a claim is missing, invalid or not allowed."""
+def read(provider: Provider, claims: Mapping[str, Any]) -> ProviderIdentity:
+    """Return the identity in the claims. Raises `SignInRefused` if a claim is missing, invalid or denied."""
     names = provider.claims
     subject = _required_claim(provider, claims, names.subject)
     if len(subject) > MAX_SUBJECT:
-        raise Refused(Reason(IdentityCode.CLAIM_TOO_LONG, {"claim": names.subject}))
+        raise SignInRefused(Reason(IdentityCode.CLAIM_TOO_LONG, {"claim": names.subject}))
     groups = _groups(provider, claims)
     for condition in provider.require:
         if not _matches(condition, claims, groups):
             params = {
                 "provider": provider.name,
                 "claim": _claim_name(condition, names),
-                "rule": condition.words(),
+                "rule": condition.as_text(),
             }
-            raise Refused(Reason(IdentityCode.NOT_ALLOWED, params))
+            raise SignInRefused(Reason(IdentityCode.NOT_ALLOWED, params))
     email = _email(_text(_value(claims, names.email)))
     verified = bool(email) and (provider.trust_email or _is_true(_value(claims, names.email_verified)))
     first, last = _text(_value(claims, names.first_name)), _text(_value(claims, names.last_name))
     if not first and not last:
         first, _, last = _text(_value(claims, names.name)).partition(" ")
-    return Person(
+    return ProviderIdentity(
         subject=subject,
         username=_username(provider, claims),
         email=email if verified else "",
@@ -154,10 +154,10 @@ def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
     value = _required_claim(provider, claims, claim)
     name = username_in(provider, value)
     if name is None:
-        raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
+        raise SignInRefused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
     # Lower-casing maps some letters to ASCII: the Kelvin sign would become k.
     if not name.isascii():
-        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))
+        raise SignInRefused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))
     return name.strip().lower()
 
 
@@ -166,7 +166,7 @@ def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
     # Entra ID omits the groups of users with many groups and names an endpoint for them instead.
     elsewhere = claims.get("_claim_names")
     if (isinstance(elsewhere, Mapping) and name in elsewhere) or claims.get("hasgroups") is True:
-        raise Refused(Reason(IdentityCode.GROUPS_LEFT_OUT, {"provider": provider.name, "claim": name}))
+        raise SignInRefused(Reason(IdentityCode.GROUPS_LEFT_OUT, {"provider": provider.name, "claim": name}))
     claim = _value(claims, name)
     values = claim if isinstance(claim, list | tuple) else [claim]
     return tuple(sorted({value for value in values if isinstance(value, str) and value}))
@@ -175,7 +175,7 @@ def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
 def _required_claim(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
     value = _text(_value(claims, claim))
     if not value:
-        raise Refused(Reason(IdentityCode.CLAIM_MISSING, {"provider": provider.name, "claim": claim}))
+        raise SignInRefused(Reason(IdentityCode.CLAIM_MISSING, {"provider": provider.name, "claim": claim}))
     return value
 
 

@@ -27,15 +27,21 @@ from portal.people.accounts.models import ROLE_FIELDS, Membership, Role, Team, U
 from portal.people.accounts.policies import require_administrator
 from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import Provider
-from portal.people.identity.decisions import Decision, Effect, PlaceChange, add_role_changes, decide
-from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
+from portal.people.identity.decisions import (
+    Effect,
+    MembershipChange,
+    SignInDecision,
+    add_role_changes,
+    decide,
+)
+from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkOrigin
 from portal.people.identity.rules import Grants
 
 RULES_NOT_MET = "identity.rules_not_met"
 LINK_UNIQUE = ("identity_subject_unique", "identity_expected_unique", "identity_user_unique")
 
 
-def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Decision]:
+def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, SignInDecision]:
     """Return the account for the claims, created, linked and updated according to the rules.
 
     Starts no session. The caller has verified the claims. Raises `NotAllowed` with the reason of a refusal,
@@ -50,13 +56,13 @@ def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Dec
         user, decision = _settle(provider, claims)
     if user is None:
         assert decision.refusal is not None
-        refused(provider, decision.refusal, user=decision.user)
+        record_refusal(provider, decision.refusal, user=decision.user)
         raise NotAllowed(decision.refusal)
     return user, decision
 
 
 @transaction.atomic
-def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None, Decision]:
+def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None, SignInDecision]:
     decision = decide(provider, claims)
     if decision.refusal is None and decision.user is not None:
         # Lock against concurrent deactivation and another sign-in of the same person.
@@ -92,7 +98,7 @@ def replace_grants(*, source: str, name: str, user: User, granted: Grants) -> No
     of grants that cannot be applied. A deactivated account only loses grants.
     """
     user = deactivation.lock_user(user)
-    decision = Decision(source, name, user=user)
+    decision = SignInDecision(source, name, user=user)
     add_role_changes(decision, granted)
     _apply_changes(SystemActor(f"The rules of {name}"), user, decision)
     if decision.problems:
@@ -103,7 +109,7 @@ def _actor(provider: Provider) -> SystemActor:
     return SystemActor(f"The rules of {provider.name}")
 
 
-def _link(actor: SystemActor, user: User, decision: Decision) -> None:
+def _link(actor: SystemActor, user: User, decision: SignInDecision) -> None:
     """Save the link. Raises `IntegrityError` if another request was first."""
     assert decision.person is not None
     now = timezone.now()
@@ -117,7 +123,7 @@ def _link(actor: SystemActor, user: User, decision: Decision) -> None:
             user=user,
             provider=decision.provider_id,
             subject=subject,
-            how=decision.how or LinkedBy.CREATED,
+            how=decision.how or LinkOrigin.CREATED,
             last_sign_in_at=now,
         )
     if decision.how is not None:
@@ -135,7 +141,7 @@ def _link(actor: SystemActor, user: User, decision: Decision) -> None:
         )
 
 
-def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
+def _refresh(actor: SystemActor, user: User, decision: SignInDecision) -> None:
     """Update address and name from the provider. Keeps the address if another account uses the new one."""
     person = decision.person
     assert person is not None
@@ -158,7 +164,7 @@ def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
     user.save(update_fields=list(changed))
 
 
-def _apply_changes(actor: SystemActor, user: User, decision: Decision) -> None:
+def _apply_changes(actor: SystemActor, user: User, decision: SignInDecision) -> None:
     """Apply the changes. Losses come first, because an auditor can only be a viewer."""
     ending = [change for change in decision.places if change.effect is Effect.LOST]
     _give_places(actor, user, decision, ending)
@@ -169,7 +175,9 @@ def _apply_changes(actor: SystemActor, user: User, decision: Decision) -> None:
     GivenPlace.objects.filter(user=user, provider=decision.provider_id).exclude(team__slug__in=slugs).delete()
 
 
-def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Sequence[PlaceChange]) -> None:
+def _give_places(
+    actor: SystemActor, user: User, decision: SignInDecision, changes: Sequence[MembershipChange]
+) -> None:
     for change in changes:
         given_places = GivenPlace.objects.filter(
             user=user, provider=decision.provider_id, team__slug=change.team
@@ -211,7 +219,7 @@ def team_deleted(event: TeamDeletion) -> None:
     GivenPlace.objects.filter(team=event.team).delete()
 
 
-def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: Decision) -> bool:
+def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: SignInDecision) -> bool:
     if not user.is_active:
         return False
     try:
@@ -225,7 +233,7 @@ def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: 
     return True
 
 
-def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
+def _give_roles(actor: SystemActor, user: User, decision: SignInDecision) -> None:
     """Apply role changes. Losses come first, because an auditor has no other role."""
     for change in sorted(decision.roles, key=lambda role_change: role_change.effect is not Effect.LOST):
         if change.effect is Effect.KEPT:
@@ -251,7 +259,7 @@ def _take_all(user: User, provider_id: str) -> None:
 
     Raises `StateConflict` if one cannot be removed.
     """
-    decision = Decision(provider_id, user=user)
+    decision = SignInDecision(provider_id, user=user)
     add_role_changes(decision, Grants({}, (), frozenset()))
     actor = SystemActor(f"The rules of {provider_id}")
     _apply_changes(actor, user, decision)
@@ -259,7 +267,7 @@ def _take_all(user: User, provider_id: str) -> None:
         raise StateConflict(decision.problems[0])
 
 
-def _tell_administrators(decision: Decision, path: str) -> None:
+def _tell_administrators(decision: SignInDecision, path: str) -> None:
     """Record grants that cannot be applied, and notify administrators unless they have an unread notice."""
     sentences = " ".join(sentence_of(problem) for problem in decision.problems)
     events.record(
@@ -284,7 +292,7 @@ def _tell_administrators(decision: Decision, path: str) -> None:
 
 
 @transaction.atomic
-def refused(provider: Provider, reason: Reason, *, user: User | None = None) -> None:
+def record_refusal(provider: Provider, reason: Reason, *, user: User | None = None) -> None:
     """Record a refused sign-in by a provider. Claims are not stored, because they are personal data."""
     events.record(
         actor=SystemActor("Somebody"),
@@ -311,7 +319,7 @@ def link(
         reason = Reason(IdentityCode.LINK_OF_NOBODY)
         raise InvalidInput(reason, errors={"subject": [reason]})
     row = IdentityLink(
-        user=user, provider=provider.id, subject=subject, expected=expected, how=LinkedBy.ADMINISTRATOR
+        user=user, provider=provider.id, subject=subject, expected=expected, how=LinkOrigin.ADMINISTRATOR
     )
     try:
         with transaction.atomic():

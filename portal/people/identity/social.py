@@ -29,7 +29,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Finish a proven sign-in. Raises the response."""
-        proven: Proven = sociallogin.proven
+        proven: VerifiedIdentity = sociallogin.proven
         raise ImmediateHttpResponse(
             flow.finish(request, proven.provider, proven.claims, sociallogin.state, nonce=proven.nonce)
         )
@@ -60,7 +60,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         return session
 
 
-class Proven:
+class VerifiedIdentity:
     """A proven identity: provider, claims, and their nonce (None if the protocol has none)."""
 
     __slots__ = ("claims", "nonce", "provider")
@@ -71,7 +71,7 @@ class Proven:
         self.nonce = nonce
 
 
-def login_of(proven: Proven, provider: Any) -> SocialLogin:
+def login_of(proven: VerifiedIdentity, provider: Any) -> SocialLogin:
     """Return an allauth login for a proven identity. It is never saved."""
     login = SocialLogin(
         user=User(),

@@ -215,7 +215,7 @@ class AskToJoin(ApiView):
     )
     def post(self, request: UserRequest, slug: str) -> Response:
         body = body_of(request, JoinAskSerializer)
-        join_request, new = services.ask(actor=request.user, slug=slug, text=body["message"])
+        join_request, new = services.request_to_join(actor=request.user, slug=slug, text=body["message"])
         location = reverse("api:join-request-detail", args=[join_request.pk])
         return Response(
             JoinRequestSerializer(join_request).data,

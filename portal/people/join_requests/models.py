@@ -65,6 +65,6 @@ class JoinRequest(models.Model):
         return f"{self.requester_id} to {self.team_name}"
 
     @property
-    def given_role(self) -> str:
+    def granted_role_label(self) -> str:
         """Label of the role that was given, or ""."""
         return str(Role(self.role).label) if self.role else ""

@@ -25,7 +25,7 @@ LOOKS: dict[str, tuple[str | Promise, str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class JoinRequestRow:
     """A request with the actions available to the reader."""
 
     request: JoinRequest
@@ -37,10 +37,10 @@ class Shown:
         return LOOKS[self.request.state]
 
 
-def present_request(actor: User, request: JoinRequest) -> Shown:
+def present_request(actor: User, request: JoinRequest) -> JoinRequestRow:
     """Return the request with the actions available to the actor."""
     is_open = request.state == JoinState.OPEN
-    return Shown(
+    return JoinRequestRow(
         request,
         may_decide=is_open and policies.may_decide(actor, request),
         may_cancel=is_open and request.requester_id == actor.pk,
@@ -54,10 +54,10 @@ def roles() -> list[tuple[str, str]]:
     ]
 
 
-def present_own_requests(actor: User) -> list[Shown]:
+def present_own_requests(actor: User) -> list[JoinRequestRow]:
     """Return the actor's latest requests."""
     rows = selectors.requests_of_user(actor)[:10]
-    return [Shown(row, False, row.state == JoinState.OPEN) for row in rows]
+    return [JoinRequestRow(row, False, row.state == JoinState.OPEN) for row in rows]
 
 
 def home_page_context(actor: User) -> dict[str, Any]:

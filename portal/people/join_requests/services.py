@@ -61,7 +61,7 @@ def url_of(request: JoinRequest) -> str:
 
 
 @transaction.atomic
-def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
+def request_to_join(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     """Ask to join the team `slug`. `text` is a message to its owners.
 
     Returns the request and whether it is new; an open request is returned as it is. Raises `NotFound` for a

@@ -55,7 +55,9 @@ def ask(request: SignedInRequest, slug: str) -> HttpResponse:
     form = AskForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
-            join_request, new = services.ask(actor=request.user, slug=slug, text=form.cleaned_data["message"])
+            join_request, new = services.request_to_join(
+                actor=request.user, slug=slug, text=form.cleaned_data["message"]
+            )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
@@ -112,7 +114,7 @@ def _decide(request: SignedInRequest, join_id: UUID) -> str:
         params = {
             "username": join_request.requester.username,
             "team": join_request.team_name,
-            "role": join_request.given_role.lower(),
+            "role": join_request.granted_role_label.lower(),
         }
         return _("%(username)s is now %(role)s of %(team)s.") % params
     if action == "deny":

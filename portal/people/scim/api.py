@@ -80,7 +80,7 @@ class PlainJsonParser(ScimParser):
     media_type = "application/json"
 
 
-class OneAnswer(negotiation.DefaultContentNegotiation):
+class ScimNegotiation(negotiation.DefaultContentNegotiation):
     """Always selects the SCIM renderer, whatever the client accepts."""
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> tuple[Any, str]:
@@ -119,7 +119,7 @@ class ScimView(APIView):
     permission_classes = (IsProvisioner,)
     renderer_classes = (ScimRenderer,)
     parser_classes = (ScimParser, PlainJsonParser)
-    content_negotiation_class = OneAnswer
+    content_negotiation_class = ScimNegotiation
 
     @property
     def actor(self) -> SystemActor:
@@ -170,7 +170,7 @@ def _error(status: int, detail: str, scim_type: str = "") -> dict[str, Any]:
     return {**body, "scimType": scim_type} if scim_type else body
 
 
-class Discovery(ScimView):
+class StaticDocument(ScimView):
     """Endpoint of static documents about the service."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -179,12 +179,12 @@ class Discovery(ScimView):
             raise errors.forbidden(Reason(ScimCode.FILTER_NOT_HERE))
 
 
-class ServiceProviderConfig(Discovery):
+class ServiceProviderConfig(StaticDocument):
     def get(self, request: Request) -> Response:
         return Response(schemas.service_provider_config())
 
 
-class Described(Discovery):
+class DocumentList(StaticDocument):
     """Endpoint of a list of documents, and of each by identifier."""
 
     described: ClassVar[Callable[[], list[dict[str, Any]]]]
@@ -199,18 +199,18 @@ class Described(Discovery):
         return Response(match)
 
 
-class ResourceTypes(Described):
+class ResourceTypes(DocumentList):
     described = staticmethod(schemas.resource_types)
 
 
-class Schemas(Described):
+class Schemas(DocumentList):
     described = staticmethod(schemas.schemas)
 
 
 class Resources(ScimView, ABC):
     """Endpoints of one resource type: its list, and each resource by identifier."""
 
-    shape: ClassVar[patch.Shape]
+    shape: ClassVar[patch.ResourceAttributes]
     attributes: ClassVar[queries.Attributes]
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Resources(ScimView, ABC):
         """Return all resources visible to SCIM, with the relations that a response needs."""
 
     @abstractmethod
-    def shown(self, row: Any) -> dict[str, Any]: ...
+    def represent(self, row: Any) -> dict[str, Any]: ...
 
     @abstractmethod
     def locked(self, key: UUID) -> tuple[Any, dict[str, Any]]:
@@ -233,12 +233,12 @@ class Resources(ScimView, ABC):
     @abstractmethod
     def removed(self, row: Any) -> None: ...
 
-    def asked(self) -> Mapping[str, str]:
+    def list_parameters(self) -> Mapping[str, str]:
         """Return the list parameters: `filter`, `startIndex`, `count`, `attributes`, `excludedAttributes`."""
         return self.request.query_params
 
     def names(self, parameter: str) -> frozenset[str]:
-        return resources.names_of(self.asked().get(parameter, ""))
+        return resources.names_of(self.list_parameters().get(parameter, ""))
 
     def projected(self, document: Mapping[str, Any]) -> dict[str, Any]:
         wanted, excluded = self.names("attributes"), self.names("excludedAttributes")
@@ -248,7 +248,7 @@ class Resources(ScimView, ABC):
         row = self.rows().filter(pk=key).first()
         if row is None:
             raise errors.no_such_resource()
-        document = self.shown(row)
+        document = self.represent(row)
         meta = document["meta"]
         headers = {"ETag": meta["version"], "Location": meta["location"]}
         if self.request.method == "GET" and meta["version"] in _versions(self.request, "If-None-Match"):
@@ -259,7 +259,7 @@ class Resources(ScimView, ABC):
         return self.answer(scim_id) if scim_id is not None else self.page()
 
     def page(self) -> Response:
-        return _page(self.asked(), [(self, self.matches(self.asked()))])
+        return _page(self.list_parameters(), [(self, self.matches(self.list_parameters()))])
 
     def matches(self, params: Mapping[str, str]) -> QuerySet[Any]:
         """Return the rows that match `filter`. Raises `ScimRefusal` (invalidFilter)."""
@@ -301,7 +301,7 @@ class Resources(ScimView, ABC):
             raise exceptions.MethodNotAllowed(str(self.request.method))
         row, document = self.locked(key)
         versions = _versions(self.request, "If-Match")
-        if versions and "*" not in versions and self.shown(row)["meta"]["version"] not in versions:
+        if versions and "*" not in versions and self.represent(row)["meta"]["version"] not in versions:
             raise errors.changed_meanwhile(Reason(ScimCode.VERSION_CHANGED))
         return row, document
 
@@ -314,7 +314,7 @@ class Users(Resources):
         rows = ScimUser.objects.filter(removed_at=None, user__deleted_at=None).select_related("user")
         return rows.prefetch_related("groups").order_by("user__username")
 
-    def shown(self, row: ScimUser) -> dict[str, Any]:
+    def represent(self, row: ScimUser) -> dict[str, Any]:
         return resources.user_resource(row)
 
     def locked(self, key: UUID) -> tuple[ScimUser, dict[str, Any]]:
@@ -336,7 +336,7 @@ class Groups(Resources):
     attributes = queries.GROUPS
 
     @property
-    def with_members(self) -> bool:
+    def includes_members(self) -> bool:
         wanted = self.names("attributes")
         if wanted:
             return any(name.partition(".")[0] == "members" for name in wanted)
@@ -344,13 +344,13 @@ class Groups(Resources):
 
     def rows(self) -> QuerySet[ScimGroup]:
         rows = ScimGroup.objects.order_by("display_name", "pk")
-        if not self.with_members:
+        if not self.includes_members:
             return rows
         members = ScimUser.objects.filter(removed_at=None, user__deleted_at=None)
         return rows.prefetch_related(Prefetch("members", members.order_by("user__username")))
 
-    def shown(self, row: ScimGroup) -> dict[str, Any]:
-        return resources.group_resource(row, members=self.with_members)
+    def represent(self, row: ScimGroup) -> dict[str, Any]:
+        return resources.group_resource(row, members=self.includes_members)
 
     def locked(self, key: UUID) -> tuple[ScimGroup, dict[str, Any]]:
         row = services.present_group(key)
@@ -367,12 +367,12 @@ class Groups(Resources):
         services.remove_group(actor=self.actor, group=row)
 
 
-class Searched(Resources):
+class ResourceSearch(Resources):
     """Search by POST, so that filters do not appear in access logs."""
 
     http_method_names = ["post"]
 
-    def asked(self) -> Mapping[str, str]:
+    def list_parameters(self) -> Mapping[str, str]:
         body = _document(self.request, resources.SEARCH)
         values = {key.lower(): value for key, value in body.items()}
         texts = {
@@ -384,11 +384,11 @@ class Searched(Resources):
         return self.page()
 
 
-class UserSearch(Searched, Users):
+class UserSearch(ResourceSearch, Users):
     """POST /Users/.search"""
 
 
-class GroupSearch(Searched, Groups):
+class GroupSearch(ResourceSearch, Groups):
     """POST /Groups/.search"""
 
 
@@ -397,7 +397,7 @@ class SearchAll(ScimView):
 
     def post(self, request: Request) -> Response:
         views: tuple[Resources, ...] = (UserSearch(request=request), GroupSearch(request=request))
-        params = views[0].asked()
+        params = views[0].list_parameters()
         matches: list[tuple[Resources, QuerySet[Any]]] = []
         for view in views:
             try:
@@ -464,7 +464,7 @@ def _page(params: Mapping[str, str], matches: Sequence[tuple[Resources, QuerySet
         first = max(0, start - 1 - total)
         total += rows.count()
         page = rows[first : first + count - len(shown)]
-        shown += [view.projected(view.shown(row)) for row in page]
+        shown += [view.projected(view.represent(row)) for row in page]
     return Response(_list_document(shown, total, start))
 
 

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Comparison:
     """`attribute operator value`. The attribute is lower-case without its schema; the value is None for `pr`.
 
     A value of None also stands for `null`.
@@ -38,13 +38,13 @@ class Compare:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class And:
     left: Node
     right: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Or:
     left: Node
     right: Node
 
@@ -55,21 +55,21 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class ValuePath:
     """`attribute[filter]`: any value of a multi-valued attribute matches the filter."""
 
     attribute: str
     inner: Node
 
 
-Node = Compare | Both | Either | Not | Within
+Node = Comparison | And | Or | Not | ValuePath
 
 
 def parse(text: str) -> Node:
     """Parse a filter into a tree. Raises `ScimRefusal` (invalidFilter)."""
     if len(text) > MAX_LENGTH:
         raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
-    return _Parser(text).whole()
+    return _Parser(text).parse_all()
 
 
 def strip_schema(attribute: str) -> str:
@@ -84,16 +84,16 @@ def matches(node: Node, value: Mapping[str, Any]) -> bool:
     Keys are spelled as in the schema.
     """
     match node:
-        case Both(left, right):
+        case And(left, right):
             return matches(left, value) and matches(right, value)
-        case Either(left, right):
+        case Or(left, right):
             return matches(left, value) or matches(right, value)
         case Not(inner):
             return not matches(inner, value)
-        case Compare(attribute, operator, wanted):
+        case Comparison(attribute, operator, wanted):
             actual = next((item for key, item in value.items() if key.lower() == attribute), None)
             return _compare_values(actual, operator, wanted)
-        case Within():
+        case ValuePath():
             return False
 
 
@@ -130,7 +130,7 @@ class _Parser:
         self._next = 0
         self._comparisons = 0
 
-    def whole(self) -> Node:
+    def parse_all(self) -> Node:
         node = self._parse_or(0)
         if self._peek():
             raise self._syntax_error()
@@ -142,14 +142,14 @@ class _Parser:
         node = self._parse_and(depth)
         while self._peek().lower() == "or":
             self._take()
-            node = Either(node, self._parse_and(depth))
+            node = Or(node, self._parse_and(depth))
         return node
 
     def _parse_and(self, depth: int) -> Node:
         node = self._parse_term(depth)
         while self._peek().lower() == "and":
             self._take()
-            node = Both(node, self._parse_term(depth))
+            node = And(node, self._parse_term(depth))
         return node
 
     def _parse_term(self, depth: int) -> Node:
@@ -176,12 +176,12 @@ class _Parser:
             raise self._syntax_error()
         self._take()
         if self._peek() == "[":
-            return Within(strip_schema(attribute), self._grouped("[", "]", depth))
+            return ValuePath(strip_schema(attribute), self._grouped("[", "]", depth))
         operator = self._peek().lower()
         if operator not in OPERATORS:
             raise self._syntax_error()
         self._take()
-        return Compare(strip_schema(attribute), operator, None if operator == "pr" else self._value())
+        return Comparison(strip_schema(attribute), operator, None if operator == "pr" else self._value())
 
     def _value(self) -> str | bool | int | float | None:
         token = self._peek()

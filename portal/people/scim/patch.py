@@ -24,7 +24,7 @@ from portal.people.scim.errors import (
     mutability,
     no_target,
 )
-from portal.people.scim.filters import Both, Compare, Node
+from portal.people.scim.filters import And, Comparison, Node
 
 MAX_OPERATIONS = 1000
 MAX_PATH = 1000
@@ -42,7 +42,7 @@ _PATH = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ResourceAttributes:
     """Attributes of a resource by kind. `urn` identifies the schema."""
 
     urn: str
@@ -50,7 +50,7 @@ class Shape:
     complex: tuple[str, ...] = ()
     multiple: tuple[str, ...] = ()
 
-    def named(self, name: str) -> str:
+    def canonical_name(self, name: str) -> str:
         """Return the attribute name as spelled in the schema, or "" if it is not supported."""
         every = (*self.simple, *self.complex, *self.multiple)
         return next((attribute for attribute in every if attribute.lower() == name.lower()), "")
@@ -63,7 +63,7 @@ class _Path:
     sub: str
 
 
-def apply_patch(document: Mapping[str, Any], operations: Any, shape: Shape) -> dict[str, Any]:
+def apply_patch(document: Mapping[str, Any], operations: Any, shape: ResourceAttributes) -> dict[str, Any]:
     """Return a copy of the document with all operations applied in order. Raises `ScimRefusal`."""
     if not isinstance(operations, list) or not operations:
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
@@ -90,7 +90,7 @@ def apply_patch(document: Mapping[str, Any], operations: Any, shape: Shape) -> d
     return result
 
 
-def _apply_object(document: dict[str, Any], op: str, value: Any, shape: Shape) -> None:
+def _apply_object(document: dict[str, Any], op: str, value: Any, shape: ResourceAttributes) -> None:
     """Apply an operation without a path: each key is a path. Read-only attributes are ignored."""
     if not isinstance(value, Mapping):
         raise invalid_syntax(Reason(ScimCode.OPERATION_NOT_VALID))
@@ -99,7 +99,7 @@ def _apply_object(document: dict[str, Any], op: str, value: Any, shape: Shape) -
             _apply(document, op, key, item, shape)
 
 
-def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: Shape) -> None:
+def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: ResourceAttributes) -> None:
     if value is None and op != "remove":
         # Null equals no value (RFC 7643, section 2.5).
         op = "remove"
@@ -120,7 +120,7 @@ def _apply(document: dict[str, Any], op: str, path: str, value: Any, shape: Shap
         document[target.attribute] = value
 
 
-def _read(path: str, shape: Shape) -> _Path | None:
+def _read(path: str, shape: ResourceAttributes) -> _Path | None:
     """Parse a path. Returns None for an unsupported attribute. Raises `ScimRefusal`."""
     match = _PATH.match(path) if len(path) <= MAX_PATH else None
     if match is None:
@@ -130,7 +130,7 @@ def _read(path: str, shape: Shape) -> _Path | None:
     name = match["attribute"].lower()
     if name in READ_ONLY:
         raise mutability(Reason(ScimCode.READ_ONLY, {"attribute": READ_ONLY[name]}))
-    attribute = shape.named(name)
+    attribute = shape.canonical_name(name)
     if not attribute:
         return None
     sub = match["sub"] or ""
@@ -233,9 +233,9 @@ def _value_of_filter(condition: Node | None) -> dict[str, Any] | None:
     match condition:
         case None:
             return {}
-        case Compare(attribute, "eq", value) if value is not None:
+        case Comparison(attribute, "eq", value) if value is not None:
             return {SUB_ATTRIBUTES.get(attribute, attribute): value}
-        case Both(left, right):
+        case And(left, right):
             one, other = _value_of_filter(left), _value_of_filter(right)
             return None if one is None or other is None else one | other
         case _:

@@ -15,7 +15,7 @@ from django.utils.dateparse import parse_datetime
 from portal.common.reasons.reason import Reason
 from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import invalid_filter
-from portal.people.scim.filters import Both, Compare, Either, Node, Not, Within
+from portal.people.scim.filters import And, Comparison, Node, Not, Or, ValuePath
 from portal.people.scim.models import ScimGroup
 
 NOBODY = Q(pk__in=[])
@@ -33,25 +33,25 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class AttributeLookup:
     """Database lookup of an attribute."""
 
     kind: Kind
     lookup: str
 
 
-def _of_email(column: Column) -> Callable[[Compare], Q]:
+def _of_email(column: AttributeLookup) -> Callable[[Comparison], Q]:
     """Return the query of a sub-attribute of `emails`, which accounts without an address do not have."""
     return lambda condition: _column_query(condition, column) & ~Q(user__email="")
 
 
-def _in_group(condition: Compare) -> Q:
+def _in_group(condition: Comparison) -> Q:
     through = ScimGroup.members.through.objects
     return _link_query(condition, lambda: Q(pk__in=through.values("scimuser_id")),
                    lambda key: Q(pk__in=through.filter(scimgroup_id=key).values("scimuser_id")))  # fmt: skip
 
 
-def _has_member(condition: Compare) -> Q:
+def _has_member(condition: Comparison) -> Q:
     present = ScimGroup.members.through.objects.filter(
         scimuser__removed_at=None, scimuser__user__deleted_at=None
     )
@@ -59,7 +59,7 @@ def _has_member(condition: Compare) -> Q:
                    lambda key: Q(pk__in=present.filter(scimuser_id=key).values("scimgroup_id")))  # fmt: skip
 
 
-def _link_query(condition: Compare, any_of: Callable[[], Q], with_key: Callable[[UUID], Q]) -> Q:
+def _link_query(condition: Comparison, any_of: Callable[[], Q], with_key: Callable[[UUID], Q]) -> Q:
     if condition.operator == "pr":
         return any_of()
     if condition.operator not in ("eq", "ne"):
@@ -69,28 +69,28 @@ def _link_query(condition: Compare, any_of: Callable[[], Q], with_key: Callable[
     return query if condition.operator == "eq" else ~query
 
 
-Attributes = Mapping[str, Column | Callable[[Compare], Q]]
-_COMMON: dict[str, Column | Callable[[Compare], Q]] = {
-    "externalid": Column(Kind.EXACT_TEXT, "external_id"),
-    "meta.created": Column(Kind.MOMENT, "created_at"),
-    "meta.lastmodified": Column(Kind.MOMENT, "changed_at"),
-    "id": Column(Kind.ID, "pk"),
+Attributes = Mapping[str, AttributeLookup | Callable[[Comparison], Q]]
+_COMMON: dict[str, AttributeLookup | Callable[[Comparison], Q]] = {
+    "externalid": AttributeLookup(Kind.EXACT_TEXT, "external_id"),
+    "meta.created": AttributeLookup(Kind.MOMENT, "created_at"),
+    "meta.lastmodified": AttributeLookup(Kind.MOMENT, "changed_at"),
+    "id": AttributeLookup(Kind.ID, "pk"),
 }
 USERS: Attributes = _COMMON | {
-    "username": Column(Kind.TEXT, "user_name"),
-    "displayname": Column(Kind.TEXT, "display_name"),
-    "name.givenname": Column(Kind.TEXT, "user__first_name"),
-    "name.familyname": Column(Kind.TEXT, "user__last_name"),
-    "active": Column(Kind.BOOLEAN, "user__is_active"),
-    "emails": Column(Kind.TEXT, "user__email"),
-    "emails.value": Column(Kind.TEXT, "user__email"),
-    "emails.type": _of_email(Column(Kind.TEXT, "email_type")),
-    "emails.primary": _of_email(Column(Kind.BOOLEAN, "email_primary")),
+    "username": AttributeLookup(Kind.TEXT, "user_name"),
+    "displayname": AttributeLookup(Kind.TEXT, "display_name"),
+    "name.givenname": AttributeLookup(Kind.TEXT, "user__first_name"),
+    "name.familyname": AttributeLookup(Kind.TEXT, "user__last_name"),
+    "active": AttributeLookup(Kind.BOOLEAN, "user__is_active"),
+    "emails": AttributeLookup(Kind.TEXT, "user__email"),
+    "emails.value": AttributeLookup(Kind.TEXT, "user__email"),
+    "emails.type": _of_email(AttributeLookup(Kind.TEXT, "email_type")),
+    "emails.primary": _of_email(AttributeLookup(Kind.BOOLEAN, "email_primary")),
     "groups": _in_group,
     "groups.value": _in_group,
 }
 GROUPS: Attributes = _COMMON | {
-    "displayname": Column(Kind.TEXT, "display_name"),
+    "displayname": AttributeLookup(Kind.TEXT, "display_name"),
     "members": _has_member,
     "members.value": _has_member,
 }
@@ -99,25 +99,29 @@ GROUPS: Attributes = _COMMON | {
 def condition_of(node: Node, attributes: Attributes, within: str = "") -> Q:
     """Return the condition for a filter. Raises `ScimRefusal` (invalidFilter) if it is not supported."""
     match node:
-        case Both(left, right):
+        case And(left, right):
             return condition_of(left, attributes, within) & condition_of(right, attributes, within)
-        case Either(left, right):
+        case Or(left, right):
             return condition_of(left, attributes, within) | condition_of(right, attributes, within)
         case Not(inner):
             return ~condition_of(inner, attributes, within)
-        case Within(attribute, inner):
+        case ValuePath(attribute, inner):
             if within:
                 raise invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": attribute[:100]}))
             return condition_of(inner, attributes, f"{attribute}.")
-        case Compare():
-            comparison = Compare(within + node.attribute, node.operator, node.value)
+        case Comparison():
+            comparison = Comparison(within + node.attribute, node.operator, node.value)
             column = attributes.get(comparison.attribute)
             if column is None:
                 raise _unsupported(comparison)
-            return _column_query(comparison, column) if isinstance(column, Column) else column(comparison)
+            return (
+                _column_query(comparison, column)
+                if isinstance(column, AttributeLookup)
+                else column(comparison)
+            )
 
 
-def _column_query(condition: Compare, column: Column) -> Q:
+def _column_query(condition: Comparison, column: AttributeLookup) -> Q:
     match column.kind:
         case Kind.BOOLEAN:
             return _boolean_query(condition, column.lookup)
@@ -129,7 +133,7 @@ def _column_query(condition: Compare, column: Column) -> Q:
             return _text_query(condition, column)
 
 
-def _text_query(condition: Compare, column: Column) -> Q:
+def _text_query(condition: Comparison, column: AttributeLookup) -> Q:
     empty = Q(**{column.lookup: ""})
     value = condition.value
     if condition.operator == "pr" or (value is None and condition.operator == "ne"):
@@ -147,7 +151,7 @@ def _text_query(condition: Compare, column: Column) -> Q:
     return ~query if condition.operator == "ne" else query
 
 
-def _boolean_query(condition: Compare, lookup: str) -> Q:
+def _boolean_query(condition: Comparison, lookup: str) -> Q:
     if condition.operator == "pr":
         return EVERYBODY
     wanted = _boolean(condition)
@@ -156,7 +160,7 @@ def _boolean_query(condition: Compare, lookup: str) -> Q:
     return Q(**{lookup: wanted if condition.operator == "eq" else not wanted})
 
 
-def _moment_query(condition: Compare, lookup: str) -> Q:
+def _moment_query(condition: Comparison, lookup: str) -> Q:
     if condition.operator == "pr":
         return EVERYBODY
     how = {"eq": "", "ne": "", "gt": "__gt", "ge": "__gte", "lt": "__lt", "le": "__lte"}
@@ -167,7 +171,7 @@ def _moment_query(condition: Compare, lookup: str) -> Q:
     return ~query if condition.operator == "ne" else query
 
 
-def _boolean(condition: Compare) -> bool | None:
+def _boolean(condition: Comparison) -> bool | None:
     """Return the boolean value. Entra ID and others send it as text."""
     value = condition.value
     if isinstance(value, str):
@@ -192,5 +196,5 @@ def _uuid(value: Any) -> UUID | None:
         return None
 
 
-def _unsupported(condition: Compare) -> Exception:
+def _unsupported(condition: Comparison) -> Exception:
     return invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": condition.attribute[:100]}))

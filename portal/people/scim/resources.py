@@ -20,7 +20,7 @@ from portal.people.scim.codes import ScimCode
 from portal.people.scim.errors import invalid_value, refused_value
 from portal.people.scim.filters import strip_schema
 from portal.people.scim.models import ScimGroup, ScimUser
-from portal.people.scim.patch import SUB_ATTRIBUTES, Shape
+from portal.people.scim.patch import SUB_ATTRIBUTES, ResourceAttributes
 
 USER = "urn:ietf:params:scim:schemas:core:2.0:User"
 GROUP = "urn:ietf:params:scim:schemas:core:2.0:Group"
@@ -28,8 +28,10 @@ LIST = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
 SEARCH = "urn:ietf:params:scim:api:messages:2.0:SearchRequest"
 ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
-USER_SHAPE = Shape(USER, ("userName", "externalId", "displayName", "active"), ("name",), ("emails",))
-GROUP_SHAPE = Shape(GROUP, ("displayName", "externalId"), (), ("members",))
+USER_SHAPE = ResourceAttributes(
+    USER, ("userName", "externalId", "displayName", "active"), ("name",), ("emails",)
+)
+GROUP_SHAPE = ResourceAttributes(GROUP, ("displayName", "externalId"), (), ("members",))
 MAX_MEMBERS = 10_000
 MAX_EMAIL_TYPE = 64
 WORK = "work"
@@ -214,9 +216,9 @@ def group_values(document: Mapping[str, Any]) -> GroupValues:
     return GroupValues(name, _text(fields.get("externalId"), "externalId", 255), frozenset(members))
 
 
-def _supported_attributes(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+def _supported_attributes(document: Mapping[str, Any], shape: ResourceAttributes) -> dict[str, Any]:
     """Return the supported attributes of a document, spelled as in the schema."""
-    return {name: value for key, value in document.items() if (name := shape.named(str(key)))}
+    return {name: value for key, value in document.items() if (name := shape.canonical_name(str(key)))}
 
 
 def _text(value: Any, attribute: str, limit: int) -> str:

@@ -120,7 +120,7 @@ class RuleForm(forms.Form):
             raise forms.ValidationError(sentence_of(Reason(ExchangeCode.CONDITION_LINE, {"line": wrong[0]})))
         return conditions
 
-    def wanted(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for the service."""
         data = self.cleaned_data
         wanted = {name: data[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}

@@ -43,7 +43,7 @@ def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     form = RuleForm(request.POST)
     if form.is_valid():
         try:
-            rule = rules.create(actor=request.user, account=account, **form.wanted())
+            rule = rules.create(actor=request.user, account=account, **form.service_arguments())
         except PortalError as error:
             problems = error.field_errors
             for name in ("lifetime", "max_lifetime"):

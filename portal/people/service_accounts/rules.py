@@ -25,7 +25,7 @@ from portal.people.service_accounts.exchange import issuers
 from portal.people.service_accounts.exchange.conditions import (
     MAX_CONDITIONS,
     Condition,
-    Outcome,
+    ConditionResult,
     Problem,
     check,
     from_json,
@@ -146,7 +146,7 @@ class Preview:
     rule: TrustRule
     issuer: bool
     audience: bool
-    outcomes: list[Outcome]
+    outcomes: list[ConditionResult]
 
     @property
     def matches(self) -> bool:

@@ -15,7 +15,7 @@ from portal.quota.limits.types import WEIGHT_ONE, Amounts
 GPU_HOUR = 1000 * 3600
 
 
-class Warn(IntEnum):
+class WarningPercent(IntEnum):
     """Percentages of the budget at which the team is warned."""
 
     NEAR = 80
@@ -52,16 +52,16 @@ class Account:
         return self.budget - self.spent
 
     @property
-    def funded(self) -> bool:
+    def is_funded(self) -> bool:
         return self.balance > 0
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class LedgerAdvance:
     """The account after some time, the warnings to send, and whether the team's workloads have to stop."""
 
     account: Account
-    warnings: tuple[Warn, ...] = ()
+    warnings: tuple[WarningPercent, ...] = ()
     exhausted: bool = False
 
 
@@ -75,7 +75,7 @@ def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
     )
 
 
-def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> Tick:
+def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> LedgerAdvance:
     """Charge for the time since the last tick, at `rate` (`burn_rate`).
 
     Ticks are due every `tick_s` seconds. A late tick charges no further below 0 than one tick costs: the rest
@@ -84,18 +84,18 @@ def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> Tick:
     if now_s < account.at_s or rate < 0 or tick_s <= 0:
         raise ValueError("time and rate go forward")
     account = refilled(account, account.at_s)
-    result = Tick(account)
+    result = LedgerAdvance(account)
     # A late tick may span periods: each is charged separately.
     while True:
         period_end_s = account.period_start_s + account.period_s
         until_s = min(now_s, period_end_s)
         account = _charge(account, rate, until_s, tick_s)
         warnings, account = _warnings(account)
-        result = Tick(account, (*result.warnings, *warnings), rate > 0 and not account.funded)
+        result = LedgerAdvance(account, (*result.warnings, *warnings), rate > 0 and not account.is_funded)
         if now_s < period_end_s:
             return result
         account = refilled(account, period_end_s)
-        result = Tick(account, result.warnings, rate > 0 and not account.funded)
+        result = LedgerAdvance(account, result.warnings, rate > 0 and not account.is_funded)
 
 
 def _charge(account: Account, rate: int, until_s: int, tick_s: int) -> Account:
@@ -110,11 +110,11 @@ def _charge(account: Account, rate: int, until_s: int, tick_s: int) -> Account:
     )
 
 
-def _warnings(account: Account) -> tuple[tuple[Warn, ...], Account]:
+def _warnings(account: Account) -> tuple[tuple[WarningPercent, ...], Account]:
     """Return newly reached thresholds, each once per period."""
     due = tuple(
         level
-        for level in Warn
+        for level in WarningPercent
         if level > account.warned and account.spent * 100 >= account.budget * level and account.spent > 0
     )
     return due, replace(account, warned=max(due)) if due else account
@@ -143,12 +143,12 @@ def refilled(account: Account, now_s: int) -> Account:
     )
 
 
-def credited(account: Account, amount: int) -> Account:
+def with_credit(account: Account, amount: int) -> Account:
     """Return the account with manual credit. A negative amount reduces credit down to 0."""
     credit = max(0, account.credit + amount)
     level = account.spent * 100
     budget = account.quota + credit
-    warned = max((warning for warning in Warn if budget and level >= budget * warning), default=0)
+    warned = max((warning for warning in WarningPercent if budget and level >= budget * warning), default=0)
     return replace(account, credit=credit, warned=min(account.warned, warned))
 
 

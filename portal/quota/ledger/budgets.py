@@ -26,7 +26,7 @@ from portal.common.formatting import format_money
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import owners_of
-from portal.quota.ledger.accounting import Warn
+from portal.quota.ledger.accounting import WarningPercent
 from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.domain_events import BudgetChanged
 from portal.quota.ledger.models import Budget
@@ -41,7 +41,11 @@ MAX_CENTS = 10**12
 def level(amount_cents: int, spent: int) -> int:
     """Return the highest warning level reached, in percent; 0 for none."""
     return max(
-        (warning for warning in Warn if spent > 0 and spent * 100 >= amount_cents * MILLI * warning),
+        (
+            warning
+            for warning in WarningPercent
+            if spent > 0 and spent * 100 >= amount_cents * MILLI * warning
+        ),
         default=0,
     )
 
@@ -75,7 +79,7 @@ class BudgetStatement:
         return 100 * self.spent_cents // self.amount_cents
 
     @property
-    def spent(self) -> str:
+    def spent_text(self) -> str:
         return format_money(self.spent_cents / CENTS)
 
     @property
@@ -83,7 +87,7 @@ class BudgetStatement:
         return format_money(self.amount_cents / CENTS)
 
     @property
-    def typed(self) -> str:
+    def form_value(self) -> str:
         """The amount as typed in a form."""
         return f"{self.amount_cents / CENTS:.2f}"
 
@@ -222,7 +226,7 @@ def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
         row.month, row.warned = month, 0
     row.spent, row.summed_at = spent, now
     reached = level(row.amount_cents, spent)
-    due = [warning for warning in Warn if row.warned < warning <= reached]
+    due = [warning for warning in WarningPercent if row.warned < warning <= reached]
     row.warned = max(row.warned, reached)
     row.save(update_fields=["month", "spent", "summed_at", "warned"])
     for warning in due:
@@ -230,16 +234,16 @@ def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
     return len(due)
 
 
-def _warn(row: Budget, warning: Warn) -> None:
+def _warn(row: Budget, warning: WarningPercent) -> None:
     report = statement_of(row, month=row.month)
     named = {"team": row.team.name, "percent": warning.value, "month": report.month_name}
-    gone = warning is Warn.SPENT
+    gone = warning is WarningPercent.SPENT
     title = (
         _("%(team)s has spent its budget of %(month)s")
         if gone
         else _("%(team)s has spent %(percent)s %% of its budget of %(month)s")
     ) % named
-    body = _("%(spent)s of %(amount)s.") % {"spent": report.spent, "amount": report.amount}
+    body = _("%(spent)s of %(amount)s.") % {"spent": report.spent_text, "amount": report.amount}
     if gone and row.blocks:
         body += " " + _("New paid workspaces cannot start until next month. Running ones continue.")
     else:

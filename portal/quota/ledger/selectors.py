@@ -54,14 +54,14 @@ class Statement:
     def tone(self) -> str:
         return (
             "bad"
-            if self.percent >= accounting.Warn.SPENT
+            if self.percent >= accounting.WarningPercent.SPENT
             else "wait"
-            if self.percent >= accounting.Warn.NEAR
+            if self.percent >= accounting.WarningPercent.NEAR
             else "ok"
         )
 
     @property
-    def runs_out(self) -> bool:
+    def runs_out_before_refill(self) -> bool:
         """Whether the hours run out before the refill at the current rate."""
         return self.lasts_until is not None and self.lasts_until < self.period_ends_at
 

@@ -25,7 +25,7 @@ from portal.common.texts import strip_nul
 from portal.people.accounts.domain_events import TeamDeletion
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.quota.ledger import accounting, spending
-from portal.quota.ledger.accounting import Account, Warn
+from portal.quota.ledger.accounting import Account, WarningPercent
 from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.models import Budget, EntryKind, LedgerAccount, LedgerEntry, Period
 from portal.quota.limits import policies
@@ -154,7 +154,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     if row is None:
         raise NotFound(Reason(LedgerCode.LEDGER_NOT_OPEN, {"team": team.name}))
     before = row.credit
-    store_account(row, accounting.credited(account_of(row), amount))
+    store_account(row, accounting.with_credit(account_of(row), amount))
     note = strip_nul(note).strip()[:200]
     _create_entry(row, EntryKind.CREDIT, row.credit - before, actor, note)
     verb = "credits" if amount > 0 else "takes back from"
@@ -211,7 +211,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     before = account_of(row)
     usage = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
     pieces = spending.stretches(usage, spending.weights(), before.at_s, int(now.timestamp()))
-    account, warnings, running = before, set[Warn](), 0
+    account, warnings, running = before, set[WarningPercent](), 0
     for piece in pieces:
         done = accounting.tick(account, piece.rate, piece.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
         account, running = done.account, piece.rate
@@ -229,11 +229,11 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
         emit(LimitsChanged())
     else:
         _spend(row, account.spent - before.spent, now)
-        if account.funded != before.funded:
+        if account.is_funded != before.is_funded:
             emit(LimitsChanged())
     for warning in sorted(warnings):
         _warn(row, warning)
-    if running and not account.funded:
+    if running and not account.is_funded:
         stop_unfunded_workspaces(row.team)
 
 
@@ -259,9 +259,9 @@ def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
         entry.save(update_fields=["amount", "balance"])
 
 
-def _warn(row: LedgerAccount, warning: Warn) -> None:
+def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
     left = format_gpu_hours(max(0, account_of(row).balance))
-    gone = warning is Warn.SPENT
+    gone = warning is WarningPercent.SPENT
     title = (
         _("%(team)s has no GPU-hours left")
         if gone

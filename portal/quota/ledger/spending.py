@@ -31,7 +31,7 @@ class UsageInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RatePeriod:
     """A period with a constant rate, in thousandths of a ledger unit per second."""
 
     start_s: int
@@ -41,7 +41,7 @@ class Stretch:
 
 def stretches(
     usage: Iterable[UsageInterval], weights: Mapping[str, int], start_s: int, end_s: int
-) -> Sequence[Stretch]:
+) -> Sequence[RatePeriod]:
     """Split the time from `start_s` to `end_s` into periods of constant rate, without gaps."""
     if start_s >= end_s:
         return []
@@ -61,7 +61,7 @@ def stretches(
     for moment, following in zip(moments, [*moments[1:], end_s], strict=True):
         rate += changes[moment]
         if following > moment:
-            periods.append(Stretch(moment, following, rate))
+            periods.append(RatePeriod(moment, following, rate))
     return periods
 
 

@@ -306,7 +306,9 @@ class RateSerializer(serializers.ModelSerializer[ResourceRate]):
 
 class RateChangeSerializer(StrictSerializer):
     rate_milli = serializers.IntegerField(
-        min_value=0, max_value=MAX_RATE_MILLI, help_text="Weight in fair sharing, in thousandths."
+        min_value=0,
+        max_value=MAX_RATE_MILLI,
+        help_text="Price of an hour of a whole unit, in thousandths of a GPU-hour.",
     )
 
     examples = {"rate_milli": 1000}

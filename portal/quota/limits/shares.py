@@ -91,7 +91,7 @@ def decay_average(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class QueueClaim:
     """A queue's claim in a division. `limit` None: no limit. Ties go by order in the mapping (creation)."""
 
     deserved: int
@@ -101,11 +101,11 @@ class Claim:
     priority: int = 0
 
     @property
-    def wants(self) -> int:
+    def demand(self) -> int:
         return self.request if self.limit is None else min(self.request, self.limit)
 
 
-def divide(total: int, claims: Mapping[str, Claim], *, unit: int = 1) -> dict[str, int]:
+def divide(total: int, claims: Mapping[str, QueueClaim], *, unit: int = 1) -> dict[str, int]:
     """Divide `total` between queues as KAI does: first what each deserves, then the rest.
 
     The rest goes to the highest priority with unmet requests, by over-quota weight. Remainders are
@@ -115,7 +115,7 @@ def divide(total: int, claims: Mapping[str, Claim], *, unit: int = 1) -> dict[st
     shares: dict[str, int] = {}
     left = total
     for name, claim in sorted(claims.items(), key=lambda item: -item[1].priority):
-        shares[name] = max(0, min(claim.deserved, claim.wants, left))
+        shares[name] = max(0, min(claim.deserved, claim.demand, left))
         left -= shares[name]
     for priority in sorted({claim.priority for claim in claims.values()}, reverse=True):
         group = [name for name, claim in claims.items() if claim.priority == priority]
@@ -124,10 +124,10 @@ def divide(total: int, claims: Mapping[str, Claim], *, unit: int = 1) -> dict[st
 
 
 def _divide_rest(
-    left: int, group: Sequence[str], claims: Mapping[str, Claim], shares: dict[str, int], unit: int
+    left: int, group: Sequence[str], claims: Mapping[str, QueueClaim], shares: dict[str, int], unit: int
 ) -> int:
     while left > 0:
-        hungry = [name for name in group if shares[name] < claims[name].wants]
+        hungry = [name for name in group if shares[name] < claims[name].demand]
         # Without weights there is no over-quota share to divide.
         weights = sum(claims[name].weight for name in hungry)
         if not hungry or weights == 0:
@@ -136,18 +136,18 @@ def _divide_rest(
         for place, name in enumerate(hungry):
             exact = before * claims[name].weight
             quotient = exact // (weights * unit) * unit
-            step = min(quotient, claims[name].wants - shares[name])
+            step = min(quotient, claims[name].demand - shares[name])
             shares[name] += step
             left -= step
-            if claims[name].weight and shares[name] < claims[name].wants:
+            if claims[name].weight and shares[name] < claims[name].demand:
                 remainders.append((-(exact - quotient * weights), place, name))
         if left < before:
-            if any(shares[name] >= claims[name].wants for name in hungry):
+            if any(shares[name] >= claims[name].demand for name in hungry):
                 continue
         elif not remainders:
             break
         for _, _, name in sorted(remainders):
-            step = min(unit, left, claims[name].wants - shares[name])
+            step = min(unit, left, claims[name].demand - shares[name])
             shares[name] += step
             left -= step
         break

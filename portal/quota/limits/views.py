@@ -28,10 +28,10 @@ from portal.quota.limits import policies
 from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.forms import parse_amount, parse_amount_or_none, parse_number
 from portal.quota.limits.models import Cohort
-from portal.quota.limits.presenters.limit_board import Board, board_of
+from portal.quota.limits.presenters.limit_board import LimitBoard, board_of
 from portal.quota.limits.selectors.limits import share_of
 from portal.quota.limits.services import cohorts, limits
-from portal.quota.limits.services.limits import Changed
+from portal.quota.limits.services.limits import LimitWrite
 
 WEIGHT = 1000
 PLACE_VERSION = "place_version"
@@ -117,7 +117,7 @@ def _query_string(data: QueryDict) -> str:
     return query.urlencode()
 
 
-def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpResponse:
+def _render(request: SignedInRequest, shown: LimitBoard, status: int = 200) -> HttpResponse:
     name = "quotas/limits.html#board" if requests_element(request, "board") else "quotas/limits.html"
     context = {"board": shown, "may_set": policies.may_set_limits(request.user)}
     return render(request, name, context, status=status)
@@ -126,9 +126,9 @@ def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpRe
 # --- form actions ------------------------------------------------------------------------------------
 
 
-def _execute(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _execute(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     """Execute the form's action. Returns the change and its message."""
-    actions: dict[str, Callable[[User, QueryDict], tuple[Changed, str]]] = {
+    actions: dict[str, Callable[[User, QueryDict], tuple[LimitWrite, str]]] = {
         "save": _save,
         "remove": _remove,
         "create-cohort": _create_cohort,
@@ -169,7 +169,7 @@ def _cohort(slug: str) -> Cohort | None:
     return cohort
 
 
-def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _save(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     """Save the quota of a row and its place in the tree, all or nothing."""
     row, resource = _row(data), _resource(data)
     weight = parse_number(data.get("weight", "1"), WEIGHT, "weight")
@@ -205,7 +205,7 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     if quota is None and borrowing is None and lending is None:
         done = limits.remove_quota(actor=actor, **_owner(row), resource=resource, expected=expected)
         text = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
-        return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(
+        return LimitWrite(done.changed or moved, done.reasons), text if done.changed else _move_message(
             row, moved
         )
     done = limits.set_quota(
@@ -219,7 +219,9 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     )
     amount = format_resource_amount(resource, quota or 0)
     text = _("Quota of %(row)s set to %(amount)s.") % {"row": row.name, "amount": amount}
-    return Changed(done.changed or moved, done.reasons), text if done.changed else _move_message(row, moved)
+    return LimitWrite(done.changed or moved, done.reasons), text if done.changed else _move_message(
+        row, moved
+    )
 
 
 def _move_message(row: Team | Cohort, moved: bool) -> str:
@@ -234,7 +236,7 @@ def _place(row: Team | Cohort) -> tuple[Any, ...]:
     return share.cohort_id, share.weight_milli, share.reclaim
 
 
-def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _remove(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     row, resource = _row(data), _resource(data)
     done = limits.remove_quota(
         actor=actor, **_owner(row), resource=resource, expected=etags.versions_expected_in_form(data)
@@ -243,7 +245,7 @@ def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
     return done, _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
 
 
-def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _create_cohort(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     cohort = cohorts.create_cohort(
         actor=actor,
         slug=data.get("slug", "").strip(),
@@ -251,20 +253,20 @@ def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
         parent=_cohort(data.get("cohort", "")),
     )
     text = _("Cohort %(name)s created. Edit teams to add them to it.")
-    return Changed(True), text % {"name": cohort.name}
+    return LimitWrite(True), text % {"name": cohort.name}
 
 
-def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _delete_cohort(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     row = _row(data)
     if isinstance(row, Team):
         raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
     cohorts.delete_cohort(
         actor=actor, cohort=row, expected=etags.versions_expected_in_form(data, PLACE_VERSION)
     )
-    return Changed(True), _("Cohort %(name)s deleted.") % {"name": row.name}
+    return LimitWrite(True), _("Cohort %(name)s deleted.") % {"name": row.name}
 
 
-def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _site(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     resource, expected = _resource(data), etags.versions_expected_in_form(data)
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
@@ -276,7 +278,7 @@ def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
     return done, text % {"amount": format_resource_amount(resource, amount)}
 
 
-def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
+def _rate(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
     resource, expected = _resource(data), etags.versions_expected_in_form(data)
     label = format_resource(resource)
     entered = data.get("rate", "")

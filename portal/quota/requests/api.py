@@ -145,7 +145,7 @@ class RequestViewSet(ReadViewSet):
                 actor=request.user, order=order, idempotency_key=idempotency.key_of(request), **wanted
             )
         else:
-            quota_request = services.ask(actor=request.user, team=team, **wanted)
+            quota_request = services.create_request(actor=request.user, team=team, **wanted)
         self.kwargs["request_id"] = quota_request.pk
         location = reverse("api:quota-request-detail", args=[quota_request.pk])
         return self.answer(self.get_object(), status=201, Location=location)

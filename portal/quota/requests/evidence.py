@@ -34,7 +34,7 @@ EARLIER_READ = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class BorrowingTeam:
     """A team, and the borrowed amount that the grant would reclaim from it."""
 
     team: str
@@ -42,7 +42,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleAccelerators:
     """Accelerators allocated to the team now; `idle` of the `measured` ones are idle."""
 
     held: int
@@ -72,7 +72,7 @@ class Evidence:
     held_unit_s: int
     workspaces: int
     used: int
-    idle: Idle | None
+    idle: IdleAccelerators | None
     quota: int | None
     grant: int
     cohort: str
@@ -80,7 +80,7 @@ class Evidence:
     size: int | None
     committed: int
     free: int | None
-    borrowers: tuple[Holder, ...] = ()
+    borrowers: tuple[BorrowingTeam, ...] = ()
     earlier: tuple[QuotaRequest, ...] = ()
     balance: int | None = None
     use: GpuUse | None = None
@@ -101,13 +101,13 @@ class Evidence:
         return resources.GPU if self.request.resource == resources.GPU_HOURS else self.request.resource
 
     @property
-    def short(self) -> int:
+    def shortfall(self) -> int:
         """The part of the requested amount that is not free now."""
         return max(0, self.request.amount - self.free) if self.free is not None else 0
 
 
 @dataclass(slots=True)
-class _World:
+class _EvidenceRows:
     """The rows that evidence is computed from, read once."""
 
     now: datetime
@@ -130,7 +130,7 @@ class _World:
             return None
         return self.nominal.get(key, 0) + self.grant.get(key, 0)
 
-    def left_of(self, resource: str) -> tuple[int | None, int | None]:
+    def remaining(self, resource: str) -> tuple[int | None, int | None]:
         """Return the amounts in service and free, bounded by the site's limit."""
         count, limit = self.counts.get(resource), self.site_limits.get(resource)
         if count is None:
@@ -171,9 +171,9 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
 
 def _build_evidence(
     request: QuotaRequest,
-    world: _World,
-    holdings: _Held,
-    idle: Mapping[tuple[UUID, str], Idle],
+    world: _EvidenceRows,
+    holdings: _PastUsage,
+    idle: Mapping[tuple[UUID, str], IdleAccelerators],
     uses: Mapping[UUID, GpuUse],
     earlier: Mapping[tuple[UUID, str], list[QuotaRequest]],
     balance: int | None,
@@ -181,7 +181,7 @@ def _build_evidence(
     team, user = request.team_id, request.requester_id
     resource = resources.GPU if request.resource == resources.GPU_HOURS else request.resource
     own = request.kind == RequestKind.MEMBER_CAP
-    size, free = world.left_of(resource)
+    size, free = world.remaining(resource)
     root = world.roots.get(world.root_of[team]) if team in world.root_of else None
     raises_quota = request.kind == RequestKind.QUOTA
     return Evidence(
@@ -220,7 +220,7 @@ def _build_evidence(
     )
 
 
-def _cohort_left(world: _World, team: UUID, resource: str) -> int | None:
+def _cohort_left(world: _EvidenceRows, team: UUID, resource: str) -> int | None:
     peers = world.peers(team)
     if not peers:
         return None
@@ -235,7 +235,7 @@ def _cohort_left(world: _World, team: UUID, resource: str) -> int | None:
     return max(0, sum(quotas) + sum(own) - sum(world.used.get((peer, resource), 0) for peer in peers))
 
 
-def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[Holder, ...]:
+def _borrowers(world: _EvidenceRows, team: UUID, resource: str, wanted: int) -> tuple[BorrowingTeam, ...]:
     """Return the cohort's largest borrowers, up to the wanted amount."""
     if not wanted or not world.reclaims.get(team, True):
         return ()
@@ -248,7 +248,7 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
     for borrowed, name in sorted(over, reverse=True):
         if wanted <= 0:
             break
-        holders.append(Holder(name, min(borrowed, wanted)))
+        holders.append(BorrowingTeam(name, min(borrowed, wanted)))
         wanted -= borrowed
     return tuple(holders)
 
@@ -256,8 +256,8 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
 # --- Queries ----------------------------------------------------------------------------------------
 
 
-def _load_world() -> _World:
-    world = _World(
+def _load_world() -> _EvidenceRows:
+    world = _EvidenceRows(
         timezone.now(),
         counts=counting.site(),
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
@@ -312,7 +312,7 @@ def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:
 
 
 @dataclass(slots=True)
-class _Held:
+class _PastUsage:
     """Usage of the `wanted` resources within the period, in base units × seconds, and the workspaces."""
 
     wanted: frozenset[str]
@@ -328,9 +328,9 @@ class _Held:
         self.by_user[team, user, resource] = self.by_user.get((team, user, resource), 0) + amount
 
 
-def _load_holdings(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
+def _load_holdings(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _PastUsage:
     since = now - PERIOD
-    holdings = _Held(
+    holdings = _PastUsage(
         frozenset(
             resources.GPU if request.resource == resources.GPU_HOURS else request.resource
             for request in requests
@@ -362,7 +362,7 @@ def _is_accelerator(resource: str) -> bool:
     return resources.is_accelerator(resource) or resource in {resources.GPU, resources.GPU_HOURS}
 
 
-def _add_devices(holdings: _Held, teams: Iterable[UUID], since: datetime, now: datetime) -> None:
+def _add_devices(holdings: _PastUsage, teams: Iterable[UUID], since: datetime, now: datetime) -> None:
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, allocation__workspace__team__in=teams)
     for team, user, begun, ended, milli, model, kind, profile, simulated in rows.values_list(
@@ -381,9 +381,9 @@ def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: da
     return max(0, int((min(ended or now, now) - max(begun, since)).total_seconds()))
 
 
-def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
+def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], IdleAccelerators]:
     """Return by team and model the accelerators allocated, measured and idle now."""
-    by_key: dict[tuple[UUID, str], Idle] = {}
+    by_key: dict[tuple[UUID, str], IdleAccelerators] = {}
     rows: QuerySet[Any] = AllocatedDevice.objects.filter(
         active=True, allocation__workspace__team__in=teams
     ).annotate(measured=flag(is_measured(now, "device__")), idle=flag(is_idle(now, "device__")))
@@ -394,8 +394,8 @@ def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str],
         for name in resources.device_resources(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
         ):
-            was = by_key.get((team, name), Idle(0, 0, 0))
-            by_key[team, name] = Idle(was.held + 1, was.measured + measured, was.idle + idle)
+            was = by_key.get((team, name), IdleAccelerators(0, 0, 0))
+            by_key[team, name] = IdleAccelerators(was.held + 1, was.measured + measured, was.idle + idle)
     return by_key
 
 

@@ -33,7 +33,7 @@ MAX_NOTE = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EvidenceLine:
     """A fact about a request: label and sentence. `key` identifies it in any language."""
 
     name: str
@@ -42,7 +42,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RequestCard:
     """A request on a page.
 
     `problem` is the error of the last attempt, `given` the submitted fields, `bar` the team's usage of the
@@ -60,7 +60,7 @@ class Shown:
     bar: QuotaUsage | None = None
 
     @property
-    def wanted(self) -> str:
+    def requested_text(self) -> str:
         return format_resource_amount(self.request.resource, self.request.amount)
 
     @property
@@ -77,7 +77,7 @@ class Shown:
         return self.request.kind != RequestKind.LEDGER
 
     @property
-    def whose(self) -> str:
+    def limit_text(self) -> str:
         """The limit to increase, as text."""
         if self.request.kind == RequestKind.MEMBER_CAP:
             return _("their own cap in %(team)s") % {"team": self.request.team.name}
@@ -86,7 +86,7 @@ class Shown:
         return self.request.team.name
 
     @property
-    def lasts(self) -> str:
+    def duration_text(self) -> str:
         """The requested duration."""
         if not self.time_boxed:
             return _("until they are spent")
@@ -125,7 +125,7 @@ class Shown:
         return format_resource_amount(self.request.resource, self.request.granted_amount or 0)
 
     @property
-    def less(self) -> bool:
+    def can_approve_less(self) -> bool:
         return self.request.granted_amount is not None and self.request.granted_amount < self.request.amount
 
     @property
@@ -139,25 +139,25 @@ class Shown:
         )
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[EvidenceLine]:
         """The evidence as sentences."""
         return lines(self.evidence) if self.evidence is not None else []
 
     @property
-    def earlier(self) -> list[Line]:
+    def earlier_outcomes(self) -> list[EvidenceLine]:
         """The outcomes of earlier requests of the team for the same resource."""
         if self.evidence is None:
             return []
-        return [Line(_outcome(row), _earlier_text(row)) for row in self.evidence.earlier]
+        return [EvidenceLine(_outcome(row), _earlier_text(row)) for row in self.evidence.earlier]
 
 
 def present_request(
     actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any
-) -> Shown:
+) -> RequestCard:
     """Return the request with the actions that the actor may take."""
     grant = getattr(request, "grant", None)
     barred = evidence is not None and _has_bar(request)
-    return Shown(
+    return RequestCard(
         request=request,
         evidence=evidence,
         may_decide=selectors.may_decide(actor, request),
@@ -172,14 +172,14 @@ def _has_bar(request: QuotaRequest) -> bool:
     return request.kind != RequestKind.LEDGER
 
 
-def inbox(actor: User) -> list[Shown]:
+def inbox(actor: User) -> list[RequestCard]:
     """Return the actor's inbox. All rows may be decided, so permissions are not checked per row."""
     rows = selectors.inbox(actor)
     teams = {row.request.team_id: row.request.team for row in rows if _has_bar(row.request)}
     bars = limits.usage_by_team(teams.values()) if teams else {}
     bars_by_key = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
     return [
-        Shown(
+        RequestCard(
             row.request,
             row.evidence,
             may_decide=True,
@@ -191,29 +191,29 @@ def inbox(actor: User) -> list[Shown]:
     ]
 
 
-def lines(evidence: Evidence) -> list[Line]:
+def lines(evidence: Evidence) -> list[EvidenceLine]:
     """Return the evidence as sentences, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
-    rows = [Line(_("Current"), _standing(evidence), "standing")]
+    rows = [EvidenceLine(_("Current"), _standing(evidence), "standing")]
     if evidence.balance is not None:
         left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
-        rows.append(Line(_("Budget left"), left, "budget"))
+        rows.append(EvidenceLine(_("Budget left"), left, "budget"))
     suffix = _(" by %(username)s") % {"username": request.requester.username} if evidence.of_user else ""
-    rows.append(Line(_("Last 30 days"), _last_30_days(evidence, suffix)))
-    rows.append(Line(_("Idle share"), _idle_text(evidence)))
+    rows.append(EvidenceLine(_("Last 30 days"), _last_30_days(evidence, suffix)))
+    rows.append(EvidenceLine(_("Idle share"), _idle_text(evidence)))
     if evidence.use is not None and evidence.use.held_s:
-        rows.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
+        rows.append(EvidenceLine(_("GPU use, 30 days"), _use(evidence.use)))
     if evidence.cohort:
         left = (
             _("no quota for this resource")
             if evidence.cohort_left is None
             else _("%(amount)s of the quota unused") % {"amount": format_amount(name, evidence.cohort_left)}
         )
-        rows.append(Line(_("Available in %(cohort)s") % {"cohort": evidence.cohort}, left))
+        rows.append(EvidenceLine(_("Available in %(cohort)s") % {"cohort": evidence.cohort}, left))
     if evidence.size is not None:
-        rows.append(Line(_("Site"), _site(evidence), "site"))
-    rows.append(Line(_("If approved"), effect(evidence)))
+        rows.append(EvidenceLine(_("Site"), _site(evidence), "site"))
+    rows.append(EvidenceLine(_("If approved"), effect(evidence)))
     return rows
 
 
@@ -317,7 +317,7 @@ def effect(evidence: Evidence) -> str:
     if evidence.free is None:
         return _("no effect on other teams")
     free = {"free": format_amount(name, evidence.free)}
-    if not evidence.short:
+    if not evidence.shortfall:
         return _("no effect on other teams; %(free)s free now") % free
     if not evidence.borrowers:
         return _("no effect on other teams; %(free)s free now, the rest waits until other work ends") % free
@@ -329,7 +329,7 @@ def effect(evidence: Evidence) -> str:
         "lenders": lenders,
     }
     taken = sum(holder.amount for holder in evidence.borrowers)
-    return text + (_("; the rest waits until other work ends") if taken < evidence.short else "")
+    return text + (_("; the rest waits until other work ends") if taken < evidence.shortfall else "")
 
 
 def _outcome(row: QuotaRequest) -> str:

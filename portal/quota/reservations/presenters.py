@@ -13,7 +13,7 @@ from portal.common.reasons.wording import join_names
 from portal.quota.limits import resources
 from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.reservations.models import Reservation, ReservationState
-from portal.quota.reservations.slots import Booked, peak
+from portal.quota.reservations.slots import BookedSlot, peak
 
 DAYS = 7
 
@@ -44,7 +44,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ResourceWeek:
     """A resource over the week, with the site's amount."""
 
     label: str
@@ -57,7 +57,7 @@ class Week:
     """7 days from `first`, in UTC."""
 
     first: date
-    lines: tuple[Line, ...]
+    lines: tuple[ResourceWeek, ...]
 
     @property
     def days(self) -> list[date]:
@@ -102,7 +102,7 @@ def week(
     listed = list(rows)
     names = sort_resources({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
     booked = [
-        Booked(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
+        BookedSlot(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
         for row in listed
         if row.state == ReservationState.BOOKED
     ]
@@ -126,7 +126,9 @@ def week(
                     full=most >= there.get(name, 0) > 0,
                 )
             )
-        lines.append(Line(format_resource(name), format_amount(name, there.get(name, 0)), tuple(cells)))
+        lines.append(
+            ResourceWeek(format_resource(name), format_amount(name, there.get(name, 0)), tuple(cells))
+        )
     return Week(first, tuple(lines))
 
 

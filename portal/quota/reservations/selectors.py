@@ -24,7 +24,7 @@ from portal.quota.reservations import policies as decisions
 from portal.quota.reservations import slots
 from portal.quota.reservations.codes import ReservationCode
 from portal.quota.reservations.models import Reservation, ReservationState
-from portal.quota.reservations.slots import Booked, Clash
+from portal.quota.reservations.slots import BookedSlot, SlotConflict
 
 Amounts = Mapping[str, int]
 
@@ -84,7 +84,9 @@ def reservations_of_team(team: Team) -> QuerySet[Reservation]:
     )
 
 
-def bookings_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
+def bookings_between(
+    start: datetime, end: datetime | None = None, but: UUID | None = None
+) -> list[BookedSlot]:
     """Return what is booked within the period, for `slots`."""
     rows = Reservation.objects.filter(state=ReservationState.BOOKED, ends_at__gt=start)
     if end is not None:
@@ -92,7 +94,7 @@ def bookings_between(start: datetime, end: datetime | None = None, but: UUID | N
     if but is not None:
         rows = rows.exclude(pk=but)
     return [
-        Booked(team, amounts, int(first.timestamp()), int(last.timestamp()))
+        BookedSlot(team, amounts, int(first.timestamp()), int(last.timestamp()))
         for team, amounts, first, last in rows.values_list("team__name", "amounts", "starts_at", "ends_at")
     ]
 
@@ -104,7 +106,7 @@ class Check:
     fits: bool
     reason: Reason
     next_start: datetime | None = None
-    clash: Clash | None = None
+    clash: SlotConflict | None = None
 
     @property
     def sentence(self) -> str:
@@ -134,12 +136,12 @@ def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | 
     return Check(False, _clash_reason(collision, next_start), next_start, collision)
 
 
-def _clash_reason(collision: Clash, next_start: datetime | None) -> Reason:
+def _clash_reason(collision: SlotConflict, next_start: datetime | None) -> Reason:
     params: dict[str, Any] = {
         "resource": collision.resource,
         "capacity": collision.capacity,
         "wanted": collision.wanted,
-        "left": collision.left,
+        "left": collision.remaining,
         "next_start": next_start.isoformat() if next_start else None,
     }
     if not collision.holders:

@@ -199,7 +199,7 @@ def cancel_all_in_team(event: TeamArchived | TeamDeletionStarted) -> None:
         cancel(actor=event.actor, reservation_id=reservation_id)
 
 
-def pass_on_all_of(event: UserDeactivated) -> None:
+def hand_over_all_of(event: UserDeactivated) -> None:
     """Cancel the requests of a deactivated user; booked reservations pass to an owner of the team."""
     now = timezone.now()
     theirs = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")

@@ -16,7 +16,7 @@ Amounts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class BookedSlot:
     """Capacity reserved for a team from `start_s` (inclusive) to `end_s` (exclusive)."""
 
     team: str
@@ -26,7 +26,7 @@ class Booked:
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class SlotConflict:
     """The first moment and resource at which a reservation does not fit.
 
     `booked` of the `capacity` is reserved by `holders` (largest first) until at least `until_s`; `wanted` was
@@ -42,7 +42,7 @@ class Clash:
     holders: tuple[tuple[str, int], ...]
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return max(0, self.capacity - self.booked)
 
 
@@ -68,8 +68,8 @@ def _model_total(amounts: Amounts) -> int:
 
 
 def find_clash(
-    amounts: Amounts, start_s: int, end_s: int, others: Iterable[Booked], capacity: Amounts
-) -> Clash | None:
+    amounts: Amounts, start_s: int, end_s: int, others: Iterable[BookedSlot], capacity: Amounts
+) -> SlotConflict | None:
     """Return where `amounts` do not fit beside `others` within the period, or None."""
     near = [slot for slot in others if slot.start_s < end_s and slot.end_s > start_s]
     # Booked amounts increase only at starts.
@@ -84,7 +84,7 @@ def find_clash(
             booked, there = sum(booked_by_team.values()), capacity.get(resource, 0)
             if booked + amounts[resource] > there:
                 ends = [slot.end_s for slot in present if resource in slot.amounts]
-                return Clash(
+                return SlotConflict(
                     resource=resource,
                     at_s=at_s,
                     until_s=min(ends, default=end_s),
@@ -102,7 +102,7 @@ def _models_first(amounts: Amounts) -> list[str]:
 
 
 def earliest_fitting_start(
-    amounts: Amounts, start_s: int, end_s: int, others: Sequence[Booked], capacity: Amounts
+    amounts: Amounts, start_s: int, end_s: int, others: Sequence[BookedSlot], capacity: Amounts
 ) -> int | None:
     """Return the earliest start from `start_s` on at which the same period fits, or None if never."""
     lasts_s = end_s - start_s
@@ -113,7 +113,7 @@ def earliest_fitting_start(
     return None
 
 
-def peak(resource: str, start_s: int, end_s: int, booked: Iterable[Booked]) -> int:
+def peak(resource: str, start_s: int, end_s: int, booked: Iterable[BookedSlot]) -> int:
     """Return the peak of a booked resource within the period."""
     near = [
         slot for slot in booked if slot.start_s < end_s and slot.end_s > start_s and resource in slot.amounts

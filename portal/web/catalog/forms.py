@@ -84,7 +84,7 @@ class Variables(forms.CharField):
         return variables
 
 
-class Names(forms.CharField):
+class NameListField(forms.CharField):
     """Slugs or models, separated by commas or lines."""
 
     def prepare_value(self, value: Any) -> Any:
@@ -170,7 +170,7 @@ class EntryForm(forms.Form):
         choices=[("all", _("Everyone")), ("teams", _("Only these teams"))],
         widget=forms.RadioSelect,
     )
-    teams = Names(
+    teams = NameListField(
         label=_("Teams"),
         required=False,
         help_text=_("Slugs, separated by commas."),
@@ -209,7 +209,7 @@ class EntryForm(forms.Form):
             for name in self.FIXED:
                 self.fields.pop(name, None)
 
-    def given(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for services, with the field names of REST."""
         document = {name: value for name, value in self.cleaned_data.items() if name != "version"}
         audience = document.pop("audience", None)
@@ -282,7 +282,7 @@ class TemplateForm(EntryForm):
         _("Credential"), 64, _("Name of a secret of the template or team with access to the repository.")
     )
     dotfiles_url = _text(_("Dotfiles"), 500, _("A Git repository for users without their own dotfiles."))
-    mounts = Names(
+    mounts = NameListField(
         label=_("Node folders"),
         required=False,
         max_length=400,
@@ -347,8 +347,8 @@ class TemplateForm(EntryForm):
         """Convert browsers' line ends, as a shell would read a carriage return as part of the last word."""
         return str(self.cleaned_data["startup"]).replace("\r\n", "\n").replace("\r", "\n")
 
-    def given(self) -> dict[str, Any]:
-        document = super().given()
+    def service_arguments(self) -> dict[str, Any]:
+        document = super().service_arguments()
         return {**document, "environment": document["environment"] or None}
 
 
@@ -360,7 +360,7 @@ class FlavorForm(EntryForm):
     disk_mib = Amount(label=_("Scratch disk in GiB"), factor=MIB_PER_GIB, min_value=0)
     nodes = _integer(_("Nodes"), 1, MAX_NODES)
     accelerator_count = _integer(_("Accelerators per node"), 0, MAX_ACCELERATORS)
-    accelerator_models = Names(
+    accelerator_models = NameListField(
         label=_("Models"),
         required=False,
         max_length=2000,
@@ -413,8 +413,8 @@ class FlavorForm(EntryForm):
         pools: Any = self.fields["pool"]
         pools.queryset = Pool.objects.filter(deleted_at=None).order_by("slug")
 
-    def given(self) -> dict[str, Any]:
-        document = super().given()
+    def service_arguments(self) -> dict[str, Any]:
+        document = super().service_arguments()
         pool = document["pool"]
         document["pool"] = pool.slug if pool is not None else None
         models = document["accelerator_models"]

@@ -16,11 +16,11 @@ from portal.catalog import policies, selectors
 from portal.catalog.environments.models import Environment
 from portal.catalog.environments.selectors import environments_for
 from portal.catalog.models import Flavor, Template
-from portal.common.completion import MOST_IN_A_LIST, Offered, truncate_options
+from portal.common.completion import MOST_IN_A_LIST, CompletionOptions, truncate_options
 from portal.common.formatting import format_cores, format_duration, format_memory, format_money, format_size
 from portal.common.history import presenters as kept_versions
 from portal.common.history import selectors as history
-from portal.common.history.presenters import Changed, Version
+from portal.common.history.presenters import ChangedField, Version
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import own_teams
@@ -142,12 +142,12 @@ def teams_to_create_for(actor: User) -> QuerySet[Team]:
     return own_teams(actor).filter(memberships__user=actor, memberships__role="owner")
 
 
-def teams_to_choose(teams: QuerySet[Team]) -> Offered:
+def teams_to_choose(teams: QuerySet[Team]) -> CompletionOptions:
     """Return teams as options of a field."""
     return truncate_options(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
 
 
-def bases(actor: User, kind: str) -> Offered:
+def bases(actor: User, kind: str) -> CompletionOptions:
     """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
     pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
@@ -177,7 +177,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     return [
         Version(
             row,
-            tuple(_change_in_words(type(entry), change, names) for change in changes),
+            tuple(_change_text(type(entry), change, names) for change in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
@@ -188,19 +188,19 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
 
 def format_differences(
     model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
-) -> list[Changed]:
+) -> list[ChangedField]:
     """Return differences of two documents as text, with names of environments."""
     names = _environment_names(differences)
-    return [_change_in_words(model, difference, names) for difference in differences]
+    return [_change_text(model, difference, names) for difference in differences]
 
 
-def _change_in_words(
+def _change_text(
     model: type[Template] | type[Flavor], difference: history.Difference, names: Mapping[str, str]
-) -> Changed:
+) -> ChangedField:
     field, before, after = difference.field, difference.before, difference.after
     if field == "environment":
         before, after = (names.get(slug, slug) for slug in (before, after))
-    return Changed(
+    return ChangedField(
         LABELS.get(field, field), format_field(model, field, before), format_field(model, field, after)
     )
 
@@ -218,7 +218,7 @@ def _environment_names(differences: Iterable[history.Difference]) -> dict[str, s
 
 
 @dataclass(frozen=True, slots=True)
-class RunsIn:
+class TemplateEnvironment:
     """The environment of a template: its state, and pools whose drivers are too old. `url` is its page."""
 
     name: str
@@ -227,13 +227,13 @@ class RunsIn:
     url: str
 
 
-def template_environment(actor: User, template: Template) -> RunsIn | None:
+def template_environment(actor: User, template: Template) -> TemplateEnvironment | None:
     """Return the environment of a template for its page, or `None` for the software of the nodes."""
     environment = template.environment
     if environment is None:
         return None
     is_visible = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
-    return RunsIn(
+    return TemplateEnvironment(
         environment.name,
         environment_states([template])[environment.slug],
         pools_with_old_drivers(environment, pool_drivers()),

@@ -38,7 +38,7 @@ class Preview:
     devices: bool = False
 
     @property
-    def price_words(self) -> str:
+    def price_text(self) -> str:
         return prices.format_price(self.price)
 
     @property

@@ -47,7 +47,7 @@ def _entries_for(request: SignedInRequest, kind: str) -> Any:
 
 
 def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
-    selector = selectors.template_seen if kind == "template" else selectors.flavor_seen
+    selector = selectors.visible_template if kind == "template" else selectors.visible_flavor
     return selector(request.user, slug)
 
 
@@ -130,13 +130,13 @@ def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Prev
     try:
         team = team_by_slug(request.user, params["team"]) if params["team"] else None
         if isinstance(entry, Flavor):
-            other = selectors.template_seen(request.user, params["other"]) if params["other"] else None
+            other = selectors.visible_template(request.user, params["other"]) if params["other"] else None
             return params, preview(request.user, entry, other, team), ""
         if not params["other"]:
             return params, None, ""
         return (
             params,
-            preview(request.user, selectors.flavor_seen(request.user, params["other"]), entry, team),
+            preview(request.user, selectors.visible_flavor(request.user, params["other"]), entry, team),
             "",
         )
     except PortalError as refused:
@@ -206,9 +206,11 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                preview_, warnings = _preview_of_form(request, kind, form.given(), team)
+                preview_, warnings = _preview_of_form(request, kind, form.service_arguments(), team)
             else:
-                entry = entries.create(actor=request.user, model=MODELS[kind], values=form.given(), team=team)
+                entry = entries.create(
+                    actor=request.user, model=MODELS[kind], values=form.service_arguments(), team=team
+                )
                 messages.success(request, _("%(name)s created.") % {"name": entry.name})
                 return redirect(presenters.url_of(entry))
         except PortalError as error:
@@ -269,12 +271,12 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             if "preview" in request.POST:
-                preview_, warnings = _preview_of_form(request, kind, form.given(), team, entry)
+                preview_, warnings = _preview_of_form(request, kind, form.service_arguments(), team, entry)
             else:
                 entries.change(
                     actor=request.user,
                     entry=entry,
-                    values=form.given(),
+                    values=form.service_arguments(),
                     expected=etags.expected_versions(request),
                 )
                 messages.success(request, _("%(name)s saved.") % {"name": entry.name})

@@ -100,7 +100,7 @@ class Anchors:
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def of(self, heading: str) -> str:
+    def generate(self, heading: str) -> str:
         base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         count = self._seen.get(base, -1) + 1
         self._seen[base] = count
@@ -131,7 +131,7 @@ def sections(text: str) -> list[Section]:
             end()
             level, title = len(heading[1]), strip_markup(heading[2])
             path = [step for step in path if step.level < level]
-            path.append(Heading(level, title, anchors.of(title)))
+            path.append(Heading(level, title, anchors.generate(title)))
             continue
         lines.append(line)
     end()

@@ -46,12 +46,13 @@ KINDS = (
             ),
             Group(
                 _("For owners, approvers and operators"),
-                ("quotas", "people", "catalog", "site-file", "reclaim-policies", "reports"),
+                ("quotas", "cohorts", "gpu-hours", "delegates", "people", "catalog", "site-file",
+                 "reclaim-policies", "reports"),
                 1.2,
             ),
             Group(
                 _("For administrators"),
-                ("operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
+                ("first-server", "operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
                  "environment-builds", "systemd", "web-hosts", "containers", "postgresql", "tls", "sign-in",
                  "scim", "account-security", "audit-log", "monitoring", "backup"),
                 1.1,

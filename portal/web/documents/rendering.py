@@ -65,7 +65,7 @@ def _prepare_tokens(tokens: Sequence[Token], document: Document, headings: list[
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
             title = strip_markup(tokens[at + 1].content)
-            heading = Heading(int(token.tag[1]), title, anchors.of(title))
+            heading = Heading(int(token.tag[1]), title, anchors.generate(title))
             skipping = heading.level == 1 and not headings
             headings.append(heading)
             token.attrSet("id", heading.anchor)

@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """A search result. `path` are the titles of the document and its parent sections."""
 
     name: str
@@ -71,7 +71,7 @@ class Index:
                 self._with[term].append(at)
         self._terms = sorted(self._with)
 
-    def search(self, query: str, most: int = MAX_FOUND) -> list[Found]:
+    def search(self, query: str, most: int = MAX_FOUND) -> list[SearchResult]:
         """Return the best matching sections, best first."""
         query = query[:MAX_QUERY_CHARACTERS]
         query_terms = self._complete_prefix(words.query_stems(query))
@@ -102,10 +102,10 @@ class Index:
         longer = [term for term in self._terms[at : at + 8] if term.startswith(begun)]
         return [*query_terms[:-1], *((term, 0.8) for term in longer)]
 
-    def _result(self, entry: Entry, stems: set[str], score: float) -> Found:
+    def _result(self, entry: Entry, stems: set[str], score: float) -> SearchResult:
         heading = entry.section.heading
         anchor = heading.anchor if heading.level > 1 else ""
-        return Found(
+        return SearchResult(
             entry.name,
             anchor,
             heading.title,

@@ -58,7 +58,7 @@ class PoolForm(forms.Form):
             raise ValidationError(_("Enter a JSON object."))
         return config
 
-    def given(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for services."""
         # A form without this field leaves it unchanged.
         left_out = {"version"} if self.cleaned_data.get("rebalancing") else {"version", "rebalancing"}

@@ -21,7 +21,7 @@ from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.web.inbox import selectors
-from portal.web.inbox.items import ItemKind, Key
+from portal.web.inbox.items import ItemKind, SortKey
 
 
 class InboxItemSerializer(serializers.Serializer[Any]):
@@ -102,13 +102,13 @@ def _size(text: str | None) -> int:
     return whole_number(text, CommonCode.PAGE_SIZE_INVALID, field="page_size", maximum=Pages.max_page_size)
 
 
-def _link(params: dict[str, str], last: Key) -> str:
+def _link(params: dict[str, str], last: SortKey) -> str:
     text = "|".join(("1" if last.later else "0", last.since.isoformat(), last.source, last.pk))
     cursor = base64.urlsafe_b64encode(text.encode()).decode()
     return f"{public_url()}/api/v1/inbox?{urlencode({**params, 'cursor': cursor})}"
 
 
-def _after(cursor: str | None) -> Key | None:
+def _after(cursor: str | None) -> SortKey | None:
     """Return the key in a cursor. Raises `InvalidInput`."""
     if cursor is None:
         return None
@@ -118,7 +118,7 @@ def _after(cursor: str | None) -> Key | None:
         moment = datetime.fromisoformat(since)
         if moment.tzinfo is None:
             raise ValueError(since)
-        return Key(later == "1", moment, source, pk)
+        return SortKey(later == "1", moment, source, pk)
     except (ValueError, binascii.Error):
         raise InvalidInput(
             Reason(CommonCode.CURSOR_INVALID), errors={"cursor": [_("Use a value from a “next” link.")]}

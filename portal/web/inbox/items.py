@@ -20,7 +20,7 @@ class ItemKind(models.TextChoices):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class SortKey:
     """Sort key of an item: urgent items first, then the longest waiting.
 
     `later` is `False` for urgent items. `source` and `pk` identify the item and break ties.
@@ -59,7 +59,7 @@ class Item:
     expires. `url` is the page for the decision, `words` the text of its link.
     """
 
-    key: Key
+    key: SortKey
     kind: ItemKind
     who: str
     title: str

@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from portal.people.accounts.models import User
-from portal.web.inbox.items import Item, Key
+from portal.web.inbox.items import Item, SortKey
 from portal.web.inbox.sources import SOURCES, sources_of_kinds
 
 
@@ -38,15 +38,15 @@ def _number(rows: QuerySet[Any]) -> Coalesce:
     return Coalesce(Subquery(count_query, output_field=IntegerField()), 0)
 
 
-def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:
+def keys(actor: User, kinds: Collection[str] = ()) -> list[SortKey]:
     """Return the sorted keys of all items, or of these `kinds`. One query per source."""
     now = timezone.now()
     return sorted(key for source in sources_of_kinds(kinds) for key in source.keys(actor, now))
 
 
-def items(actor: User, wanted: Sequence[Key]) -> list[Item]:
+def items(actor: User, wanted: Sequence[SortKey]) -> list[Item]:
     """Return the items of these keys in order, without those decided meanwhile."""
-    items_by_key: dict[Key, Item] = {}
+    items_by_key: dict[SortKey, Item] = {}
     for source in SOURCES:
         items_by_key |= source.items(actor, (key for key in wanted if key.source == source.name))
     return [items_by_key[key] for key in wanted if key in items_by_key]

@@ -25,13 +25,13 @@ from portal.people.join_requests import selectors as joins
 from portal.people.join_requests.models import JoinRequest
 from portal.quota.requests import selectors as quota_requests
 from portal.quota.requests.models import QuotaRequest, RequestKind
-from portal.quota.requests.presenters import Shown
+from portal.quota.requests.presenters import RequestCard
 from portal.quota.reservations import selectors as reservations
 from portal.quota.reservations import services as reservation_services
 from portal.quota.reservations import slots
 from portal.quota.reservations.models import Reservation
 from portal.quota.reservations.presenters import format_amounts
-from portal.web.inbox.items import Action, Item, ItemKind, Key
+from portal.web.inbox.items import Action, Item, ItemKind, SortKey
 
 MAX_KEYS = 2000
 """Maximum per source; with more items, only the oldest are sorted."""
@@ -60,17 +60,18 @@ class Source(ABC):
         """Return whether a row with these values of `columns` is urgent."""
 
     @abstractmethod
-    def item(self, actor: User, key: Key, row: Any) -> Item:
+    def item(self, actor: User, key: SortKey, row: Any) -> Item:
         """Return the row as an item."""
 
-    def keys(self, actor: User, now: datetime) -> list[Key]:
+    def keys(self, actor: User, now: datetime) -> list[SortKey]:
         """Return the keys of all rows with one query."""
         rows = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
         return [
-            Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in rows
+            SortKey(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0]))
+            for values in rows
         ]
 
-    def items(self, actor: User, keys: Iterable[Key]) -> dict[Key, Item]:
+    def items(self, actor: User, keys: Iterable[SortKey]) -> dict[SortKey, Item]:
         """Return the items of these keys that still exist, with one query."""
         wanted = {key.pk: key for key in keys}
         if not wanted:
@@ -103,8 +104,8 @@ class QuotaSource(Source):
         _since, until, workspace = values
         return workspace is not None or _is_soon(until, now)
 
-    def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
-        summary = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
+    def item(self, actor: User, key: SortKey, row: QuotaRequest) -> Item:
+        summary = RequestCard(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
             _("Decided by owners of %(team)s and operators.") % {"team": row.team.name}
@@ -116,7 +117,8 @@ class QuotaSource(Source):
             key,
             self.kind,
             row.requester.username,
-            _("requests %(wanted)s more for %(whose)s") % {"wanted": summary.wanted, "whose": summary.whose},
+            _("requests %(wanted)s more for %(whose)s")
+            % {"wanted": summary.requested_text, "whose": summary.limit_text},
             detail,
             why,
             row.until,
@@ -135,7 +137,7 @@ class ReservationSource(Source):
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return _is_soon(values[1], now)
 
-    def item(self, actor: User, key: Key, row: Reservation) -> Item:
+    def item(self, actor: User, key: SortKey, row: Reservation) -> Item:
         params = {
             "what": format_amounts(slots.subtract_models_from_total(row.amounts)),
             "team": row.team.name,
@@ -164,7 +166,7 @@ class JoinSource(Source):
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return _is_soon(values[1], now)
 
-    def item(self, actor: User, key: Key, row: JoinRequest) -> Item:
+    def item(self, actor: User, key: SortKey, row: JoinRequest) -> Item:
         url = reverse("join_requests:request", args=[row.pk])
         params = {"username": row.requester.username, "team": row.team_name}
         approve = Action(
@@ -196,7 +198,7 @@ class _CapacitySource(Source):
         return bool(values[1])
 
     def made(
-        self, key: Key, subject: str, title: str, detail: str, url: str, simulated: bool, **more: Any
+        self, key: SortKey, subject: str, title: str, detail: str, url: str, simulated: bool, **more: Any
     ) -> Item:
         why = _("You operate the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
         label = _("View")
@@ -218,7 +220,7 @@ class DeviceSource(_CapacitySource):
     def counted(self, actor: User) -> QuerySet[Device] | None:
         return troubles.lost_devices(actor) if actor.operates else None
 
-    def item(self, actor: User, key: Key, row: Device) -> Item:
+    def item(self, actor: User, key: SortKey, row: Device) -> Item:
         name, url = cordons.display_name(row), cordons.url_of(row)
         actions = [self.keep_out(url, name, row.cordon_reason or row.health_note)]
         if not row.present:
@@ -242,7 +244,7 @@ class NodeSource(_CapacitySource):
     def counted(self, actor: User) -> QuerySet[Node] | None:
         return troubles.lost_nodes(actor) if actor.operates else None
 
-    def item(self, actor: User, key: Key, row: Node) -> Item:
+    def item(self, actor: User, key: SortKey, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
         detail = _("No workspaces there. Pool: %(pool)s.") % {"pool": row.pool.name}
         actions = (self.keep_out(url, row.name, ""),)
@@ -258,7 +260,7 @@ class PoolSource(_CapacitySource):
     def counted(self, actor: User) -> QuerySet[Pool] | None:
         return troubles.lost_pools(actor) if actor.operates else None
 
-    def item(self, actor: User, key: Key, row: Pool) -> Item:
+    def item(self, actor: User, key: SortKey, row: Pool) -> Item:
         url = reverse("fleet:pool", args=[row.slug])
         return self.made(key, row.name, _("does not respond"), row.state_message, url, row.simulated)
 
@@ -277,7 +279,7 @@ class TokenSource(Source):
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return _is_soon(values[1], now)
 
-    def item(self, actor: User, key: Key, row: Any) -> Item:
+    def item(self, actor: User, key: SortKey, row: Any) -> Item:
         params = {"name": row.name, "date": format_date(row.expires_at)}
         return Item(
             key,

@@ -17,8 +17,8 @@ from redis.asyncio import Redis
 
 from portal.common import passes as form
 from portal.workspaces.gateway import tickets, workspace_views
-from portal.workspaces.gateway.bearers import BELIEVED_S, AuthorizeBearer, Bearers
-from portal.workspaces.gateway.entries import Entries, RecordEntry
+from portal.workspaces.gateway.bearers import BELIEVED_S, AuthorizeBearer, BearerTokens
+from portal.workspaces.gateway.entries import RecentEntries, RecordEntry
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.passes import Pass, Passes
 from portal.workspaces.gateway.request import ClientRequest
@@ -59,7 +59,7 @@ class Refusal(StrEnum):
     FORBIDDEN = "forbidden"
 
 
-class Refused(Exception):
+class EntryRefused(Exception):
     """`client` may not enter the workspace `name`, or not with this request."""
 
     def __init__(self, refusal: Refusal, name: str, client: ClientRequest) -> None:
@@ -69,7 +69,7 @@ class Refused(Exception):
         self.client = client
 
 
-class Access:
+class AccessRules:
     """The access rules. `scheme` is the portal's; for the other arguments see `app.build_app`.
 
     `passes` is a folder, a key (`portal.common.passes`) and whether the group of this process can read the
@@ -98,9 +98,9 @@ class Access:
             folder, key, shared = passes
             self.passes = Passes(folder, key, self.memory.fresh, shared=shared)
         self._resolve = resolve
-        self._bearers = Bearers(authorize_bearer, self.memory)
+        self._bearers = BearerTokens(authorize_bearer, self.memory)
         self._going_on: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._entries = Entries(redis, record_entry)
+        self._entries = RecentEntries(redis, record_entry)
         self._cookie = cookie
         self._scheme = scheme
         self._clock = clock
@@ -113,7 +113,7 @@ class Access:
             self.passes.changed(keys)
         self._on_change(keys)
 
-    def rests_on(self, name: str, client: ClientRequest) -> frozenset[str]:
+    def depends_on(self, name: str, client: ClientRequest) -> frozenset[str]:
         """Return the Redis keys whose change may change the result of `enter` for this request."""
         keys = {
             workspace_views.key(name),
@@ -124,28 +124,28 @@ class Access:
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
         """Return the workspace if `client` may use it now.
 
-        Entry by token is recorded before the request is admitted. Raises `Refused`; `RedisError`, `OSError`
-        or `TimeoutError` if Redis does not answer; and the exceptions of the portal's functions.
+        Entry by token is recorded before the request is admitted. Raises `EntryRefused`; `RedisError`,
+        `OSError` or `TimeoutError` if Redis does not answer; and the exceptions of the portal's functions.
         """
         if client.foreign(self._scheme):
-            raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
+            raise EntryRefused(Refusal.FOREIGN_ORIGIN, name, client)
         cookies = client.session_cookies(self._cookie.name)
         bearer = client.bearer
         if not cookies and not bearer:
-            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+            raise EntryRefused(Refusal.NOT_SIGNED_IN, name, client)
         view, sessions = await self._read(name, cookies)
         user = await self._session_user(sessions)
         by_token = user is None and bool(bearer)
         if by_token:
             user = await self._bearers.user(bearer, name)
         if user is None:
-            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+            raise EntryRefused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
             view = await self._load_view(name)
         if view is None or user not in view.user_ids:
-            raise Refused(Refusal.FORBIDDEN, name, client)
+            raise EntryRefused(Refusal.FORBIDDEN, name, client)
         if by_token and view.reachable and not await self._entries.note(bearer, name, client):
-            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+            raise EntryRefused(Refusal.NOT_SIGNED_IN, name, client)
         return view
 
     async def enter_in_person(self, name: str, client: ClientRequest) -> tuple[WorkspaceView, str]:
@@ -154,18 +154,18 @@ class Access:
         Raises the same exceptions as `enter`.
         """
         if client.foreign(self._scheme):
-            raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
+            raise EntryRefused(Refusal.FOREIGN_ORIGIN, name, client)
         cookies = client.session_cookies(self._cookie.name)
         if not cookies:
-            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+            raise EntryRefused(Refusal.NOT_SIGNED_IN, name, client)
         view, sessions = await self._read(name, cookies)
         user = await self._session_user(sessions)
         if user is None:
-            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+            raise EntryRefused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
             view = await self._load_view(name)
         if view is None or user not in view.user_ids:
-            raise Refused(Refusal.FORBIDDEN, name, client)
+            raise EntryRefused(Refusal.FORBIDDEN, name, client)
         return view, user
 
     async def close(self) -> None:
@@ -203,7 +203,7 @@ class Access:
         if founded is None:
             return
         new, for_s = founded
-        self.passes.leave(new, for_s=for_s)
+        self.passes.add(new, for_s=for_s)
         believed = self._bearers.believed(client.bearer, name) if token else None
         if believed is not None and believed[2]:
             self._go_on(new, client)
@@ -244,7 +244,7 @@ class Access:
             if not passes.has(name, left.credential):
                 return
             try:
-                await self._bearers.look(token, name)
+                await self._bearers.refresh(token, name)
             except Exception as error:
                 # The pass expires, and the next request reports the error.
                 log.debug("could not look up token again: %s", type(error).__name__)
@@ -326,7 +326,7 @@ class Access:
             entries.append(None if value is None else (value, float(ttl_s)))
             if value is not None:
                 # TTLs are rounded, so keep the value at least one second less than Redis does.
-                self.memory.keep(key, value, for_s=ttl_s - 1, mark=mark)
+                self.memory.store(key, value, for_s=ttl_s - 1, mark=mark)
         return entries
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:

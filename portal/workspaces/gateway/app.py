@@ -28,14 +28,14 @@ from starlette.websockets import WebSocketClose
 from portal.common.front_door import gateway_process_token
 from portal.common.passes import key_of
 from portal.workspaces.gateway import access, file_tickets, pages, tickets
-from portal.workspaces.gateway.access import Access, Refusal, Refused, Resolve
+from portal.workspaces.gateway.access import AccessRules, EntryRefused, Refusal, Resolve
 from portal.workspaces.gateway.bearers import AuthorizeBearer
 from portal.workspaces.gateway.entries import RecordEntry
 from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.pages import Notice
-from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded_request
-from portal.workspaces.gateway.streams import Full, Streams
+from portal.workspaces.gateway.request import ClientRequest, MalformedRequest, direct, forwarded_request
+from portal.workspaces.gateway.streams import ConnectionLimitReached, Streams
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from provisioning.endpoints import (
@@ -136,7 +136,7 @@ class Gateway:
         self._clock = clock
         self._cookie = CookiePolicy(secure=settings.cookie_secure)
         self._portal = settings.public_url.rstrip("/")
-        self._access = Access(
+        self._access = AccessRules(
             redis,
             resolve,
             authorize_bearer,
@@ -184,7 +184,7 @@ class Gateway:
     async def _reauthorize(self, name: str, client: ClientRequest) -> list[tuple[bytes, bytes]] | None:
         """Return the current upstream headers for `client`, or `None` if nothing answers.
 
-        Raises `Refused`.
+        Raises `EntryRefused`.
         """
         view = await self._access.enter(name, client)
         # While an app stops, its connections stay open until it closes them itself.
@@ -246,7 +246,7 @@ class Gateway:
             headers.append((b"authorization", upstream["Authorization"].encode("latin-1")))
         try:
             headers += await self._route_headers(view, client)
-        except Full:
+        except ConnectionLimitReached:
             await pages.connections_notice().response(html=False)(scope, receive, send)
             return
         except Exception as error:
@@ -258,13 +258,13 @@ class Gateway:
     async def _route_headers(self, view: WorkspaceView, client: ClientRequest) -> list[tuple[bytes, bytes]]:
         """Return the upstream headers; a long-lived connection is routed through this process.
 
-        Raises `Full`, `OSError`.
+        Raises `ConnectionLimitReached`, `OSError`.
         """
         headers = _upstream_headers(view)
         if self._streams is None or not client.lasting:
             return headers
         name = view.external_name
-        return await self._streams.expect(name, client, headers, self._access.rests_on(name, client))
+        return await self._streams.expect(name, client, headers, self._access.depends_on(name, client))
 
     async def _transfer(self, client: ClientRequest) -> Response:
         """Route a file transfer to the file server of the home.
@@ -364,7 +364,7 @@ class Gateway:
             return pages.METHOD_NOT_ALLOWED.response(html=False)
         if not client.headers.get("origin") and client.first("sec-fetch-site") != "same-origin":
             # Every browser sends the origin of a POST, so a request without one is refused.
-            raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
+            raise EntryRefused(Refusal.FOREIGN_ORIGIN, name, client)
         _view, user = await self._access.enter_in_person(name, client)
         status, body = await self._extend_by(name, user)
         self._described.pop(name, None)
@@ -419,14 +419,14 @@ class Gateway:
         client: ClientRequest | None = request.scope.get(_CLIENT)
         html = client is not None and client.navigation
         match error:
-            case Refused():
+            case EntryRefused():
                 return self._refusal_response(error)
             case _NotFound():
                 in_page = html and not request.scope["path"].startswith(_PROXY_PREFIX)
                 return Notice(404, "not_found", "Nothing is here", "Check the address.").response(
                     html=in_page
                 )
-            case Malformed():
+            case MalformedRequest():
                 return Notice(
                     400,
                     "bad_request",
@@ -440,7 +440,7 @@ class Gateway:
                 log.error("gateway request failed", exc_info=error)
                 return pages.lookup_failed_notice(f"{self._portal}/").response(html=html)
 
-    def _refusal_response(self, refused: Refused) -> Response:
+    def _refusal_response(self, refused: EntryRefused) -> Response:
         client = refused.client
         match refused.refusal:
             case Refusal.NOT_SIGNED_IN:

@@ -21,7 +21,7 @@ PAUSE_S = 1.0
 _MAX_KEPT = 4096
 
 
-class Bearers:
+class BearerTokens:
     """The tokens of one process. Not thread-safe: use it from one event loop.
 
     `ask(token, name)` returns the user id of a token that may enter workspaces, or `None`. `memory` says
@@ -57,9 +57,9 @@ class Bearers:
             began, asking = self._asking.get(_key(name, token), (0.0, None))
             if asking is not None and time.monotonic() - began < BELIEVED_S:
                 return await asyncio.shield(asking)
-        return await self.look(token, name)
+        return await self.refresh(token, name)
 
-    async def look(self, token: str, name: str) -> str | None:
+    async def refresh(self, token: str, name: str) -> str | None:
         """Look the token up now, even if a result is cached. Raises what `ask` raises."""
         key, began = _key(name, token), time.monotonic()
         asking = asyncio.get_running_loop().create_task(self._ask_and_keep(key, began, token, name))

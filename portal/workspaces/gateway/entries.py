@@ -43,7 +43,7 @@ class Entry:
 RecordEntry = Callable[[Entry], Awaitable[bool]]
 
 
-class Entries:
+class RecentEntries:
     """Recently recorded entries.
 
     `record` writes an entry; it returns `False` if the token may no longer enter.

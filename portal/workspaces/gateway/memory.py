@@ -61,11 +61,11 @@ class Memory:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def told(self) -> bool:
+    def is_tracking(self) -> bool:
         """Whether Redis reports changes now."""
         return self._told.is_set()
 
-    async def wait_told(self) -> None:
+    async def wait_until_tracking(self) -> None:
         """Wait until Redis reports changes."""
         await self._told.wait()
 
@@ -87,7 +87,7 @@ class Memory:
         """
         # This lets `_listen` process what the loop has already read; `poll` detects the rest.
         await asyncio.sleep(0)
-        return self.told and self._unread is not None and not self._unread.poll(0)
+        return self.is_tracking and self._unread is not None and not self._unread.poll(0)
 
     def get(self, key: str) -> tuple[Any, float] | None:
         """Return the value under `key` and its remaining seconds, or `None`."""
@@ -104,9 +104,9 @@ class Memory:
         """Return a marker for `keep`, to be taken before Redis is read."""
         return self._changes
 
-    def keep(self, key: str, value: Any, *, for_s: float, mark: int) -> None:
+    def store(self, key: str, value: Any, *, for_s: float, mark: int) -> None:
         """Cache a value, unless something changed since `mark`, as the value may then be stale."""
-        if not self.told or mark != self._changes or for_s <= 0:
+        if not self.is_tracking or mark != self._changes or for_s <= 0:
             return
         if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
@@ -127,7 +127,7 @@ class Memory:
                 await self._listen()
             except (RedisError, OSError, TimeoutError) as error:
                 # One warning per lost connection.
-                level = logging.WARNING if self.told else logging.DEBUG
+                level = logging.WARNING if self.is_tracking else logging.DEBUG
                 log.log(level, "Redis is asked for each request, as it tells no changes: %r", error)
             finally:
                 self._told.clear()

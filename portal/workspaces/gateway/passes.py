@@ -54,7 +54,7 @@ class Pass:
 
 
 @dataclass(slots=True)
-class _Standing:
+class _ValidPass:
     """A valid pass until `timer` ends it. `at_most` is its latest end, on the loop's clock."""
 
     left: Pass
@@ -87,7 +87,7 @@ class Passes:
         self._task: asyncio.Task[None] | None = None
         self._home = self._held = -1
         self._name = ""
-        self._passes: dict[tuple[str, str], _Standing] = {}
+        self._passes: dict[tuple[str, str], _ValidPass] = {}
         self._by_key: dict[str, set[tuple[str, str]]] = {}
         self._of_workspace: Counter[str] = Counter()
         self._soon = asyncio.Event()
@@ -112,7 +112,7 @@ class Passes:
     def has(self, workspace: str, credential: str) -> bool:
         return (workspace, credential) in self._passes
 
-    def leave(self, new: Pass, *, for_s: float) -> None:
+    def add(self, new: Pass, *, for_s: float) -> None:
         """Create a pass for `for_s` seconds, at most `LONGEST_S`.
 
         Do not await between the reads of `fresh` and memory and this call.
@@ -130,7 +130,7 @@ class Passes:
             return
         loop = asyncio.get_running_loop()
         timer = loop.call_later(min(for_s, LONGEST_S), self._end, place)
-        self._passes[place] = _Standing(new, loop.time() + LONGEST_S, timer)
+        self._passes[place] = _ValidPass(new, loop.time() + LONGEST_S, timer)
         self._of_workspace[new.workspace] += 1
         for key in new.keys:
             self._by_key.setdefault(key, set()).add(place)

@@ -17,7 +17,7 @@ _BEARER = "bearer "
 _MAX_TOKEN = 512
 
 
-class Malformed(Exception):
+class MalformedRequest(Exception):
     """A required header is missing, repeated or not readable."""
 
 
@@ -123,7 +123,7 @@ class ClientRequest:
 
 
 def direct(scope: Scope) -> ClientRequest:
-    """Return the request as received on a workspace's own host. Raises `Malformed`."""
+    """Return the request as received on a workspace's own host. Raises `MalformedRequest`."""
     target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     if scope.get("query_string"):
         target += "?" + scope["query_string"].decode("latin-1")
@@ -132,7 +132,7 @@ def direct(scope: Scope) -> ClientRequest:
 
 
 def forwarded_request(scope: Scope) -> ClientRequest:
-    """Return the request that the front door asks about. Raises `Malformed`."""
+    """Return the request that the front door asks about. Raises `MalformedRequest`."""
     headers = _by_name(scope)
     method = _single_value(headers, "x-forwarded-method").upper()
     target = _single_value(headers, "x-forwarded-uri")
@@ -163,5 +163,5 @@ def _by_name(scope: Scope) -> dict[str, list[str]]:
 def _single_value(headers: Mapping[str, Sequence[str]], name: str) -> str:
     values = headers.get(name, ())
     if len(values) != 1 or not values[0]:
-        raise Malformed(name)
+        raise MalformedRequest(name)
     return values[0]

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from portal.common.front_door import ONWARD_HEADER, STREAM_HEADER, STREAM_PLACE_HEADER
-from portal.workspaces.gateway.access import ACCOUNTS_KEY, Refused
+from portal.workspaces.gateway.access import ACCOUNTS_KEY, EntryRefused
 from portal.workspaces.gateway.request import ClientRequest
 
 UpstreamHeaders = list[tuple[bytes, bytes]]
@@ -30,7 +30,7 @@ UpstreamHeaders = list[tuple[bytes, bytes]]
 Reauthorize = Callable[[str, ClientRequest], Awaitable[UpstreamHeaders | None]]
 """Returns the current upstream headers of a client for a workspace name, or `None` if nothing answers.
 
-Raises `Refused`.
+Raises `EntryRefused`.
 """
 
 COME_S = 10.0
@@ -51,7 +51,7 @@ _ENDED = b"\r\n\r\n"
 log = logging.getLogger(__name__)
 
 
-class Full(Exception):
+class ConnectionLimitReached(Exception):
     """The maximum number of long-lived connections is reached."""
 
 
@@ -110,10 +110,10 @@ class Streams:
     ) -> UpstreamHeaders:
         """Return headers that make the front door route this request through this process.
 
-        Raises `Full`, `OSError`.
+        Raises `ConnectionLimitReached`, `OSError`.
         """
         if len(self._open) + len(self._coming) >= self._most or self._of_workspace[name] >= MAX_OF_WORKSPACE:
-            raise Full(name)
+            raise ConnectionLimitReached(name)
         await self._start()
         token = secrets.token_hex(32)
         timer = asyncio.get_running_loop().call_later(COME_S, self._forget, token)
@@ -156,7 +156,7 @@ class Streams:
                 # An abstract socket, because the front door may run as another user and see other folders.
                 listener.bind(f"\0{place}")
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_unix_server(lambda: _Near(self), sock=listener)
+                self._server = await loop.create_unix_server(lambda: _ClientSide(self), sock=listener)
             except OSError:
                 listener.close()
                 raise
@@ -164,7 +164,7 @@ class Streams:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="berth-streams")
 
-    def come(self, near: _Near, head: bytes, rest: bytes) -> None:
+    def accept(self, near: _ClientSide, head: bytes, rest: bytes) -> None:
         """Accept a connection of the front door, or abort it if its token is invalid."""
         lines = head.split(b"\r\n")
         mark = f"{STREAM_HEADER}:".lower().encode()
@@ -193,7 +193,7 @@ class Streams:
         self._joining.add(joining)
         joining.add_done_callback(self._joining.discard)
 
-    async def _join(self, connection: _Connection, near: _Near, first: bytes) -> None:
+    async def _join(self, connection: _Connection, near: _ClientSide, first: bytes) -> None:
         far = _Side(self)
         try:
             async with asyncio.timeout(COME_S):
@@ -274,7 +274,7 @@ class Streams:
         try:
             async with self._at_once, asyncio.timeout(LOOK_TIMEOUT_S):
                 upstream_headers = await self._reauthorize(group[0].name, group[0].client)
-        except Refused as refused:
+        except EntryRefused as refused:
             log.info("closing %d connections to %s: %s", len(group), refused.name, refused.refusal)
             upstream_headers = None
         except Exception as error:
@@ -335,7 +335,7 @@ class _Side(asyncio.Protocol):
             self.transport.resume_reading()
 
 
-class _Near(_Side):
+class _ClientSide(_Side):
     """The client's side, through the front door. It first receives the head of the request."""
 
     def __init__(self, streams: Streams) -> None:
@@ -356,7 +356,7 @@ class _Near(_Side):
         if end:
             self._head = None
             self._in_time()
-            self.streams.come(self, head, rest)
+            self.streams.accept(self, head, rest)
         elif len(self._head) > MAX_HEAD_BYTES:
             self.transport.abort()
 

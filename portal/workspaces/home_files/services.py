@@ -207,11 +207,11 @@ def _room_bytes(workspace: Workspace, node: str) -> int:
 
 def _place(actor: User, workspace: Workspace) -> tuple[Pool, str]:
     policies.require_home(actor, workspace)
-    home_use.require_still(workspace.owner_id, workspace.team_id)
+    home_use.require_not_in_transfer(workspace.owner_id, workspace.team_id)
     place = home_places.node_of(workspace)
     if place is None:
         raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
-    home_use.require_there(workspace.owner_id, workspace.team_id, *place)
+    home_use.require_not_archived(workspace.owner_id, workspace.team_id, *place)
     home_use.note_used(workspace.owner_id, workspace.team_id)
     return place
 

@@ -98,7 +98,7 @@ class LostHomeViewSet(ListViewSet):
         return self.answer(lost_homes.recreate(actor=request.user, lost_home_id=lost_home_id))
 
 
-class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
+class LossesSerializer(serializers.Serializer[machine_removal.RemovalLosses]):
     """Losses from deleting a machine. Its workspaces may still be running there."""
 
     machine = serializers.CharField(

@@ -51,7 +51,7 @@ def begin_delete(archive: HomeArchive) -> None:
     process_on_commit()
 
 
-def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
+def close(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
     """End the job and release the home. With `left` the node removes partial or replaced copies."""
     now = timezone.now()
     archive.state, archive.left, archive.open = state, left, left
@@ -70,9 +70,9 @@ def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, resto
         raise conflict(ArchiveCode.NODE_GONE, node=node.name)
     home_filter = {"owner": owner_id, "team": team_id, "pool": pool}
     # This includes jobs for the home in another pool.
-    home_use.require_still(owner_id, team_id)
+    home_use.require_not_in_transfer(owner_id, team_id)
     if not restores:
-        home_use.require_there(owner_id, team_id, pool, node.name)
+        home_use.require_not_archived(owner_id, team_id, pool, node.name)
     if HomeArchive.objects.filter(**home_filter, open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     if HomeMove.objects.filter(**home_filter, open=True).exists():

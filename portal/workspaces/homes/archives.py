@@ -41,8 +41,8 @@ from portal.workspaces.homes.archive_parts import (
     archive_label,
     begin_delete,
     begin_restore,
+    close,
     conflict,
-    end,
     lock_archive,
     notify,
     process_on_commit,
@@ -58,7 +58,7 @@ from portal.workspaces.models import (
     Workspace,
 )
 from provisioning import messages
-from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 
 LEASE_S = 60
 AGAIN_S = 10
@@ -156,7 +156,7 @@ def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
     archive = lock_archive(archive_of_home(actor, workspace, archive_id).pk)
     if archive is None or not archive.active:
         raise conflict(ArchiveCode.NOTHING_TO_CANCEL)
-    away_homes.give_up(archive)
+    away_homes.cancel_job(archive)
 
 
 @transaction.atomic
@@ -184,7 +184,7 @@ def cancel_all(**homes: Any) -> None:
     for pk in HomeArchive.objects.filter(**homes, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
         archive = lock_archive(pk)
         if archive is not None and archive.active:
-            away_homes.give_up(archive)
+            away_homes.cancel_job(archive)
 
 
 def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
@@ -273,7 +273,7 @@ def _step(pk: UUID) -> None:
             return
     in_use = archive.active and home_use.is_home_in_use(archive.owner_id, archive.team_id, node.pk)
     if in_use and archive.empties:
-        away_homes.give_up(archive)
+        away_homes.cancel_job(archive)
         return
     if in_use:
         # A workspace was placed after the request. Wait until it stops before anything is read.
@@ -289,13 +289,13 @@ def _order(archive: HomeArchive, node: Node) -> None:
     """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
     if archive.state == HomeArchiveState.RESTORING:
-        do = ArchiveDo.RESTORE
+        do = ArchiveCommand.RESTORE
     elif archive.state == HomeArchiveState.EMPTYING:
-        do = ArchiveDo.LEAVE if archive.left else ArchiveDo.EMPTY
+        do = ArchiveCommand.LEAVE if archive.left else ArchiveCommand.EMPTY
     elif archive.active:
-        do = ArchiveDo.MAKE
+        do = ArchiveCommand.MAKE
     else:
-        do = ArchiveDo.DELETE if archive.state == HomeArchiveState.DELETING else ArchiveDo.CLEAR
+        do = ArchiveCommand.DELETE if archive.state == HomeArchiveState.DELETING else ArchiveCommand.CLEAR
     archive.lease, archive.lease_expires_at = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
     archive.next_at = archive.lease_expires_at
     archive.save()
@@ -308,7 +308,7 @@ def _order(archive: HomeArchive, node: Node) -> None:
         team=archive.team.slug,
         owner=archive.owner.username,
         expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
-        most_bytes=room_bytes(archive) if do is ArchiveDo.MAKE else 0,
+        most_bytes=room_bytes(archive) if do is ArchiveCommand.MAKE else 0,
         empties=archive.empties,
     )
     queue = node_commands.queue_of(archive.pool, node.name)
@@ -336,7 +336,9 @@ def apply(answer: HomeArchived) -> bool:
             _record_trouble(archive, answer)
         elif answer.done:
             archive.failures, archive.reason = 0, {}
-            _finish_restoring(archive) if answer.do is ArchiveDo.RESTORE else _finish_making(archive, answer)
+            _finish_restoring(archive) if answer.do is ArchiveCommand.RESTORE else _finish_making(
+                archive, answer
+            )
         else:
             _record_progress(archive, answer)
         if archive.open:
@@ -371,14 +373,14 @@ def _finish_making(archive: HomeArchive, answer: HomeArchived) -> None:
     if archive.empties:
         away_homes.begin_emptying(archive)
         return
-    end(archive, HomeArchiveState.READY, None, left=False)
+    close(archive, HomeArchiveState.READY, None, left=False)
     record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {archive_label(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
     notify(archive, "home.archived", title, _("You can restore it on the Archives page of a workspace."))
 
 
 def _finish_restoring(archive: HomeArchive) -> None:
-    end(archive, HomeArchiveState.READY, None)
+    close(archive, HomeArchiveState.READY, None)
     _note_restored(archive)
     archive.save()
     home_use.notify_scheduler(archive.owner_id, archive.team_id)
@@ -429,7 +431,7 @@ def _fail(archive: HomeArchive, reason: Reason) -> None:
         away_homes.leave_home(archive, reason)
         return
     restoring = archive.state == HomeArchiveState.RESTORING
-    end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
+    close(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
     verb = "restore" if restoring else "make"
     record(
         archive,
@@ -453,11 +455,11 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)
         archive.next_at = timezone.now() + timedelta(seconds=wait_s)
-    elif answer.done and answer.do is ArchiveDo.DELETE and archive.state == HomeArchiveState.DELETING:
+    elif answer.done and answer.do is ArchiveCommand.DELETE and archive.state == HomeArchiveState.DELETING:
         archive.delete()
         archive.open = False
         return
-    elif answer.done and answer.do is ArchiveDo.CLEAR:
+    elif answer.done and answer.do is ArchiveCommand.CLEAR:
         archive.left = archive.open = False
     archive.save()
 

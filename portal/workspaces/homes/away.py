@@ -34,8 +34,8 @@ from portal.workspaces.homes.archive_parts import (
     archive_label,
     begin_delete,
     begin_restore,
+    close,
     conflict,
-    end,
     lock_archive,
     notify,
     process_on_commit,
@@ -46,8 +46,8 @@ from portal.workspaces.homes.codes import ArchiveCode
 from portal.workspaces.homes.moves import may_move
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, Workspace
-from provisioning.home_messages import ArchiveDo, HomeArchived
-from provisioning.version import VERSION, agrees
+from provisioning.home_messages import ArchiveCommand, HomeArchived
+from provisioning.version import VERSION, is_compatible
 
 AGAIN_S = 10
 MOST_AGAIN_S = 60
@@ -85,7 +85,7 @@ def begin(*, place_id: int) -> HomeArchive:
         raise conflict(ArchiveCode.NOT_HERE)
     require_free(place.owner_id, place.team_id, place.pool, place.node, restores=False)
     machine = machines.machine_of_node(place.pool, place.node.name)
-    if machine is not None and not agrees(machine.version):
+    if machine is not None and not is_compatible(machine.version):
         # A node of an older version does not support the last step.
         versions = {"theirs": machine.version or "?", "ours": VERSION}
         raise StateConflict(Reason(MachineCode.VERSION_DIFFERS, versions))
@@ -154,18 +154,18 @@ def keep_home(*, place_id: int) -> None:
     candidate = archive_holding_home(place)
     archive = lock_archive(candidate.pk) if candidate is not None else None
     if archive is not None and archive.empties and archive.active:
-        give_up(archive)
+        cancel_job(archive)
 
 
-def give_up(archive: HomeArchive) -> None:
+def cancel_job(archive: HomeArchive) -> None:
     """Cancel the job of a locked archive. The home stays as it was, unless it was already replaced."""
     if archive.state == HomeArchiveState.RESTORING:
         away = Reason(ArchiveCode.RESTORE_CANCELLED) if archive.away_at is not None else None
-        end(archive, HomeArchiveState.READY, away)
+        close(archive, HomeArchiveState.READY, away)
     elif archive.state == HomeArchiveState.EMPTYING:
         leave_home(archive, None)
     else:
-        end(archive, HomeArchiveState.DELETING, None)
+        close(archive, HomeArchiveState.DELETING, None)
 
 
 # --- reconciliation --------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
     """Apply an answer about a home that is being emptied or left as it is."""
     if answer.placed:
         _record_emptied(archive)
-    elif answer.refused and answer.do is ArchiveDo.EMPTY:
+    elif answer.refused and answer.do is ArchiveCommand.EMPTY:
         code = ArchiveCode.GONE if answer.refused == "not_found" else ArchiveCode.CHANGED
         params = {"node": archive.node_name, "name": strip_nul(answer.about)[:300]}
         leave_home(archive, Reason(code, params))
@@ -201,13 +201,13 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.failures += 1
         failure = answer.failure
         final = failure is not None and not failure.retryable and failure.code != "stale"
-        if answer.do is ArchiveDo.EMPTY and (final or archive.failures >= MOST_FAILURES):
+        if answer.do is ArchiveCommand.EMPTY and (final or archive.failures >= MOST_FAILURES):
             text = strip_nul(failure.message)[:1000] if failure is not None else answer.refused
             leave_home(archive, Reason(ArchiveCode.REPORTED, {"code": "not_emptied", "text": text}))
             return
         archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, MOST_AGAIN_S))
         archive.save()
-    elif answer.done and answer.do is ArchiveDo.LEAVE:
+    elif answer.done and answer.do is ArchiveCommand.LEAVE:
         end_unchanged(archive, Reason.from_json(archive.reason) if archive.reason else None)
     else:
         archive.save()
@@ -216,7 +216,7 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
 def _record_emptied(archive: HomeArchive) -> None:
     """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
-    end(archive, HomeArchiveState.READY, None)
+    close(archive, HomeArchiveState.READY, None)
     record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {archive_label(archive)}")
     title = _("Your home folder in %(team)s was archived") % {"team": archive.team.name}
     text = _("It was unused for a long time. To restore it, start a workspace there or open Home folders.")
@@ -226,7 +226,7 @@ def _record_emptied(archive: HomeArchive) -> None:
 def end_unchanged(archive: HomeArchive, reason: Reason | None) -> None:
     """End the job with the home unchanged. The archive becomes an ordinary one."""
     archive.empties = False
-    end(archive, HomeArchiveState.READY, None, left=False)
+    close(archive, HomeArchiveState.READY, None, left=False)
     if reason is not None and reason.code == ArchiveCode.GONE:
         archive.state, archive.reason = HomeArchiveState.FAILED, reason.as_json()
         archive.save()

@@ -30,12 +30,12 @@ from portal.fleet.machines.policies import require_see
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.codes import HomeMoveCode
-from portal.workspaces.homes.evacuations import HomesThere
+from portal.workspaces.homes.evacuations import NodeHomeCounts
 from portal.workspaces.models import EvacuationState, HomeEvacuation
 from portal.workspaces.troubles import stored_message
 
 
-class HomesThereSerializer(serializers.Serializer[HomesThere]):
+class HomesThereSerializer(serializers.Serializer[NodeHomeCounts]):
     """The homes on a node, by whether they can be moved."""
 
     node = serializers.CharField(source="node.name")
@@ -58,10 +58,10 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
     message = serializers.SerializerMethodField(help_text="Reason, as a sentence; empty for none.")
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
-    def get_reason(self, there: HomesThere) -> dict[str, Any] | None:
+    def get_reason(self, there: NodeHomeCounts) -> dict[str, Any] | None:
         return there.refused.as_json() if there.refused is not None else None
 
-    def get_message(self, there: HomesThere) -> str:
+    def get_message(self, there: NodeHomeCounts) -> str:
         return message_of(there.refused) if there.refused is not None else ""
 
 

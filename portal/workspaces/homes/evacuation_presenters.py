@@ -13,7 +13,7 @@ from portal.common.reasons.wording import message_of, sentence_of
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import User
 from portal.workspaces.homes import evacuations
-from portal.workspaces.homes.evacuations import HomesThere
+from portal.workspaces.homes.evacuations import NodeHomeCounts
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState
 from portal.workspaces.troubles import stored_sentence
 
@@ -21,7 +21,7 @@ STAYED_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Stayed:
+class FailedMoveRow:
     """A failed home move with its reason."""
 
     move: HomeMove
@@ -37,7 +37,7 @@ class Progress:
     total: int
     facts: tuple[str, ...]
     trouble: str
-    stayed: tuple[Stayed, ...]
+    stayed: tuple[FailedMoveRow, ...]
     more_stayed: int
 
 
@@ -45,7 +45,7 @@ class Progress:
 class NodeHomes:
     """The homes on a node; `keeps` are sentences about those that cannot be moved now."""
 
-    there: HomesThere
+    there: NodeHomeCounts
     words: str
     keeps: tuple[str, ...]
     refused: str
@@ -54,7 +54,7 @@ class NodeHomes:
 
     @property
     def can_begin(self) -> bool:
-        going = self.last is not None and self.last.row.going
+        going = self.last is not None and self.last.row.is_open
         return self.may and not self.refused and not going
 
 
@@ -72,7 +72,7 @@ def page(actor: User, node: Node) -> NodeHomes:
     )
 
 
-def homes_text(there: HomesThere) -> str:
+def homes_text(there: NodeHomeCounts) -> str:
     """Return number and size of the homes as text."""
     count = ngettext("%(count)d home folder", "%(count)d home folders", there.homes) % {"count": there.homes}
     if not there.measured:
@@ -86,7 +86,7 @@ def homes_text(there: HomesThere) -> str:
     }
 
 
-def _keeps(there: HomesThere) -> list[str]:
+def _keeps(there: NodeHomeCounts) -> list[str]:
     lines = []
     if there.in_use:
         lines.append(
@@ -119,7 +119,7 @@ def _keeps(there: HomesThere) -> list[str]:
 def _progress(row: HomeEvacuation) -> Progress:
     moved, left, stayed = row.moved, row.left if row.going else 0, row.stayed  # type: ignore[attr-defined]
     facts = [_("%(size)s copied") % {"size": format_memory(row.bytes_done >> 20)}]  # type: ignore[attr-defined]
-    if row.going and left:
+    if row.is_open and left:
         text = ngettext("%(count)d left", "%(count)d left", left)
         facts.append(text % {"count": left})
     if stayed:
@@ -132,7 +132,7 @@ def _progress(row: HomeEvacuation) -> Progress:
         total=moved + left + stayed,
         facts=tuple(facts),
         trouble=stored_sentence(row.reason),
-        stayed=tuple(Stayed(row, _reason_text(row)) for row in rows),
+        stayed=tuple(FailedMoveRow(row, _reason_text(row)) for row in rows),
         more_stayed=max(0, stayed - len(rows)),
     )
 

@@ -58,7 +58,7 @@ ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
-class HomesThere:
+class NodeHomeCounts:
     """The homes on a node, by whether they can be moved.
 
     `used_mib` is the sum of the measurements of `measured` of the `homes`. `ready` homes can be moved now and
@@ -88,7 +88,7 @@ def node_by_id(actor: User, node_id: UUID) -> Node:
     return node
 
 
-def homes_on_node(actor: User, node: Node) -> HomesThere:
+def homes_on_node(actor: User, node: Node) -> NodeHomeCounts:
     """Return what an evacuation would move, for operators and auditors. Raises `NotAllowed`."""
     require_see(actor)
     alive = Q(owner__deleted_at=None)
@@ -103,7 +103,7 @@ def homes_on_node(actor: User, node: Node) -> HomesThere:
     )
     busy = counts["staying"] + counts["going"] + counts["kept"]
     targets = tuple(node.name for node in home_moves.target_nodes(node.pool, other_than=node.pk))
-    return HomesThere(
+    return NodeHomeCounts(
         node=node,
         homes=counts["homes"],
         used_mib=counts["used"] or 0,
@@ -239,7 +239,7 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
         raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
     if evacuation.state == EvacuationState.CANCELLED:
         return evacuation
-    if not evacuation.going:
+    if not evacuation.is_open:
         raise _conflict(Reason(HomeMoveCode.ENDED))
     evacuation.state, evacuation.ended_at, evacuation.reason = EvacuationState.CANCELLED, timezone.now(), {}
     evacuation.save()
@@ -265,7 +265,7 @@ def sweep() -> int:
 @transaction.atomic
 def _step(pk: UUID) -> None:
     evacuation = _locked(pk)
-    if evacuation is None or not evacuation.going:
+    if evacuation is None or not evacuation.is_open:
         return
     for node, name in (
         (evacuation.source, evacuation.source_name),

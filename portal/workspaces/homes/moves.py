@@ -57,7 +57,7 @@ from portal.workspaces.models import (
 )
 from provisioning import messages
 from provisioning.endpoints import files_socket_name
-from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
+from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, MovePhase
 from provisioning.types import home_key
 
 log = logging.getLogger(__name__)
@@ -137,8 +137,8 @@ def begin(
     if target is None or not home_use.is_node_trusted(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
-    home_use.require_still(owner.pk, team.pk)
-    home_use.require_there(owner.pk, team.pk, pool, place.node.name)
+    home_use.require_not_in_transfer(owner.pk, team.pk)
+    home_use.require_not_archived(owner.pk, team.pk, pool, place.node.name)
     if home_use.is_home_in_use(owner.pk, team.pk, place.node_id):
         reason = Reason(HomeMoveCode.IN_USE)
         raise StateConflict(reason, code=reason.code)
@@ -242,15 +242,15 @@ def _step(pk: UUID) -> None:
         return
     if move.state == HomeMoveState.ASKED:
         move.offer += 1
-        _order(move, MoveDo.OFFER)
+        _order(move, MoveCommand.OFFER)
     else:
-        _order(move, MoveDo.FETCH)
+        _order(move, MoveCommand.FETCH)
 
 
-def _order(move: HomeMove, do: MoveDo) -> None:
+def _order(move: HomeMove, do: MoveCommand) -> None:
     """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
-    node = move.source if do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
+    node = move.source if do in (MoveCommand.OFFER, MoveCommand.REMOVE) else move.target
     assert node is not None
     move.lease, move.lease_expires_at = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
     move.next_at = move.lease_expires_at
@@ -264,10 +264,10 @@ def _order(move: HomeMove, do: MoveDo) -> None:
         team=move.team.slug,
         owner=move.owner.username,
         expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
-        digest=file_tickets.digest_of(ticket) if do is MoveDo.OFFER else "",
-        lifetime_s=OFFER_S if do is MoveDo.OFFER else 0.0,
-        ticket=ticket if do is MoveDo.FETCH else "",
-        host=f"{_name(move)}.{settings.BERTH_DOMAIN}" if do is MoveDo.FETCH else "",
+        digest=file_tickets.digest_of(ticket) if do is MoveCommand.OFFER else "",
+        lifetime_s=OFFER_S if do is MoveCommand.OFFER else 0.0,
+        ticket=ticket if do is MoveCommand.FETCH else "",
+        host=f"{_name(move)}.{settings.BERTH_DOMAIN}" if do is MoveCommand.FETCH else "",
     )
     queue = node_commands.queue_of(move.pool, node.name)
     transaction.on_commit(partial(node_commands.send, "node.move_home", queue, order=messages.dump(order)))
@@ -285,9 +285,9 @@ def apply(answer: HomeMoved) -> bool:
                 _apply_cleanup(move, answer)
             elif answer.failure is not None:
                 _apply_failure(move, answer)
-            elif answer.do is MoveDo.OFFER:
+            elif answer.do is MoveCommand.OFFER:
                 _publish_ticket(move)
-            elif answer.do is MoveDo.FETCH:
+            elif answer.do is MoveCommand.FETCH:
                 _apply_fetch(move, answer)
             else:
                 move.save()
@@ -372,7 +372,7 @@ def _apply_failure(move: HomeMove, answer: HomeMoved) -> None:
     if not failure.retryable or move.failures >= MOST_FAILURES:
         _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
         return
-    if answer.do is MoveDo.FETCH and failure.code == "offer_gone":
+    if answer.do is MoveCommand.FETCH and failure.code == "offer_gone":
         move.state = HomeMoveState.ASKED
     if move.failures > 1:
         move.reason = reason.as_json()
@@ -435,7 +435,7 @@ def _clean(move: HomeMove) -> None:
         move.open = False
         move.save()
         return
-    _order(move, MoveDo.REMOVE if move.left == "source" else MoveDo.DISCARD)
+    _order(move, MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD)
 
 
 def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:
@@ -443,7 +443,7 @@ def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:
         move.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(move.failures, 10), MOST_AGAIN_S)
         move.next_at = timezone.now() + timedelta(seconds=wait_s)
-    elif answer.done and answer.do is (MoveDo.REMOVE if move.left == "source" else MoveDo.DISCARD):
+    elif answer.done and answer.do is (MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD):
         move.left, move.open = "", False
     move.save()
 

@@ -28,7 +28,7 @@ from portal.workspaces.models import (
 
 
 @dataclass(frozen=True, slots=True)
-class HomeAt:
+class HomeLocation:
     """Place of a home: the name of its node, and `lost` if that machine was removed.
 
     `moving_to` is the target node of a running move. `archived` is set while an archive is created or
@@ -42,7 +42,7 @@ class HomeAt:
     away: bool = False
 
 
-Homes = Mapping[UUID, HomeAt]
+Homes = Mapping[UUID, HomeLocation]
 """Place of a home, by pool."""
 NOWHERE: Homes = {}
 FEW = 200
@@ -58,7 +58,9 @@ def home_places(owner_id: UUID, team_id: UUID) -> Homes:
     return home_places_by_user([(owner_id, team_id)]).get((owner_id, team_id), NOWHERE)
 
 
-def home_places_by_user(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, HomeAt]]:
+def home_places_by_user(
+    pairs: Iterable[tuple[UUID, UUID]],
+) -> dict[tuple[UUID, UUID], dict[UUID, HomeLocation]]:
     """Return the places of the homes of these users in these teams, with one query."""
     users = {user for user, _team in pairs}
     if not users:
@@ -85,9 +87,9 @@ def home_places_by_user(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, 
     no = Value(False, flag)
     gone = lost.annotate(name=F("node"), is_lost=Value(True, flag), to=Value("", text), held=no, put_away=no)
     both = rows.values_list(*named).union(gone.values_list(*named), all=True)
-    homes_by_user: dict[tuple[UUID, UUID], dict[UUID, HomeAt]] = {}
+    homes_by_user: dict[tuple[UUID, UUID], dict[UUID, HomeLocation]] = {}
     for user, team, pool, node, is_lost, moving_to, archived, away in both:
-        home = HomeAt(node, bool(is_lost), moving_to, bool(archived), bool(away))
+        home = HomeLocation(node, bool(is_lost), moving_to, bool(archived), bool(away))
         homes_by_user.setdefault((user, team), {})[pool] = home
     return homes_by_user
 
@@ -130,7 +132,7 @@ def record_places(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
     fresh: list[tuple[Workspace, Pool, str]] = []
     for workspace, pool, node in apart:
         home = homes.setdefault((workspace.owner_id, workspace.team_id), {})
-        if home.setdefault(pool.pk, HomeAt(node)) != HomeAt(node):
+        if home.setdefault(pool.pk, HomeLocation(node)) != HomeLocation(node):
             elsewhere.add(workspace.pk)
         else:
             fresh.append((workspace, pool, node))

@@ -22,7 +22,7 @@ from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.lost import may_recreate
 from portal.workspaces.lifecycle import State
-from portal.workspaces.machine_removal import Losses
+from portal.workspaces.machine_removal import RemovalLosses
 from portal.workspaces.models import (
     ACTIVE_MOVES,
     HomeMove,
@@ -60,7 +60,7 @@ class HomeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LostRow:
+class LostHomeRow:
     """A home on a removed machine. `may` allows the reader to decide; `waits` means it is undecided."""
 
     home: LostHome
@@ -149,9 +149,9 @@ def _remaining_text(move: HomeMove) -> str:
     return _("about %(time)s left") % {"time": format_duration(int(left_s))} if left_s >= 1 else ""
 
 
-def lost_row(actor: User, lost: LostHome) -> LostRow:
+def lost_row(actor: User, lost: LostHome) -> LostHomeRow:
     waits = lost.recreated_at is None
-    return LostRow(lost, _size(lost.used_mib), waits, waits and may_recreate(actor, lost))
+    return LostHomeRow(lost, _size(lost.used_mib), waits, waits and may_recreate(actor, lost))
 
 
 def _size(mib: int | None) -> str:
@@ -174,7 +174,7 @@ def recreate_question(lost: LostHome) -> dict[str, Any]:
     }
 
 
-def remove_question(losses: Losses) -> dict[str, Any]:
+def remove_question(losses: RemovalLosses) -> dict[str, Any]:
     """Return the context of the confirmation page for removing a machine, with everything that is lost."""
     machine = losses.machine
     named = {"node": machine.name}
@@ -200,7 +200,7 @@ def remove_question(losses: Losses) -> dict[str, Any]:
     return question
 
 
-def _loss_lines(losses: Losses) -> list[str]:
+def _loss_lines(losses: RemovalLosses) -> list[str]:
     lines = []
     if losses.workspace_count:
         line = ngettext(
@@ -233,7 +233,7 @@ def _loss_lines(losses: Losses) -> list[str]:
     return lines
 
 
-def _archived(losses: Losses) -> str:
+def _archived(losses: RemovalLosses) -> str:
     """Return a line about the homes that have an archive on another machine."""
     if not losses.archived:
         return _("no archives of these home folders on other machines")

@@ -31,7 +31,7 @@ NOTED = timedelta(minutes=10)
 """Minimum interval between two updates of a home's last use."""
 
 
-def require_still(owner_id: UUID, team_id: UUID) -> None:
+def require_not_in_transfer(owner_id: UUID, team_id: UUID) -> None:
     """Raise `StateConflict` while the home is moved, archived or restored, because changes would be lost."""
     move = HomeMove.objects.filter(owner=owner_id, team=team_id, state__in=ACTIVE_MOVES).first()
     if move is not None:
@@ -41,7 +41,7 @@ def require_still(owner_id: UUID, team_id: UUID) -> None:
         raise StateConflict(Reason(ArchiveCode.BEING_WORKED_ON), code=ArchiveCode.BEING_WORKED_ON)
 
 
-def require_there(owner_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
+def require_not_archived(owner_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
     """Raise `StateConflict` if the home on this node is archived away."""
     away = HomeArchive.objects.filter(owner=owner_id, team=team_id, away_at__isnull=False)
     if away.filter(node__pool=pool, node__name=node).exists():

@@ -132,7 +132,7 @@ def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
 
 
 def _ask(
-    request: SignedInRequest, losses: machine_removal.Losses, back: str, *, problem: str = ""
+    request: SignedInRequest, losses: machine_removal.RemovalLosses, back: str, *, problem: str = ""
 ) -> HttpResponse:
     context = {
         **home_presenters.remove_question(losses),

@@ -158,7 +158,7 @@ class HomeEvacuation(models.Model):
         return f"evacuation of homes from {self.source_name} to {self.target_name}"
 
     @property
-    def going(self) -> bool:
+    def is_open(self) -> bool:
         return self.state == EvacuationState.GOING
 
 

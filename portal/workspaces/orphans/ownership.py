@@ -19,7 +19,7 @@ from portal.workspaces.orphans.models import OrphanKind
 DELETING = ".deleting-"
 
 
-class Found(NamedTuple):
+class EntryKey(NamedTuple):
     """The key of an entry on a node of a pool."""
 
     pool: UUID
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     name: str
 
 
-def owned(items: Iterable[Found]) -> set[Found]:
+def owned(items: Iterable[EntryKey]) -> set[EntryKey]:
     """Return the entries that have an owner, with a fixed number of queries."""
     items = set(items)
     by_name = {item for item in items if item.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
@@ -81,7 +81,7 @@ def _homes(names: set[str]) -> set[str]:
     }
 
 
-def _being_deleted(rests: set[Found]) -> set[Found]:
+def _being_deleted(rests: set[EntryKey]) -> set[EntryKey]:
     """Return remains of homes whose deletion is still in progress."""
     if not rests:
         return set()

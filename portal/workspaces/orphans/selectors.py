@@ -14,7 +14,7 @@ from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_see_all
 from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
-from portal.workspaces.orphans.ownership import Found, owned
+from portal.workspaces.orphans.ownership import EntryKey, owned
 
 AT_ONCE = frozenset({OrphanKind.WORKSPACE, OrphanKind.PROCESS, OrphanKind.CONTROL_GROUP})
 """Kinds that cannot have an owner and are removed as soon as they are found."""
@@ -27,8 +27,8 @@ def orphans(actor: User) -> QuerySet[Orphan]:
     return Orphan.objects.select_related("pool").exclude(pk__in=[keys[key] for key in owned(keys)])
 
 
-def key_of(orphan: Orphan) -> Found:
-    return Found(orphan.pool_id, orphan.node, orphan.kind, orphan.name)
+def key_of(orphan: Orphan) -> EntryKey:
+    return EntryKey(orphan.pool_id, orphan.node, orphan.kind, orphan.name)
 
 
 def present_orphans(actor: User) -> QuerySet[Orphan]:

@@ -36,7 +36,7 @@ from portal.workspaces.domain_events import HomesMeasured, UnknownWorkspacesRepo
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.orphans.codes import OrphanCode
 from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
-from portal.workspaces.orphans.ownership import Found, owned
+from portal.workspaces.orphans.ownership import EntryKey, owned
 from portal.workspaces.orphans.selectors import automatic_removal_at, key_of
 from provisioning import messages
 from provisioning.types import Leftover, LeftoverKind, LeftoverRemoval, LeftoverRemoved
@@ -51,7 +51,7 @@ UNSEEN_SWEEPS = 3
 MAX_NODES = 200
 
 
-def ask_all() -> None:
+def request_listings() -> None:
     """Ask every node for its listing."""
     for pool in Pool.objects.filter(enabled=True, simulated=False, deleted_at=None):
         if pool.runs_on_node:
@@ -71,7 +71,7 @@ def ask(pool: Pool, node: str) -> None:
 def request_inventories(*, actor: User) -> None:
     """Ask all nodes now, on request of an operator."""
     require_operator(actor)
-    ask_all()
+    request_listings()
 
 
 @transaction.atomic
@@ -95,7 +95,7 @@ def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> No
 
 def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -> None:
     """Create or update rows for entries without an owner, and close rows of entries that have one now."""
-    names = [Found(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
+    names = [EntryKey(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
     owned_keys = {(leftover.kind, leftover.name) for leftover in owned(names)}
     rows = {
         (row.kind, row.name): row

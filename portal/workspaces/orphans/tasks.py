@@ -14,7 +14,7 @@ from provisioning.types import Leftover, LeftoverRemoved
 
 @app.task(name="control.look_for_leftovers")
 def look_for_leftovers() -> None:
-    services.ask_all()
+    services.request_listings()
 
 
 @app.task(name="control.sweep_leftovers")

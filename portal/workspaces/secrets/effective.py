@@ -32,7 +32,7 @@ ORDER = [Source.USER, Source.TEAM, Source.TEMPLATE]
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class AvailableSecrets:
     """The secrets available to a workspace of this user, team and template, by name.
 
     Each name has its candidates in order of precedence.
@@ -40,7 +40,7 @@ class Offer:
 
     by_name: dict[str, list[Secret]]
 
-    def given(self, named: Collection[str]) -> list[Secret]:
+    def selection(self, named: Collection[str]) -> list[Secret]:
         """Return the secrets for a workspace that names these, sorted by name."""
         wanted = set(named)
         offered = []
@@ -82,7 +82,7 @@ def holders_among(
     return Holders(*(frozenset(row[column] for row in rows) for column in range(3)))
 
 
-def available_secrets(owner: User, team: Team | None, template: Template | None) -> Offer:
+def available_secrets(owner: User, team: Team | None, template: Template | None) -> AvailableSecrets:
     """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
     holders = Q(user=owner)
     if team is not None:
@@ -95,7 +95,7 @@ def available_secrets(owner: User, team: Team | None, template: Template | None)
     by_name: dict[str, list[Secret]] = {}
     for row in sorted(rows, key=lambda row: ORDER.index(row.source)):
         by_name.setdefault(row.name, []).append(row)
-    return Offer(by_name)
+    return AvailableSecrets(by_name)
 
 
 def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
@@ -108,7 +108,7 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
         reason = Reason(SecretCode.TOO_MANY_NAMED, {"limit": MAX_NAMED})
     elif unknown:
         reason = Reason(SecretCode.UNKNOWN_NAMED, {"names": [name[:64] for name in unknown[:10]]})
-    elif _total_bytes(offer.given(wanted)) > MAX_TOTAL_BYTES:
+    elif _total_bytes(offer.selection(wanted)) > MAX_TOTAL_BYTES:
         reason = Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES})
     if reason is not None:
         raise InvalidInput(reason, errors={"secrets": [reason]})
@@ -116,7 +116,7 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
 
 
 @dataclass(frozen=True, slots=True)
-class FromVault:
+class VaultValue:
     """A value read from Vault, and its place; `version` is Vault's own."""
 
     path: str
@@ -125,7 +125,7 @@ class FromVault:
     version: int
 
 
-Fetched = dict[UUID, FromVault | PortalError]
+Fetched = dict[UUID, VaultValue | PortalError]
 """Value or error from Vault, by secret."""
 
 
@@ -153,13 +153,13 @@ def fetch(rows: Iterable[Secret]) -> Fetched:
     return fetched
 
 
-def _pick_value(row: Secret, value: object, version: int) -> FromVault | PortalError:
+def _pick_value(row: Secret, value: object, version: int) -> VaultValue | PortalError:
     params = {"path": row.vault_path, "key": row.vault_key}
     if value is None:
         return StateConflict(Reason(SecretCode.VAULT_NO_SUCH_KEY, params))
     if not isinstance(value, str) or not value or not is_text(value) or len(value.encode()) > MAX_VALUE_BYTES:
         return StateConflict(Reason(SecretCode.VAULT_NOT_A_VALUE, {**params, "limit": MAX_VALUE_BYTES}))
-    return FromVault(row.vault_path, row.vault_key, value, version)
+    return VaultValue(row.vault_path, row.vault_key, value, version)
 
 
 def values_of(

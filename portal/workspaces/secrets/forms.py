@@ -83,7 +83,7 @@ class ChangeForm(forms.Form):
         """Convert the CR LF line ends of browsers to LF."""
         return str(self.cleaned_data["value"]).replace("\r\n", "\n")
 
-    def wanted(self) -> dict[str, Any]:
+    def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for services, except the value and its place."""
         return {name: self.cleaned_data[name] for name in self.fields if name not in (*PLACE, "name")}
 

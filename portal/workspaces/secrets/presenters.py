@@ -77,7 +77,7 @@ def deleting_question(secret: Secret) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SecretChoice:
     """A secret that a new workspace can name or gets automatically.
 
     `source` is its holder; `hides` is the holder of a hidden secret with the same name, or empty.
@@ -98,7 +98,7 @@ def available_names(owner: User, team: Team | None, template: Template | None) -
 
 def choices(
     owner: User, team: Team | None, template: Template | None, named: Collection[str]
-) -> list[Choice]:
+) -> list[SecretChoice]:
     """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
     offer = available_secrets(owner, team, template)
     options = []
@@ -108,7 +108,7 @@ def choices(
         for row in (rows[0],) if anyway is None or anyway is rows[0] else (rows[0], anyway):
             below = rows[rows.index(row) + 1 :]
             options.append(
-                Choice(
+                SecretChoice(
                     name=name,
                     kind=str(row.get_kind_display()),
                     source=str(OF[row.source]),

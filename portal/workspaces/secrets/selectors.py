@@ -23,7 +23,7 @@ def team_of(actor: User, slug: str) -> Holder:
 
 def template_of(actor: User, slug: str) -> Holder:
     """Return a template visible to the actor. Raises `NotFound`."""
-    return catalog.template_seen(actor, slug)
+    return catalog.visible_template(actor, slug)
 
 
 def secrets_of(holder: Holder) -> QuerySet[Secret]:

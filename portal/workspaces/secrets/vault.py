@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedToken:
     """The portal's cached token: its expiry (monotonic seconds) and the settings that it was issued for."""
 
     token: str = ""
@@ -52,14 +52,14 @@ class _Kept:
     away: SecretCode = SecretCode.VAULT_AWAY
 
 
-_kept = _Kept()
+_kept = _CachedToken()
 _lock = threading.Lock()
 
 
 def forget() -> None:
     """Drop the cached token and the recorded outage."""
     global _kept
-    _kept = _Kept()
+    _kept = _CachedToken()
 
 
 def read(paths: Iterable[str]) -> dict[str, Entry | PortalError]:

@@ -66,7 +66,7 @@ def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
                 name=cleaned["name"].strip(),
                 only_new=True,
                 **form.value_or_place(),
-                **form.wanted(),
+                **form.service_arguments(),
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
@@ -105,7 +105,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         initial=initial,
     )
     if request.method == "POST" and form.is_valid():
-        wanted, cleaned = form.wanted(), form.value_or_place()
+        wanted, cleaned = form.service_arguments(), form.value_or_place()
         # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
         if cleaned["value"] and {name: cleaned[name] for name in place} == place:
             cleaned |= dict.fromkeys(place, "")

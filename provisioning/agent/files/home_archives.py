@@ -93,7 +93,7 @@ class Archives:
             return self._job.status()
 
     @property
-    def working(self) -> bool:
+    def is_working(self) -> bool:
         with self._lock:
             return self._job is not None and self._job.working
 
@@ -251,7 +251,7 @@ class _ArchiveWriter:
         self.written += len(data)
         if self.written > self._max_bytes:
             raise tree.FileRequestRefused("archives_full")
-        self._room.take(len(data))
+        self._room.consume(len(data))
         view = memoryview(data)
         while view:
             view = view[os.write(self._file, view) :]

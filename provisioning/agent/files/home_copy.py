@@ -30,7 +30,7 @@ LATER = -1
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class NoRoom(Exception):
+class DiskFull(Exception):
     """Not enough disk space: bytes needed and bytes available."""
 
     def __init__(self, needed: int, free: int) -> None:
@@ -50,14 +50,14 @@ class DiskRoom:
         return max(0, disk.f_bavail * disk.f_frsize - self.reserve)
 
     def require(self, needed: int, entries: int = 0) -> None:
-        """Raise `NoRoom` unless that many bytes and entries fit."""
+        """Raise `DiskFull` unless that many bytes and entries fit."""
         free = self.free()
         disk = os.fstatvfs(self.folder)
         if needed > free or (disk.f_files and entries > disk.f_favail):
-            raise NoRoom(needed, free)
+            raise DiskFull(needed, free)
 
-    def take(self, count: int) -> None:
-        """Account for bytes about to be written. Raises `NoRoom`."""
+    def consume(self, count: int) -> None:
+        """Account for bytes about to be written. Raises `DiskFull`."""
         self.unchecked_bytes += count
         if self.unchecked_bytes >= LOOK_BYTES:
             self.unchecked_bytes = 0
@@ -190,7 +190,7 @@ class HomeWriter:
         place = _number(record, "o", 0, _number(entry, "s", 0, stream.MAX_SIZE))
         if place + len(data) > entry["s"]:
             raise BadStream("a file exceeds its announced size")
-        self.room.take(len(data))
+        self.room.consume(len(data))
         view = memoryview(data)
         while view:
             count = os.pwrite(file, view, place)
@@ -231,7 +231,7 @@ def apply_metadata(descriptor: int, entry: dict[str, Any]) -> None:
 def read_home(read: Callable[[int], bytes], root: int, room: DiskRoom) -> dict[str, int]:
     """Read a home from a stream of `write_home` into an open, empty folder; return the counts of the stream.
 
-    Raises `BadStream` if the stream was altered, `NoRoom` and `OSError`; the folder is then incomplete.
+    Raises `BadStream` if the stream was altered, `DiskFull` and `OSError`; the folder is then incomplete.
     """
     reader, writer = stream.RecordReader(read), HomeWriter(root, room)
     folders: list[dict[str, Any]] = []

@@ -81,7 +81,7 @@ class Receiver:
         Includes the parameters of the request; `time` means to call again. Idempotent until a stream is taken
         in.
 
-        Raises `NoRoom`, and `BadStream` if the source keeps changing.
+        Raises `DiskFull`, and `BadStream` if the source keeps changing.
         """
         if self._exists(WHOLE):
             return {"need": "nothing", **self.progress()}
@@ -195,8 +195,8 @@ class Receiver:
 
     # -- what comes --------------------------------------------------------------------------------
 
-    def take(self, part: str, read: Callable[[int], bytes]) -> None:
-        """Process one stream as far as it arrives. Raises `NoRoom`, `BadStream` and `OSError`."""
+    def receive(self, part: str, read: Callable[[int], bytes]) -> None:
+        """Process one stream as far as it arrives. Raises `DiskFull`, `BadStream` and `OSError`."""
         reader = stream.RecordReader(read)
         {"manifest": self._manifest, "files": self._files, "check": self._check}[part](reader)
 
@@ -213,7 +213,7 @@ class Receiver:
                     os.rename(PART, MANIFEST, src_dir_fd=self.root, dst_dir_fd=self.root)
                     break
                 _require_entry(record)
-                self.room.take(200)
+                self.room.consume(200)
                 out.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
     def _files(self, reader: Any) -> None:

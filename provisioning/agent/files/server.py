@@ -80,7 +80,7 @@ class Grants:
                 raise tree.FileRequestRefused("busy")
             self._grants[digest] = {**grant, "until": now + float(grant["lifetime_s"])}
 
-    def take(self, token: str) -> dict[str, Any] | None:
+    def redeem(self, token: str) -> dict[str, Any] | None:
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         with self._lock:
             grant = self._grants.pop(digest, None)
@@ -94,7 +94,7 @@ class Grants:
             grant = self._grants.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest())
         return str(grant.get("origin", "")) if grant and grant["until"] > time.monotonic() else ""
 
-    def any(self) -> bool:
+    def exist(self) -> bool:
         with self._lock:
             return any(grant["until"] > time.monotonic() for grant in self._grants.values())
 
@@ -116,7 +116,7 @@ class Server:
         self.archives: home_archives.Archives | None = None
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def track_work(self) -> Iterator[None]:
         with self._lock:
             self.busy += 1
         try:
@@ -130,13 +130,13 @@ class Server:
         with self._lock:
             quiet = self.busy == 0 and time.monotonic() - self.asked_at > IDLE_S
         works = self.archives is not None and self.archives.working
-        return quiet and not works and not self.grants.any()
+        return quiet and not works and not self.grants.exist()
 
     def clear(self) -> None:
         """Remove deleted files in the background."""
 
         def work() -> None:
-            with self._clearing, self.working():
+            with self._clearing, self.track_work():
                 self.tree.clear()
 
         threading.Thread(target=work, daemon=True).start()
@@ -167,7 +167,7 @@ class Server:
         assert self.incoming is not None
         with self._receiving:
             if request["do"] == "take":
-                self.incoming.take(str(request["part"]), read)
+                self.incoming.receive(str(request["part"]), read)
                 return dict(self.incoming.progress())
             if request["do"] == "next":
                 return dict(self.incoming.next())
@@ -204,7 +204,7 @@ class Control(socketserver.StreamRequestHandler):
     files: Server
 
     def handle(self) -> None:
-        with self.files.working():
+        with self.files.track_work():
             try:
                 request = json.loads(self.rfile.readline(MAX_REQUEST))
                 if self.files.archives is not None:
@@ -215,7 +215,7 @@ class Control(socketserver.StreamRequestHandler):
                     answer = {"ok": self.files.receive(request, self.rfile.read1)}
             except tree.FileRequestRefused as refused:
                 answer = {"refused": {"code": refused.code, "name": refused.name}}
-            except home_copy.NoRoom as error:
+            except home_copy.DiskFull as error:
                 answer = {
                     "refused": {"code": "no_room", "name": "", "needed": error.needed, "free": error.free}
                 }
@@ -252,7 +252,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
     def do_OPTIONS(self) -> None:
         """Answer a CORS preflight request: pages of the grant's origin may send PUT."""
         self.close_connection = True
-        with self.files.working():
+        with self.files.track_work():
             self.origin = self.files.grants.origin(self._token())
             if not self.origin:
                 self._send_text(403, "This link has been used or has expired. Go back and try again.")
@@ -265,8 +265,8 @@ class Transfer(http.server.BaseHTTPRequestHandler):
 
     def _serve(self, allowed: tuple[str, ...]) -> None:
         self.close_connection = True
-        with self.files.working():
-            grant = self.files.grants.take(self._token()) if self.path.startswith(PREFIX) else None
+        with self.files.track_work():
+            grant = self.files.grants.redeem(self._token()) if self.path.startswith(PREFIX) else None
             self.origin = str(grant.get("origin", "")) if grant is not None else ""
             if grant is None or grant["what"] not in allowed:
                 self._send_text(403, "This link has been used or has expired. Go back and try again.")
@@ -389,7 +389,7 @@ class Transfer(http.server.BaseHTTPRequestHandler):
             self.files.tree.sweep(folder)
             room = self._room(folder, grant)
             try:
-                for name, pieces in uploads.Form(self.headers.get("Content-Type", ""), read).files():
+                for name, pieces in uploads.MultipartForm(self.headers.get("Content-Type", ""), read).files():
                     try:
                         uploads.save(folder, name, pieces, room, replace=bool(grant["replace"]))
                         saved += 1

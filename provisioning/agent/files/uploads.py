@@ -38,7 +38,7 @@ class UploadRoom:
         self.reserve = reserve_bytes
         self.unchecked_bytes = LOOK_BYTES
 
-    def take(self, count: int) -> None:
+    def consume(self, count: int) -> None:
         """Account for bytes about to be written. Raises `FileRequestRefused`."""
         self.remaining -= count
         if self.remaining < 0:
@@ -65,7 +65,7 @@ def save(folder: int, name: str, pieces: Iterator[bytes], room: UploadRoom, *, r
         descriptor = os.open(temporary, flags, 0o644, dir_fd=folder)
         try:
             for piece in pieces:
-                room.take(len(piece))
+                room.consume(len(piece))
                 view = memoryview(piece)
                 while view:
                     view = view[os.write(descriptor, view) :]
@@ -86,7 +86,7 @@ def save(folder: int, name: str, pieces: Iterator[bytes], room: UploadRoom, *, r
     return written
 
 
-class Form:
+class MultipartForm:
     """The files of a `multipart/form-data` body in sequence, one piece in memory at a time.
 
     `read(count)` returns up to `count` bytes, none at the end.

@@ -96,7 +96,7 @@ CODES = (
 """Git's messages in lower case → error code; the first match applies."""
 
 
-class Failed(Exception):
+class StepFailed(Exception):
     """A failed step: `code`, the output, and the blocked address if known."""
 
     def __init__(self, code: str, detail: str = "", address: str = "") -> None:
@@ -232,7 +232,7 @@ class CheckoutRun:
         self.percent = -1
 
     def git(self, *arguments: str, cwd: str = "/") -> str:
-        """Run Git and return its output. Raises `Failed`."""
+        """Run Git and return its output. Raises `StepFailed`."""
         argv = ["git"]
         for setting in SETTINGS:
             argv += ["-c", setting]
@@ -254,24 +254,26 @@ class CheckoutRun:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise Failed("no_git" if argv[0] == "git" else "failed", str(error)) from error
+                raise StepFailed("no_git" if argv[0] == "git" else "failed", str(error)) from error
             trouble = self.wait(process, errors.fileno(), deadline, watch)
             error_text = self.read(errors)
             if trouble:
-                raise Failed(trouble, tail(error_text))
+                raise StepFailed(trouble, tail(error_text))
             if process.returncode:
                 text = error_text if watch else error_text + "\n" + self.read(output)
-                raise self.failure(error_text, tail(text)) if watch else Failed("script_failed", tail(text))
+                raise (
+                    self.failure(error_text, tail(text)) if watch else StepFailed("script_failed", tail(text))
+                )
             return self.read(output)
 
-    def failure(self, error_text: str, detail: str) -> Failed:
+    def failure(self, error_text: str, detail: str) -> StepFailed:
         """Return the failure of a Git command, by its output and the workspace's network."""
         code = code_of(error_text)
         if code not in ("egress", "unreachable"):
-            return Failed(code, detail)
+            return StepFailed(code, detail)
         host, port = destination(self.item["url"])
         address = blocked(host, port, addresses_of(host, port), *self.policy)
-        return Failed(code if address is None else "egress", detail, address or "")
+        return StepFailed(code if address is None else "egress", detail, address or "")
 
     @staticmethod
     def read(handle: Any) -> str:
@@ -354,7 +356,7 @@ class CheckoutRun:
             try:
                 os.rename(self.half, self.target)
             except OSError as error:
-                raise Failed("failed", str(error)) from error
+                raise StepFailed("failed", str(error)) from error
         finally:
             shutil.rmtree(self.half, ignore_errors=True)
         if self.item_name == DOTFILES:
@@ -365,12 +367,12 @@ class CheckoutRun:
     def exists(self, name: str) -> bool:
         try:
             self.git("rev-parse", "--verify", "--quiet", "--end-of-options", name, cwd=self.half)
-        except Failed:
+        except StepFailed:
             return False
         return True
 
     def check_out(self, ref: str) -> None:
-        """Check out a branch, tag or commit. Raises `Failed` if it does not exist."""
+        """Check out a branch, tag or commit. Raises `StepFailed` if it does not exist."""
         half = self.half
         if ref in ("", "HEAD"):
             if self.exists("HEAD^{commit}"):  # an empty repository has no commit
@@ -386,12 +388,12 @@ class CheckoutRun:
             if not self.exists(ref + "^{commit}") and len(ref) in (40, 64):
                 try:
                     self.git("fetch", "--no-recurse-submodules", "origin", ref, cwd=half)
-                except Failed:
-                    raise Failed("no_ref") from None
+                except StepFailed:
+                    raise StepFailed("no_ref") from None
             if self.exists(ref + "^{commit}"):
                 self.git("checkout", "--force", "--detach", ref, cwd=half)
                 return
-        raise Failed("no_ref")
+        raise StepFailed("no_ref")
 
     def head(self, folder: str) -> str:
         """Return the commit of a folder; empty if it is not a repository of its own."""
@@ -399,7 +401,7 @@ class CheckoutRun:
             return ""
         try:
             return self.git("rev-parse", "--verify", "--quiet", "HEAD", cwd=folder).strip()[:64]
-        except Failed:
+        except StepFailed:
             return ""
 
     # -- dotfiles ---------------------------------------------------------------------------
@@ -448,8 +450,10 @@ class CheckoutRun:
         deadline = self.clock() + float(self.item["script_timeout_s"])
         try:
             self.run(argv, self.target, env, deadline, watch=False)
-        except Failed as error:
-            raise Failed("script_failed" if error.code == "failed" else error.code, error.detail) from error
+        except StepFailed as error:
+            raise StepFailed(
+                "script_failed" if error.code == "failed" else error.code, error.detail
+            ) from error
 
     def link(self) -> tuple[int, int]:
         """Link dotfiles into the home; return the number of new links and of kept files."""
@@ -464,7 +468,7 @@ class CheckoutRun:
             except FileExistsError:
                 skipped += 0 if os.path.islink(place) and os.readlink(place) == source else 1
             except OSError as error:
-                raise Failed("failed", str(error)) from error
+                raise StepFailed("failed", str(error)) from error
         return linked, skipped
 
 
@@ -474,10 +478,10 @@ def main() -> int:
     for item in config["items"]:
         try:
             if item.get("problem"):
-                raise Failed(item["problem"])
+                raise StepFailed(item["problem"])
             policy = (config["egress"], config["egress_allow"])
             CheckoutRun(item, config["home"], config["workspace"], policy, env).clone()
-        except Failed as error:
+        except StepFailed as error:
             report(item["what"], "failed", code=error.code, detail=error.detail, address=error.address)
         except Exception as error:
             report(item["what"], "failed", code="failed", detail=repr(error)[:DETAIL])

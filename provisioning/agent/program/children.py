@@ -50,7 +50,7 @@ class Children:
             signal_group(self.app.pid, signal.SIGKILL)
             self.wait_until(lambda: self.app.exit_code is not None, 5.0)
 
-    def end_rest(self) -> None:
+    def end_stray_processes(self) -> None:
         """End processes that the app left in other sessions (kernels, terminals)."""
 
         def rest() -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0  # time limit for requests to the portal
 
 
-def take(
+def fetch_secrets(
     config: Config, portal: Portal, log: Log, pause: Callable[[float], None], stopped: Callable[[], bool]
 ) -> str:
     """Fetch the secrets of this start; return why the app cannot start, or ""."""
@@ -51,7 +51,7 @@ def take(
     secret = [
         credential.get(name, "") for credential in config["git_credentials"] for name in ("password", "key")
     ]
-    log.hide([*(value for _name, _kind, value in secrets), *filter(None, secret)], b"[secret]")
+    log.mask_values([*(value for _name, _kind, value in secrets), *filter(None, secret)], b"[secret]")
     folder = config["secrets_dir"]
     if not folder and any(kind == "file" for _name, kind, _value in secrets):
         return "secrets_need_sandbox"

@@ -19,7 +19,7 @@ class Log:
         self.path = path
         self.max_bytes = max_bytes
         self.hidden: list[tuple[bytes, bytes]] = []
-        self.hide(tokens, b"[token]")
+        self.mask_values(tokens, b"[token]")
         self.pending = b""
         self.descriptor = -1
         self.size = 0
@@ -47,7 +47,7 @@ class Log:
         except OSError:
             pass  # a full disk: retried with the next write
 
-    def hide(self, values: list[str], replacement: bytes) -> None:
+    def mask_values(self, values: list[str], replacement: bytes) -> None:
         """Replace each value by `replacement` from now on, and each line of multi-line values."""
         lines = [value.splitlines() for value in values]
         parts = {*values, *(value.strip() for value in values)}

@@ -51,11 +51,11 @@ class ProgressCounters:
             # A file that is just being written is not found; its counter is kept while there is room.
             self.totals = {name: rows for name, rows in self.totals.items() if name in counters}
         for name, (at, total) in counters.items():
-            self.take(name, at, total, now)
+            self.update(name, at, total, now)
         rates = {name: rate(rows, now) for name, rows in self.totals.items()}
         return {name: value for name, value in rates.items() if value}
 
-    def take(self, name: str, at: float, total: float, now: float) -> None:
+    def update(self, name: str, at: float, total: float, now: float) -> None:
         """Store a total written at `at`, if it is new and not in the future."""
         if at > now + CLOCK_SET_S:
             self.totals.pop(name, None)

@@ -92,7 +92,7 @@ class End:
         self.out = peer.into = Flow(self.sock, peer.sock, passed)
         self.into = peer.out = Flow(peer.sock, self.sock, passed)
 
-    def quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether both ends only wait for data, as almost always between two requests."""
         out, into = self.out, self.into
         return (
@@ -101,7 +101,7 @@ class End:
             and not (out.pending or into.pending)
         )
 
-    def interest(self) -> int:
+    def epoll_events(self) -> int:
         """Return the epoll mask: read if nothing is pending, write if something is."""
         mask = 0 if self.out.pending or self.out.ended else select.EPOLLIN
         if self.into.pending:
@@ -201,12 +201,12 @@ class Relay:
             return
         if events & select.EPOLLERR or (out.ended and into.ended and not into.pending):
             self.drop(end)
-        elif not end.quiet():
+        elif not end.is_idle():
             self.watch(end)
 
     def watch(self, end: End) -> None:
         for side in (end, end.peer):
-            mask = side.interest()
+            mask = side.epoll_events()
             if side.mask != mask:
                 side.mask = mask
                 self.poll.modify(side.sock.fileno(), mask)

@@ -177,10 +177,10 @@ class Agent:
 
     def take_secrets(self) -> str:
         """Fetch the secrets; return why the app cannot start, or ""."""
-        from .handing_out import take
+        from .handing_out import fetch_secrets
 
         self.state.write("starting", None)
-        return take(self.config, self.portal, self.log, self.waking.pause, lambda: self.stop_signal)
+        return fetch_secrets(self.config, self.portal, self.log, self.waking.pause, lambda: self.stop_signal)
 
     def end_before_start(self, reason: str, exit_code: int | None) -> int:
         """End a run before its app has started."""
@@ -235,7 +235,7 @@ class Agent:
         if self.app.exit_code is None:
             children.end_app(self.config["stop_timeout_s"])
         reason = self.end_reason or ("stopped" if self.stop_signal else "app_exit")
-        children.end_rest()
+        children.end_stray_processes()
         pump.join(1.0)
         if reason == "start_timeout":
             self.log.note("the app did not answer within %s s" % self.config["start_timeout_s"])

@@ -66,7 +66,7 @@ def _open_socket(name: str, folder: int, uid: int) -> None:
             os.chmod(name, 0o660 if uid else 0o600, dir_fd=folder)
 
 
-def give_own(base: Path, uid: int) -> None:
+def own_folders(base: Path, uid: int) -> None:
     """Give the door ownership of its folders in the local driver's. Raises `OSError`.
 
     Running sandboxes have the folder of the agents' socket mounted. So that folder is kept and emptied

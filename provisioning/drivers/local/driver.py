@@ -62,7 +62,7 @@ from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspender
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.egress_rules import EgressPolicy, policy_of, tightest
 from provisioning.endpoints import socket_endpoint
-from provisioning.environment_messages import PackagesOf
+from provisioning.environment_messages import OwnPackagesRequest
 from provisioning.environments import folders
 from provisioning.environments.folders import Folders
 from provisioning.environments.store import Store
@@ -230,7 +230,7 @@ class LocalDriver(Driver):
         """See `Driver.inventory`."""
         sandbox, warning = self._isolation()
         with disk_errors(self.home):
-            self.quotas.tell(self.home_limit_mib)
+            self.quotas.store_limit(self.home_limit_mib)
             scan = self._scan()
             node = host.node_info(
                 name=self.node_name,
@@ -242,10 +242,10 @@ class LocalDriver(Driver):
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
                 scan=scan,
-                environments=self.environments.held(),
+                environments=self.environments.environments(),
                 programs=environment.parse_names(os.environ.get(environment.VARIABLE) or ""),
                 home_limit_mib=self.home_limit_mib,
-                home_hold=HomeHold.PROJECT_QUOTA if self.quotas.work() else HomeHold.MEASURED,
+                home_hold=HomeHold.PROJECT_QUOTA if self.quotas.are_supported() else HomeHold.MEASURED,
             )
         offer = mounts.folder_offer(self.mounts, own=self._own_folders(), sandboxed=bool(sandbox.bwrap))
         node = replace(
@@ -287,7 +287,7 @@ class LocalDriver(Driver):
                     start_network(folder, replace(settings, uid=uid, egress=policy))
                 return observation
             disk.require_room(self.homes)
-            self.quotas.tell(self.home_limit_mib)
+            self.quotas.store_limit(self.home_limit_mib)
             devices, shares = self._devices(node_placement)
             listed = self.mounts if sandbox.bwrap else ""
             shown_mounts = (
@@ -409,7 +409,7 @@ class LocalDriver(Driver):
         """Return the GPU shares of workspaces of this node, and their use."""
         return Shares(self.base, self.instance)
 
-    def own_packages(self, spec: PackagesOf) -> list[str]:
+    def own_packages(self, spec: OwnPackagesRequest) -> list[str]:
         """Return the packages that a user installed on top of an environment, as `name==version`.
 
         Raises `InvalidSpec`.
@@ -422,7 +422,7 @@ class LocalDriver(Driver):
         key = packages.key(spec.environment, spec.environment_name, site.parent.name)
         return packages.installed(home, key)
 
-    def python_of(self, spec: PackagesOf) -> str:
+    def python_of(self, spec: OwnPackagesRequest) -> str:
         """Return the Python version of an environment, such as `3.12`; empty if it is not on this node."""
         site = self._site_of(spec.environment)
         return site.parent.name.removeprefix("python") if site else ""
@@ -442,7 +442,7 @@ class LocalDriver(Driver):
         servers = self._file_servers()
         self._require_isolation(servers.sandbox)
         with disk_errors(self.base):
-            return servers.ask(Home(team, owner), question)
+            return servers.query(Home(team, owner), question)
 
     def home_moves(self, *, team: str, owner: str) -> HomeMoves:
         """Return the transfers of this home to and from other machines. Raises `ProvisioningError`."""
@@ -559,7 +559,7 @@ class LocalDriver(Driver):
             if record is not None and record.environment == digest and not record.closed:
                 return False
         with contextlib.suppress(ValueError):
-            self.spares.end_those_of(str(self.environments.place(digest)))
+            self.spares.end_for_environment(str(self.environments.folder_of(digest)))
             return self.environments.remove(digest)
         return True
 

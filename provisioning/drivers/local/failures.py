@@ -41,7 +41,7 @@ class WrongNode(StartFailed):
     retryable = False
 
 
-class HomeNowhere(ProvisioningError):
+class HomeMissing(ProvisioningError):
     """The home does not exist yet, so there are no files to show."""
 
     code = "home_nowhere"
@@ -57,7 +57,7 @@ class HomeProtected(ProvisioningError):
     blame = Blame.OPERATOR
 
 
-class HomeChangesHands(StartFailed):
+class HomeOwnerChanging(StartFailed):
     """The home is changing its owner, which takes several calls if it is large."""
 
     code = "home_changes_hands"

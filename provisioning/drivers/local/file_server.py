@@ -20,7 +20,7 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups, disk, door, ownership, processes
 from provisioning.drivers.local.environment import Environment
-from provisioning.drivers.local.failures import Busy, HomeChangesHands, HomeNowhere
+from provisioning.drivers.local.failures import Busy, HomeMissing, HomeOwnerChanging
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, spawn
 from provisioning.drivers.local.sandbox import SandboxPlan, bwrap_argv
@@ -78,7 +78,7 @@ class FileServers:
     environment: Environment
     sandbox: SandboxProbe
 
-    def ask(
+    def query(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
         """Return the server's answer: `{"ok": …}` or `{"refused": …}`. `stream` is sent after the question.
@@ -120,7 +120,7 @@ class FileServers:
         path = self.homes / home.team / (home.owner if store else home.folder)
         folders = [path, store] if store else [path]
         if any(not candidate.is_dir() or candidate.is_symlink() for candidate in folders):
-            raise HomeNowhere("This node does not have the home yet. Start a workspace first.")
+            raise HomeMissing("This node does not have the home yet. Start a workspace first.")
         uid = ownership.owner_of(self.base, self.instance, home, self.sandbox)
         for home_folder in folders if os.geteuid() == 0 else ():
             self._hand_over(home_folder, 0 if uid == NODE_USER else uid)
@@ -170,7 +170,7 @@ class FileServers:
                 f"The owner of the home could not be set: {error}. Move the deepest folders up."
             ) from error
         if not finished:
-            raise HomeChangesHands(
+            raise HomeOwnerChanging(
                 "The node is still setting the owner of the home's files. The portal retries automatically."
             )
 

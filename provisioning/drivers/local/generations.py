@@ -15,7 +15,7 @@ from pathlib import Path
 from provisioning.drivers.local import cgroups, network, processes, state
 from provisioning.drivers.local.failures import StillStopping, suppressed_when_full
 from provisioning.drivers.local.observation import observe_workspace
-from provisioning.errors import Conflict, Stale
+from provisioning.errors import Conflict, StaleCommand
 from provisioning.types import Observation, ObservedState, WorkspaceRef, WorkspaceSpec
 
 # Grace period of the agent beyond the app's stop timeout; then it is killed too.
@@ -28,13 +28,13 @@ GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance: str) -> Observation | None:
     """Return an observation that answers the start, or None if it may proceed.
 
-    Raises `Stale` (a later stop or start is known), `Conflict` (something else runs instead) and
+    Raises `StaleCommand` (a later stop or start is known), `Conflict` (something else runs instead) and
     `StillStopping`.
     """
     ref, record = spec.ref, folder.record()
     newest = max(folder.closed_generation(), record.generation - 1 if record else 0)
     if ref.generation <= newest:
-        raise Stale("The workspace was stopped after this start. Start the workspace again.")
+        raise StaleCommand("The workspace was stopped after this start. Start the workspace again.")
     if record is None:
         if folder.alive() or processes.scan(instance, folder.name, spares=folder.claimed()):
             raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
@@ -62,11 +62,11 @@ def close_and_end(
 ) -> bool:
     """Close the generation and end its processes; returns True once nothing is left.
 
-    Raises `Stale` if a newer generation exists, which must not be ended.
+    Raises `StaleCommand` if a newer generation exists, which must not be ended.
     """
     record = folder.record()
     if record is not None and record.generation > ref.generation:
-        raise Stale("The workspace was started again after this request. Repeat the request.")
+        raise StaleCommand("The workspace was started again after this request. Repeat the request.")
     folder.close_generation(ref.generation)
     if record is not None:
         record = folder.mark_closed(record)

@@ -42,7 +42,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
     """
     try:
         facts = inventory.scan(root=root, patience_s=PATIENCE_S)
-    except release.StillAsked as error:
+    except release.ResetNotOver as error:
         raise GpuBeingReset("A GPU of this node is being reset. Wait up to 2 minutes.") from error
     devices: list[DeviceInfo] = []
     for gpu in facts.gpus:
@@ -106,8 +106,8 @@ def _gpu_info(gpu: GpuFacts, nodes: tuple[str, ...]) -> DeviceInfo:
         index=gpu.index,
         model=gpu.model,
         memory_mib=gpu.memory_mib,
-        healthy=not gpu.trouble,
-        health_note=gpu.trouble,
+        healthy=not gpu.unusable_reason,
+        health_note=gpu.unusable_reason,
         nodes=nodes,
         mig_mode=bool(gpu.mig_mode),
         island=gpu.island,
@@ -130,8 +130,8 @@ def _instance(gpu: GpuFacts, item: MigInstance, nodes: tuple[str, ...], root: Pa
         memory_mib=item.memory_mib,
         kind=DeviceKind.MIG,
         parent_uuid=gpu.uuid,
-        healthy=not gpu.trouble,
-        health_note=gpu.trouble,
+        healthy=not gpu.unusable_reason,
+        health_note=gpu.unusable_reason,
         nodes=(*nodes, *(path for path in access if path)),
         mig_profile=item.profile,
         mig_start=item.start,

@@ -45,7 +45,7 @@ class LoadReading(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.json.Decoder(list[LoadReading]).decode
 
 
-def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
+def read_headroom(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
     """Return the recent figures, or only `watched_s` 0 if there are too few readings. Never raises."""
     try:
         now = read(proc, time.clock_gettime(time.CLOCK_BOOTTIME))

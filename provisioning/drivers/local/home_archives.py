@@ -21,7 +21,7 @@ from typing import Any
 
 from provisioning.drivers.local import attach
 from provisioning.drivers.local import homes as home_folders
-from provisioning.drivers.local.failures import HomeNowhere
+from provisioning.drivers.local.failures import HomeMissing
 from provisioning.drivers.local.file_server import FileServers, Home
 from provisioning.drivers.local.home_moves import digest_of, sync
 from provisioning.drivers.local.state import write_atomically
@@ -53,16 +53,16 @@ class HomeArchives:
         """Create an archive; returns the server's answer. See `FileServers.ask`."""
         self._prepare(home)
         ask = {"do": "archive", "job": job, "archive": archive, "most_bytes": most_bytes}
-        return self.servers.ask(_store(home), ask)
+        return self.servers.query(_store(home), ask)
 
     def restore(self, home: Home, *, job: str, archive: str) -> dict[str, Any]:
         """Restore a home beside the current one; returns the server's answer. See `FileServers.ask`."""
         self._prepare(home)
-        return self.servers.ask(_store(home), {"do": "restore", "job": job, "archive": archive})
+        return self.servers.query(_store(home), {"do": "restore", "job": job, "archive": archive})
 
-    def place(self, home: Home, *, job: str) -> None:
+    def install(self, home: Home, *, job: str) -> None:
         """Exchange the complete new home and the old one. Raises `OSError`."""
-        if self.placed(home, job=job):
+        if self.complete_install(home, job=job):
             return
         self.end(home)
         self.servers.end(home)
@@ -75,7 +75,7 @@ class HomeArchives:
         sync(new.parent)
         self._save_record(home, job, PLACED, info.st_ino)
 
-    def placed(self, home: Home, *, job: str) -> bool:
+    def complete_install(self, home: Home, *, job: str) -> bool:
         """Return whether this job's home is in place. Completes an exchange that was interrupted."""
         record = self._record(home)
         if record.get("job") != job:
@@ -92,13 +92,13 @@ class HomeArchives:
                 return True
         return False
 
-    def hold(self, home: Home, *, archive: str) -> None:
+    def begin(self, home: Home, *, archive: str) -> None:
         """Record the start of this archive before any of it is written, and end the file server."""
         self._prepare(home)
         since = self._since_path(home, archive)
         if not since.exists():
             # An empty request starts the server, which gives the home to its user first.
-            self.servers.ask(_store(home), {"do": "", "job": "", "archive": ""})
+            self.servers.query(_store(home), {"do": "", "job": "", "archive": ""})
             self.servers.end(home)
             since.touch(mode=0o600)
             sync(since.parent)
@@ -108,7 +108,7 @@ class HomeArchives:
 
         Raises `FileNotFoundError` without the archive, `HomeChanged` or `OSError`.
         """
-        if self.placed(home, job=job):
+        if self.complete_install(home, job=job):
             return
         self.end(home)
         self.servers.end(home)
@@ -123,13 +123,13 @@ class HomeArchives:
         new.mkdir(mode=0o700)
         os.chown(new, old.st_uid, old.st_gid)
         sync(new.parent)
-        self.place(home, job=job)
+        self.install(home, job=job)
 
     def clear(self, home: Home, *, limit_s: float) -> bool:
         """Remove unfinished archives and the replaced home; returns True once all are gone."""
         record = self._record(home)
         if record.get("job"):
-            self.placed(home, job=str(record["job"]))
+            self.complete_install(home, job=str(record["job"]))
         self.end(home)
         with self._open_store(home) as store:
             if store is None:
@@ -163,7 +163,7 @@ class HomeArchives:
 
     def _prepare(self, home: Home) -> None:
         if not self._path(home).is_dir():
-            raise HomeNowhere("This node no longer has the home. Start a workspace first.")
+            raise HomeMissing("This node no longer has the home. Start a workspace first.")
         self._store_path(home).mkdir(mode=0o700, exist_ok=True)
 
     @contextlib.contextmanager

@@ -36,7 +36,7 @@ def is_closed(homes: Path) -> bool:
     return os.statvfs(homes).f_flag & CLOSED == CLOSED
 
 
-def complaint(homes: Path) -> str:
+def mount_problem(homes: Path) -> str:
     """Return a problem for an operator with its fix; empty if there is none. Raises `OSError`."""
     if os.geteuid() != 0 or is_closed(homes):
         return ""

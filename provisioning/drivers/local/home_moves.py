@@ -30,7 +30,7 @@ COMING, PLACING, PLACED = "coming", "placing", "placed"
 RECORDS = ".moves"
 
 
-class HomeThere(ProvisioningError):
+class HomeExists(ProvisioningError):
     """A home of the user exists already at the destination."""
 
     code = "home_there"
@@ -50,12 +50,12 @@ class HomeMoves:
         See `FileServers.ask`.
         """
         grant = {"do": "grant", "what": "home", "path": "", "digest": digest, "lifetime_s": lifetime_s}
-        return self.servers.ask(home, grant)
+        return self.servers.query(home, grant)
 
     def begin(self, home: Home, move: str) -> bool:
         """Return whether the home is in place already; otherwise prepare its folder for this transfer.
 
-        Continues a transfer that was interrupted. Raises `HomeThere`, `ProvisioningError` and `OSError`.
+        Continues a transfer that was interrupted. Raises `HomeExists`, `ProvisioningError` and `OSError`.
         """
         record = self._record(home)
         if record and record["move"] != move:
@@ -77,7 +77,7 @@ class HomeMoves:
                 except OSError as error:
                     if error.errno == errno.ENOENT:
                         raise
-                    raise HomeThere(
+                    raise HomeExists(
                         f"This machine already has a home {home_key(home.team, home.owner)}. "
                         "Check its files on the machine, then move the folder away.",
                         detail=str(self._path(home)),
@@ -87,13 +87,13 @@ class HomeMoves:
             path.mkdir(mode=0o700, exist_ok=True)
         return False
 
-    def ask(
+    def query(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
         """Send a question to the server that builds the home. See `FileServers.ask`."""
-        return self.servers.ask(Home(home.team, home.owner, incoming=True), question, stream)
+        return self.servers.query(Home(home.team, home.owner, incoming=True), question, stream)
 
-    def place(self, home: Home, move: str) -> None:
+    def install(self, home: Home, move: str) -> None:
         """Rename the complete home to its place. Raises `OSError`."""
         self.servers.end(Home(home.team, home.owner, incoming=True))
         self._save_record(home, move, PLACING)
@@ -126,7 +126,7 @@ class HomeMoves:
         return deleted
 
     @contextlib.contextmanager
-    def alone(self, home: Home) -> Iterator[None]:
+    def exclusive(self, home: Home) -> Iterator[None]:
         """Exclude other operations on this home on this node. Raises `Busy`."""
         folder = self.servers.base / RECORDS
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

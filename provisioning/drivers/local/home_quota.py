@@ -49,7 +49,7 @@ class HomeQuotas:
         self.folder = base / RECORDS
         self.homes = homes
 
-    def work(self) -> bool:
+    def are_supported(self) -> bool:
         """Return whether the kernel can enforce quotas on homes here."""
         if os.geteuid() != 0:
             return False
@@ -59,7 +59,7 @@ class HomeQuotas:
         except OSError:
             return False
 
-    def tell(self, limit_mib: int) -> None:
+    def store_limit(self, limit_mib: int) -> None:
         """Store the limit per home that the portal sent. Raises `OSError`."""
         if limit_mib != self.limit_mib():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,13 +78,13 @@ class HomeQuotas:
             return 0
         return files_of(limit_mib, disk.f_blocks * disk.f_frsize, disk.f_files)
 
-    def hold(self, home: str) -> QuotaRecord | None:
+    def limit_home(self, home: str) -> QuotaRecord | None:
         """Enforce the limit on the existing home `<team>/<owner>`; returns None if that is not possible.
 
         Raises `OSError`.
         """
         limit_mib, record = self.limit_mib(), self._read(home)
-        if (not limit_mib and record is None) or not self.work():
+        if (not limit_mib and record is None) or not self.are_supported():
             return None
         with _open_descriptor(self.homes / home, _FOLDER) as folder:
             if record is None:
@@ -102,11 +102,11 @@ class HomeQuotas:
 
         Raises `OSError`.
         """
-        if not self.work():
+        if not self.are_supported():
             return
         for home in homes:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                record = self.hold(home)
+                record = self.limit_home(home)
                 inode = (self.homes / home).lstat().st_ino
                 if record is not None and record.given != inode:
                     yield from _assign_all(self.homes / home, record.project)

@@ -46,7 +46,7 @@ def node_info(
 
     `programs` are reported too, if installed. The folder `readings` holds recent readings of the machine.
     """
-    facts = hardware.look()
+    facts = hardware.read_host_facts()
     warnings = [*scan.warnings]
     if not scan.devices and scan.state is not MachineState.OK and facts.nvidia_gpus_on_pci:
         # The hardware exists but is unusable: warn where operators look.
@@ -62,7 +62,7 @@ def node_info(
             f"The notebook environment {environment_path} does not exist. Run `make up` to build it."
         )
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if open_homes := home_mount.complaint(homes):
+    if open_homes := home_mount.mount_problem(homes):
         warnings.append(open_homes)
     if short := disk.warning(homes):
         warnings.append(short)
@@ -88,8 +88,8 @@ def node_info(
         facts={
             **facts.as_json(),
             "missing_gpus": list(scan.missing),
-            PRESSURE: pressure.look(),
-            HEADROOM: headroom.look(readings),
+            PRESSURE: pressure.read_pressure(),
+            HEADROOM: headroom.read_headroom(readings),
             **({HOME_HOLD: home_hold.value} if home_limit_mib else {}),
         },
         environments=environments[:MAX_HELD],

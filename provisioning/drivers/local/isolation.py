@@ -209,7 +209,7 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
                 check=False,
                 pass_fds=(file.fileno(),),
             )
-    except filters.NoFilter as error:
+    except filters.FilterUnavailable as error:
         return "", f"System calls of workspaces are not filtered: {error}."
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)

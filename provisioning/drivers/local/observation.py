@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.drivers.local import cgroups, network, processes
-from provisioning.drivers.local.state import AgentState, Record, WorkspaceDir
+from provisioning.drivers.local.state import AgentState, StartRecord, WorkspaceDir
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import Observation, ObservedState, WorkspaceRef
 
@@ -44,7 +44,7 @@ def observe_workspace(
     return _observe_dead(folder, recorded, record, agent, instance, locked)
 
 
-def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
+def _own_state(folder: WorkspaceDir, record: StartRecord) -> AgentState | None:
     """Return the agent's state if it belongs to this generation and names one of its ports."""
     agent = folder.agent_state()
     if agent is None or agent.generation != record.generation:
@@ -54,7 +54,7 @@ def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
     return agent
 
 
-def _observe_living(recorded: WorkspaceRef, record: Record, agent: AgentState | None) -> Observation:
+def _observe_living(recorded: WorkspaceRef, record: StartRecord, agent: AgentState | None) -> Observation:
     if record.closed:
         return Observation(recorded, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if agent is not None and agent.phase == "ready" and agent.port is not None:
@@ -71,7 +71,7 @@ def _observe_living(recorded: WorkspaceRef, record: Record, agent: AgentState | 
 def _observe_dead(
     folder: WorkspaceDir,
     recorded: WorkspaceRef,
-    record: Record,
+    record: StartRecord,
     agent: AgentState | None,
     instance: str,
     locked: bool,
@@ -121,7 +121,7 @@ def _observe_dead(
     )
 
 
-def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> tuple[str, str]:
+def _explain(folder: WorkspaceDir, record: StartRecord, agent: AgentState | None) -> tuple[str, str]:
     """Return code and message of a failure."""
     launched = folder.launched()
     if launched is not None and launched.boot_id != processes.boot_id():

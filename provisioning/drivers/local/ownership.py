@@ -31,7 +31,7 @@ def owner_of(base: Path, instance: str, spec: HomeIdentity, sandbox: SandboxProb
 
     A home keeps its owner while in use, so concurrent starts run as the same user.
     """
-    uid = state.NODE_USER if sandbox.uids is None else Uids(base, sandbox.uids).of(spec.owner)
+    uid = state.NODE_USER if sandbox.uids is None else Uids(base, sandbox.uids).uid_of(spec.owner)
     for name in state.names(base):
         folder = state.WorkspaceDir(base, name)
         record = folder.record()

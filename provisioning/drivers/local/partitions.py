@@ -4,7 +4,7 @@ A change is written to a journal on disk before anything is destroyed. The journ
 layout exists. Any process that finds a journal whose lock is free finishes the change (`recover`), or
 restores the old layout if that fails. Observers therefore see either the old layout or the new one.
 
-    <base>/.mig/<uuid of the GPU>.json    the change in progress (`Journal`)
+    <base>/.mig/<uuid of the GPU>.json    the change in progress (`PartitionJournal`)
     <base>/.mig/<uuid of the GPU>.lock    held while a process works on it
     <base>/.mig/<uuid of the GPU>.before  its previous instances, reported while the change is in progress
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.drivers.local.state import write_atomically
-from provisioning.errors import BackendUnavailable, NoCapacity, Unclean
+from provisioning.errors import BackendUnavailable, NoCapacity, UncleanDevices
 from provisioning.gpu.nvml import (
     Device,
     GpuInstance,
@@ -43,7 +43,7 @@ Scrub = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class PartitionJournal:
     """A change in progress: instances to destroy, as they were, and instances to create."""
 
     parent_uuid: str
@@ -59,8 +59,9 @@ def repartition(
     `before` returns the GPU's current instances, which inventory reports until the change is complete.
 
     Idempotent. Raises `NoCapacity` if an instance to destroy is in use or missing, or the GPU refuses the
-    layout; the old layout remains. Raises `Unclean` if memory could not be proven clean before or after the
-    change. Raises `BackendUnavailable` if the driver does not answer or another process works on the layout.
+    layout; the old layout remains. Raises `UncleanDevices` if memory could not be proven clean before or
+    after the change. Raises `BackendUnavailable` if the driver does not answer or another process works on
+    the layout.
     """
     with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as acquired:
         if not acquired:
@@ -76,13 +77,13 @@ def repartition(
                     to_destroy = _instances_to_destroy(gpu, change)
                     for uuid, _ in to_destroy:
                         if not scrub(uuid):
-                            raise Unclean(
+                            raise UncleanDevices(
                                 "An idle MIG instance could not be verified clean. Check its GPU.",
                                 devices=(uuid,),
                             )
                     # Scrubbing takes a while, so check again that no instance is in use.
                     to_destroy = _instances_to_destroy(gpu, change)
-                    journal = Journal(
+                    journal = PartitionJournal(
                         change.parent_uuid, tuple(piece for _, piece in to_destroy), change.create
                     )
                     _write(base, journal)
@@ -97,7 +98,9 @@ def repartition(
             raise BackendUnavailable(problem.sentence) from problem
         unclean = tuple(uuid for uuid in uuids if not scrub(uuid))
         if unclean:
-            raise Unclean("A new MIG instance could not be verified clean. Check its GPU.", devices=unclean)
+            raise UncleanDevices(
+                "A new MIG instance could not be verified clean. Check its GPU.", devices=unclean
+            )
         return uuids
 
 
@@ -226,13 +229,13 @@ def _path(base: Path, parent_uuid: str) -> Path:
     return base / FOLDER / f"{parent_uuid}.json"
 
 
-def _write(base: Path, journal: Journal) -> None:
+def _write(base: Path, journal: PartitionJournal) -> None:
     write_atomically(_path(base, journal.parent_uuid), json.dumps(asdict(journal)).encode())
 
 
-def _read(base: Path, parent_uuid: str) -> Journal | None:
+def _read(base: Path, parent_uuid: str) -> PartitionJournal | None:
     try:
-        return msgspec.json.decode(_path(base, parent_uuid).read_bytes(), type=Journal)
+        return msgspec.json.decode(_path(base, parent_uuid).read_bytes(), type=PartitionJournal)
     except FileNotFoundError:
         return None
 

@@ -12,7 +12,7 @@ RESOURCES = ("cpu", "memory", "io")
 _SOME = re.compile(r"^some .*\bavg60=(\d{1,3}(?:\.\d+)?)\b", re.MULTILINE)
 
 
-def look(folder: Path = Path("/proc/pressure")) -> dict[str, float | None]:
+def read_pressure(folder: Path = Path("/proc/pressure")) -> dict[str, float | None]:
     """Return the share in percent by resource. Never raises."""
     return {name: _some_average(folder / name) for name in RESOURCES}
 

@@ -28,7 +28,7 @@ UNOWNED_FOR_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ShareHolder:
     """A workspace with a share of a device."""
 
     name: str
@@ -84,12 +84,12 @@ class Shares:
 
     def __init__(self, base: Path, instance: str) -> None:
         self._base, self._instance = base, instance
-        self._records: dict[str, tuple[tuple[int, ...], tuple[Holder, ...]]] = {}
+        self._records: dict[str, tuple[tuple[int, ...], tuple[ShareHolder, ...]]] = {}
         # By device: owners of its processes, and unattributed processes with their recheck time.
         self._owners: dict[str, dict[tuple[int, int], tuple[str, Rank]]] = {}
         self._unowned: dict[str, dict[tuple[int, int], float]] = {}
 
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[ShareHolder]:
         """Return the current holders, without ending workspaces. Only changed records are read again."""
         previous, self._records = self._records, {}
         for name in state.names(self._base):
@@ -101,7 +101,9 @@ class Shares:
             self._records[name] = before
         return [holder for _, record_holders in self._records.values() for holder in record_holders]
 
-    def seen(self, uuid: str, holders: Iterable[Holder], sample: Sample) -> dict[str, ShareUse]:
+    def usage_by_holder(
+        self, uuid: str, holders: Iterable[ShareHolder], sample: Sample
+    ) -> dict[str, ShareUse]:
         """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}
@@ -171,7 +173,7 @@ class Shares:
         return ""
 
 
-def _holders(name: str, record: state.Record | None) -> tuple[Holder, ...]:
+def _holders(name: str, record: state.StartRecord | None) -> tuple[ShareHolder, ...]:
     if record is None or record.closed:
         return ()
-    return tuple(Holder(name, record.workspace_id, record.generation, share) for share in record.shares)
+    return tuple(ShareHolder(name, record.workspace_id, record.generation, share) for share in record.shares)

@@ -80,7 +80,7 @@ class SpareKind:
     sandbox: SandboxProbe
 
     @property
-    def possible(self) -> bool:
+    def can_be_created(self) -> bool:
         """Return whether spares of this kind can be created.
 
         Requires a sandbox, and a Python that loads no modules from the user's home.
@@ -113,7 +113,7 @@ class SpareKind:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenSpare:
+class ClaimedSpare:
     """A spare claimed by this process. Until it is handed over, closing `connection` ends it."""
 
     folder: WorkspaceDir
@@ -130,7 +130,7 @@ class Spares:
 
     # -- claiming -----------------------------------------------------------------------------
 
-    def take(self, kind: SpareKind) -> TakenSpare | None:
+    def claim(self, kind: SpareKind) -> ClaimedSpare | None:
         """Claim and return a ready spare of `kind`, or None."""
         digest = ""
         for folder, mark in self._list_spares():
@@ -142,7 +142,7 @@ class Spares:
                 continue
             connection = _connect(folder.path / "claims")
             if connection is not None:
-                return TakenSpare(folder, mark, connection)
+                return ClaimedSpare(folder, mark, connection)
         return None
 
     # -- maintaining --------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Spares:
         with self._exclusive_lock() as lock:
             if lock is None:
                 return
-            by_digest = {kind.digest(): kind for kind in kinds if kind.possible} if number > 0 else {}
+            by_digest = {kind.digest(): kind for kind in kinds if kind.can_be_created} if number > 0 else {}
             counts = dict.fromkeys(by_digest, 0)
             for folder, mark in self._list_spares():
                 overdue = time.time() > mark.created_at + MAX_READY_S
@@ -180,7 +180,7 @@ class Spares:
         folder.remove()
         return removed
 
-    def end_those_of(self, place: str) -> None:
+    def end_for_environment(self, place: str) -> None:
         """End the spares created from the environment in this folder."""
         with self._exclusive_lock() as lock:
             if lock is None:

@@ -16,7 +16,7 @@ from typing import Any
 from provisioning import git_urls
 from provisioning.drivers.local import cgroups, cpu_count, door, gvisor, network, packages, processes
 from provisioning.drivers.local.environment import Environment
-from provisioning.drivers.local.failures import HomeChangesHands
+from provisioning.drivers.local.failures import HomeOwnerChanging
 from provisioning.drivers.local.home_quota import HomeQuotas
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, AGENT_PROGRAM, JUPYTER, spawn
@@ -37,7 +37,7 @@ from provisioning.drivers.local.staging import Mount, staged, user
 from provisioning.drivers.local.state import (
     NODE_USER,
     GpuShare,
-    Record,
+    StartRecord,
     WorkspaceDir,
     gateway_folder,
     write_atomically,
@@ -46,7 +46,7 @@ from provisioning.egress_rules import EgressPolicy
 from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
 from provisioning.errors import InvalidSpec, StartFailed
 from provisioning.handover import TooDeep, hand_over
-from provisioning.mounts import ShownFolder
+from provisioning.mounts import MountedFolder
 from provisioning.types import CheckoutSpec, DeviceInfo, WorkspaceSpec
 
 PORT_CANDIDATES = 8
@@ -70,7 +70,7 @@ class Settings:
     cgroup_host: cgroups.CgroupHost
     port_min: int
     port_max: int
-    mounts: tuple[ShownFolder, ...] = ()
+    mounts: tuple[MountedFolder, ...] = ()
     quotas: HomeQuotas | None = None
     """Kernel quotas of homes, if supported."""
     uid: int = NODE_USER
@@ -172,9 +172,9 @@ def launch(
 
 def new_record(
     spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings, groups: Sequence[Path]
-) -> Record:
+) -> StartRecord:
     """Return the record of a new start, with ports that are free now. Raises `StartFailed`."""
-    return Record(
+    return StartRecord(
         workspace_id=spec.ref.workspace_id,
         generation=spec.ref.generation,
         spec_digest=spec.digest(),
@@ -191,7 +191,7 @@ def new_record(
         uid=settings.uid,
         environment=spec.environment,
         egress=settings.egress.egress.value,
-        egress_allow=settings.egress.words(),
+        egress_allow=settings.egress.as_text(),
         shares=settings.shares,
     )
 
@@ -207,7 +207,7 @@ def markers_of(spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings) ->
 
 def agent_config(
     spec: WorkspaceSpec,
-    record: Record,
+    record: StartRecord,
     settings: Settings,
     *,
     home: str,
@@ -247,7 +247,7 @@ def agent_config(
         "git_dir": GIT_PATH if settings.sandbox.bwrap else "",
         "known_hosts": list(git_urls.KNOWN_HOSTS),
         "egress": settings.egress.egress.value,
-        "egress_allow": settings.egress.words(),
+        "egress_allow": settings.egress.as_text(),
         "remove_config": True,
     }
 
@@ -325,13 +325,13 @@ def rlimits(memory_mib: int, *, limited: bool) -> dict[str, int]:
 def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
     """Return the home, created if missing and owned by its user.
 
-    Raises `HomeChangesHands`, `StartFailed` or `OSError`.
+    Raises `HomeOwnerChanging`, `StartFailed` or `OSError`.
     """
     home = settings.homes / spec.team / spec.owner
     for path in (settings.homes, home.parent, home):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if settings.quotas is not None:
-        settings.quotas.hold(spec.home_key)
+        settings.quotas.enforce(spec.home_key)
     if os.geteuid() == 0:
         owner = 0 if settings.uid == NODE_USER else settings.uid
         try:
@@ -341,7 +341,7 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
                 f"The owner of home {spec.home_key} could not be set: {error}. Move the deepest folders up.",
             ) from error
         if not finished:
-            raise HomeChangesHands(
+            raise HomeOwnerChanging(
                 "The node is still setting the owner of the home's files. The portal retries automatically."
             )
     return home
@@ -431,7 +431,7 @@ def _sandbox(
     home: Path,
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
-    record: Record,
+    record: StartRecord,
 ) -> SandboxPlan:
     host = hostname(spec.name)
     groups = [Path(path) for path in record.cgroups]

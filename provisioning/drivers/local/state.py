@@ -1,6 +1,6 @@
 """Files of the local driver, under `$BERTH_HOME/local/`.
 
-    <name>/record.json    the driver's record of the workspace (`Record`)
+    <name>/record.json    the driver's record of the workspace (`StartRecord`)
     <name>/pid.json       identity of the launched process, written by itself (`LaunchRecord`)
     <name>/app.<n>.sock   app socket of generation n, for the node's gateway; held open by the agent
     <name>/alive.lock     locked by the agent as long as it lives
@@ -58,7 +58,7 @@ class GpuShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StartRecord:
     """Record of the generation started last. Written before anything is launched.
 
     `oom_kills` and `kept_within_memory` are the last values read from its control groups (`cgroups.py`).
@@ -178,12 +178,12 @@ class WorkspaceDir:
         """Return whether the launched process or its agent lives, which hold the life lock."""
         return _is_locked(self.lock)
 
-    def record(self) -> Record | None:
+    def record(self) -> StartRecord | None:
         """Return the record, or None if it is missing or damaged.
 
         On a full disk, the end of a generation may be recorded in `.closed/` only.
         """
-        record = load(self.path / "record.json", Record)
+        record = load(self.path / "record.json", StartRecord)
         if record is None or record.closed or self.closed_generation() < record.generation:
             return record
         return replace(record, closed=True, stop_requested_at=self._closed.stat().st_mtime)
@@ -203,7 +203,7 @@ class WorkspaceDir:
         mark, record = self.spare(), self.record()
         return {mark.id: (self.name, record.generation if record else 0)} if mark else {}
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: StartRecord) -> None:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
     def changed_at(self) -> tuple[int, ...]:
@@ -275,7 +275,7 @@ class WorkspaceDir:
             finally:
                 os.close(descriptor)
 
-    def mark_closed(self, record: Record) -> Record:
+    def mark_closed(self, record: StartRecord) -> StartRecord:
         """Return `record` as closed, with the time of the stop request."""
         if not record.closed:
             record = replace(record, closed=True, stop_requested_at=time.time())

@@ -18,8 +18,8 @@ from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.failures import Busy
 from provisioning.drivers.local.state import WorkspaceDir, write_atomically
 from provisioning.gpu.suspend import grant, room
-from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, bring, look
-from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
+from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, drive_processes, read_states
+from provisioning.gpu.suspend.states import ProcessState, TargetState, end_of
 from provisioning.gpu.suspend.walk import SuspendOutcome
 
 PROVIDES_SUSPEND = "suspend"
@@ -63,7 +63,7 @@ class Suspension:
 class SuspendReport:
     """Outcome: `end` is None if processes are in neither state; `problem` is empty on success."""
 
-    end: Goal | None
+    end: TargetState | None
     problem: SuspendProblem | str = ""
     detail: str = ""
     held_bytes: int = 0
@@ -98,16 +98,16 @@ class Suspender:
         with folder.operation():
             record = folder.record()
             if record is None or record.closed or not folder.alive():
-                return SuspendReport(Goal.RUNNING, SuspendProblem.NOT_RUNNING)
+                return SuspendReport(TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
             pids = self._cuda_processes(folder)
-            snapshot = look(pids)
+            snapshot = read_states(pids)
             refused = self._refusal(folder, record, snapshot)
             if refused is not None:
                 return refused
-            if end_of(snapshot.states) is Goal.SUSPENDED:
+            if end_of(snapshot.states) is TargetState.SUSPENDED:
                 suspension = load(folder)
                 return SuspendReport(
-                    Goal.SUSPENDED, gpus=suspension.gpus if suspension else (), states=snapshot.states
+                    TargetState.SUSPENDED, gpus=suspension.gpus if suspension else (), states=snapshot.states
                 )
             memory_bytes = room.held_bytes(snapshot.before, pids)
             gpus = tuple(snapshot.before.used_by(pids))
@@ -122,7 +122,7 @@ class Suspender:
         folder = WorkspaceDir(self.base, name)
         with folder.operation():
             if not folder.alive():
-                return SuspendReport(Goal.RUNNING, SuspendProblem.NOT_RUNNING)
+                return SuspendReport(TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
             return self._resume(folder, tell)
 
     def recover(self) -> tuple[SuspendReport, ...]:
@@ -145,7 +145,7 @@ class Suspender:
     # -- parts ------------------------------------------------------------------------------
 
     def _refusal(
-        self, folder: WorkspaceDir, record: state.Record, snapshot: ChildAnswer
+        self, folder: WorkspaceDir, record: state.StartRecord, snapshot: ChildAnswer
     ) -> SuspendReport | None:
         """Return why the suspension is refused, or None. A suspended workspace is not refused."""
 
@@ -171,9 +171,9 @@ class Suspender:
         ]
         if broken_pids:
             return no(SuspendProblem.LOST, ", ".join(map(str, broken_pids)))
-        if not snapshot.before.tells_all:
+        if not snapshot.before.is_complete:
             return no(SuspendProblem.NOT_TOLD)
-        if end_of(cuda_states) is Goal.SUSPENDED:
+        if end_of(cuda_states) is TargetState.SUSPENDED:
             return None
         if record.shares:
             # Other workspaces use that GPU, so freed memory may be taken on resume.
@@ -198,12 +198,12 @@ class Suspender:
     ) -> SuspendReport:
         pids = self._cuda_processes(folder)
         for _ in range(ROUNDS):
-            answer = bring(pids, Goal.SUSPENDED, memory_bytes=memory_bytes, tell=tell)
+            answer = drive_processes(pids, TargetState.SUSPENDED, memory_bytes=memory_bytes, tell=tell)
             outcome = answer.outcome
-            if outcome is None or not outcome.reached:
+            if outcome is None or not outcome.is_reached:
                 return self._report(folder, answer, gpus, memory_bytes)
             all_now = self._cuda_processes(folder)
-            newer = look(all_now - pids)
+            newer = read_states(all_now - pids)
             if newer.trouble or any(
                 process_state is not ProcessState.NONE for process_state in newer.states.values()
             ):
@@ -213,7 +213,9 @@ class Suspender:
             if not self._is_off_gpus(folder, newer.before):
                 return self._roll_back(folder, pids, SuspendProblem.STILL_THERE, gpus, memory_bytes)
             self._save_suspension(folder, gpus, memory_bytes, settled=True)
-            return SuspendReport(Goal.SUSPENDED, gpus=gpus, held_bytes=memory_bytes, states=outcome.states)
+            return SuspendReport(
+                TargetState.SUSPENDED, gpus=gpus, held_bytes=memory_bytes, states=outcome.states
+            )
         return self._roll_back(folder, pids, SuspendProblem.NEVER_ENDING, gpus, memory_bytes)
 
     def _roll_back(
@@ -225,7 +227,7 @@ class Suspender:
         memory_bytes: int,
     ) -> SuspendReport:
         """Resume all processes, since the suspension failed."""
-        answer = bring(pids, Goal.RUNNING, memory_bytes=memory_bytes)
+        answer = drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes)
         report = self._report(folder, answer, gpus, memory_bytes)
         return SuspendReport(report.end, problem, held_bytes=memory_bytes, gpus=gpus, states=report.states)
 
@@ -235,10 +237,13 @@ class Suspender:
         gpus, memory_bytes = (suspension.gpus, suspension.held_bytes) if suspension else ((), 0)
         if not pids:
             folder.suspended_file.unlink(missing_ok=True)
-            return SuspendReport(Goal.RUNNING, gpus=gpus)
+            return SuspendReport(TargetState.RUNNING, gpus=gpus)
         self._save_suspension(folder, gpus, memory_bytes, settled=False)
         return self._report(
-            folder, bring(pids, Goal.RUNNING, memory_bytes=memory_bytes, tell=tell), gpus, memory_bytes
+            folder,
+            drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes, tell=tell),
+            gpus,
+            memory_bytes,
         )
 
     def _report(
@@ -249,17 +254,17 @@ class Suspender:
         if outcome is None:
             # It never began, so nothing changed; the next call retries.
             return SuspendReport(None, SuspendProblem.REFUSED, answer.trouble, memory_bytes, gpus)
-        if outcome.end is Goal.SUSPENDED:
+        if outcome.end is TargetState.SUSPENDED:
             self._save_suspension(folder, gpus, memory_bytes, settled=True)
         elif not set(outcome.states.values()) & HELD_UP:
             # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
-        problem = "" if outcome.reached else SuspendProblem.REFUSED
+        problem = "" if outcome.is_reached else SuspendProblem.REFUSED
         return SuspendReport(outcome.end, problem, _trouble(outcome), memory_bytes, gpus, outcome.states)
 
     def _is_off_gpus(self, folder: WorkspaceDir, after: GpuSnapshot) -> bool:
         """Return whether no process of the workspace uses any GPU."""
-        return after.tells_all and not after.used_by(self._processes(folder))
+        return after.is_complete and not after.used_by(self._processes(folder))
 
     def _save_suspension(
         self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, settled: bool
@@ -279,7 +284,7 @@ class Suspender:
         """Return processes that may have opened CUDA: its library is mapped, or the maps are unreadable."""
         return frozenset(pid for pid in self._processes(folder) if _may_use_cuda(pid))
 
-    def _free(self, folder: WorkspaceDir, record: state.Record) -> dict[str, int]:
+    def _free(self, folder: WorkspaceDir, record: state.StartRecord) -> dict[str, int]:
         """Return free memory of the workspace and of the node, in bytes."""
         free_bytes = {}
         limited = cgroups.memory_free_bytes(_groups(record, self.instance, folder.name))
@@ -299,7 +304,7 @@ def load(folder: WorkspaceDir) -> Suspension | None:
     return suspension if suspension.boot_id == processes.boot_id() else None
 
 
-def _groups(record: state.Record, instance: str, name: str) -> tuple[Path, ...]:
+def _groups(record: state.StartRecord, instance: str, name: str) -> tuple[Path, ...]:
     current = cgroups.paths(cgroups.detect(instance), name)
     return tuple(dict.fromkeys((*(Path(path) for path in record.cgroups), *current)))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups, cpu_count, processes
 from provisioning.drivers.local.sandbox import GPU_SHARED, JUPYTER_PATH, RUN_PATH, hostname
-from provisioning.drivers.local.spares import SpareKind, Spares, TakenSpare, write_etc
+from provisioning.drivers.local.spares import ClaimedSpare, SpareKind, Spares, write_etc
 from provisioning.drivers.local.start import (
     Settings,
     agent_config,
@@ -68,7 +68,7 @@ def take_over_spare(
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
         return False  # its home still has another owner
     kind = SpareKind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)
-    taken_spare = spares.take(kind) if kind.possible else None
+    taken_spare = spares.claim(kind) if kind.can_be_created else None
     if taken_spare is None:
         return False
     with taken_spare.connection:
@@ -84,7 +84,7 @@ def take_over_spare(
 
 
 def _hand_over(
-    taken_spare: TakenSpare,
+    taken_spare: ClaimedSpare,
     spec: WorkspaceSpec,
     folder: WorkspaceDir,
     settings: Settings,
@@ -158,7 +158,7 @@ def become_workspace(spare: WorkspaceDir, folder: WorkspaceDir) -> None:
     spare.remove()
 
 
-def send_configuration(taken_spare: TakenSpare, config: dict[str, Any]) -> None:
+def send_configuration(taken_spare: ClaimedSpare, config: dict[str, Any]) -> None:
     """Send the configuration, the last step. Raises `OSError` if the agent did not accept it."""
     taken_spare.connection.settimeout(TAKEN_TIMEOUT_S)
     taken_spare.connection.sendall(json.dumps(config).encode() + b"\n")
@@ -215,7 +215,7 @@ def _wait_for(attaching: subprocess.Popen[bytes]) -> None:
         raise OSError(complaint.decode("utf-8", "replace")[-2000:] or "attach.py ended early")
 
 
-def _end(taken_spare: TakenSpare, folder: WorkspaceDir, spares: Spares) -> None:
+def _end(taken_spare: ClaimedSpare, folder: WorkspaceDir, spares: Spares) -> None:
     """End a spare that did not become the workspace, wherever its folder is."""
     moved = taken_spare.mark.id in folder.claimed()
     deadline = time.monotonic() + END_TIMEOUT_S

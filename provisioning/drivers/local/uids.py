@@ -25,7 +25,7 @@ class Uids:
         self.folder = base / ".uids"
         self.numbers = numbers
 
-    def of(self, owner: str) -> int:
+    def uid_of(self, owner: str) -> int:
         """Return the owner's number, assigned now if there is none. Raises `StartFailed` or `OSError`.
 
         `owner` names a home folder, so it has no slash and does not begin with a dot.

@@ -19,7 +19,7 @@ from typing import ClassVar
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.simulated import faults, hardware, mig, mig_profiles, rows
 from provisioning.drivers.simulated.script import (
-    Faults,
+    FaultyDevices,
     InvalidConfig,
     Script,
     Selector,
@@ -33,12 +33,12 @@ from provisioning.errors import (
     InvalidSpec,
     NoCapacity,
     ProvisioningError,
-    Stale,
+    StaleCommand,
     StartFailed,
-    Unclean,
+    UncleanDevices,
 )
 from provisioning.gpu.check.report import Report
-from provisioning.gpu.check.types import Meeting, Progress
+from provisioning.gpu.check.types import Progress, Rendezvous
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.log_pieces import last_lines, lines_from
@@ -83,7 +83,7 @@ class SimulatedDriver(Driver):
         check_keys(pool.config)
         self.topology = Topology.parse(pool.config)
         self.script = Script.parse(pool.config)
-        self.faults = Faults.parse(pool.config)
+        self.faults = FaultyDevices.parse(pool.config)
         self._store = SimulationStore(_state_folder(pool))
         self._clock = clock
         self._sleep = sleep
@@ -209,7 +209,7 @@ class SimulatedDriver(Driver):
         node_median: Mapping[str, float] | None = None,
         baseline_of: str = "",
         peers: Sequence[str] = (),
-        meeting: Meeting | None = None,
+        meeting: Rendezvous | None = None,
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
@@ -293,7 +293,7 @@ class SimulatedDriver(Driver):
             if result.verdict not in (ScrubVerdict.CLEAN, ScrubVerdict.BUSY, ScrubVerdict.UNAVAILABLE)
         ]
         if unclean:
-            raise Unclean(
+            raise UncleanDevices(
                 "A MIG instance could not be verified clean. Check its GPU.", devices=tuple(unclean)
             )
 
@@ -332,18 +332,18 @@ class SimulatedDriver(Driver):
         yield
 
     @contextmanager
-    def _view(self) -> Iterator[rows.Book]:
+    def _view(self) -> Iterator[rows.PoolRows]:
         now = self._clock()
         with self._store.read(now) as connection:
-            book = rows.Book(connection, now)
+            book = rows.PoolRows(connection, now)
             book.offline = self._offline_names(book)
             yield book
 
     @contextmanager
-    def _change(self) -> Iterator[rows.Book]:
+    def _change(self) -> Iterator[rows.PoolRows]:
         now = self._clock()
         with self._store.write(now) as connection:
-            book = rows.Book(connection, now)
+            book = rows.PoolRows(connection, now)
             book.offline = self._offline_names(book)
             book.purge()
             yield book
@@ -357,7 +357,7 @@ class SimulatedDriver(Driver):
             devices += (gpu, *mig.devices(gpu, self.topology, layouts.get(gpu.uuid)))
         return replace(node, devices=tuple(devices))
 
-    def _place(self, book: rows.Book, uuid: str) -> tuple[tuple[str, int] | None, int]:
+    def _place(self, book: rows.PoolRows, uuid: str) -> tuple[tuple[str, int] | None, int]:
         """Return node and index of a GPU, or of an instance's parent, and the device's memory."""
         gpu_and_instance = mig.find(book.connection, self.pool.slug, self.topology, uuid)
         if gpu_and_instance is not None:
@@ -376,18 +376,18 @@ class SimulatedDriver(Driver):
                 return None
             if self._has_vanished(place[0], epoch, book.now):
                 raise _node_offline(place[0])
-            wrong = self.faults.of(*place, epoch=epoch, now=book.now)
+            wrong = self.faults.faults_of(*place, epoch=epoch, now=book.now)
             return None if "vanish" in wrong else (wrong, book.used_of(uuid) > 0, memory_mib)
 
     def _without_vanished(self, node: NodeInfo, epoch: float, now: float) -> NodeInfo:
         present = tuple(
             device
             for device in node.devices
-            if "vanish" not in self.faults.of(node.name, device.index, epoch=epoch, now=now)
+            if "vanish" not in self.faults.faults_of(node.name, device.index, epoch=epoch, now=now)
         )
         return node if len(present) == len(node.devices) else replace(node, devices=present)
 
-    def _offline_names(self, book: rows.Book) -> dict[str, str]:
+    def _offline_names(self, book: rows.PoolRows) -> dict[str, str]:
         """Return the workspaces with a part on an offline node, with that node."""
         if not self.script.vanish_nodes:
             return {}
@@ -396,15 +396,15 @@ class SimulatedDriver(Driver):
         return {name: node for node in sorted(away) for name in book.names_on(node)}
 
     def _start(
-        self, book: rows.Book, spec: WorkspaceSpec, placement: Placement, call: int
+        self, book: rows.PoolRows, spec: WorkspaceSpec, placement: Placement, call: int
     ) -> Observation | ProvisioningError:
         ref, name = spec.ref, spec.ref.external_name
         if ref.generation <= book.closed_generation(name):
-            return Stale("The workspace was stopped after this start. Start the workspace again.")
+            return StaleCommand("The workspace was stopped after this start. Start the workspace again.")
         row = book.row(name)
         if row is not None:
             if row.generation > ref.generation:
-                return Stale("A later run of this workspace exists. Open the later run.")
+                return StaleCommand("A later run of this workspace exists. Open the later run.")
             if name in book.offline:
                 return _node_offline(book.offline[name])
             if row.generation == ref.generation and row.digest == spec.digest():
@@ -455,7 +455,9 @@ class SimulatedDriver(Driver):
                 row = book.row(name)
                 outcome: Observation | ProvisioningError
                 if row is not None and row.generation > ref.generation:
-                    outcome = Stale("The workspace was started again after this request. Repeat the request.")
+                    outcome = StaleCommand(
+                        "The workspace was started again after this request. Repeat the request."
+                    )
                 else:
                     book.close(name, ref.generation)
                     # An offline node cannot be reached; the reconciler retries.
@@ -470,7 +472,7 @@ class SimulatedDriver(Driver):
     def _answer(
         self, outcome: Observation | ProvisioningError, ref: WorkspaceRef, name: str, call: int
     ) -> Observation:
-        if self.script.lose_replies.picks(
+        if self.script.lose_replies.selects(
             seed=self.script.seed,
             kind="lose_replies",
             name=name,
@@ -485,7 +487,7 @@ class SimulatedDriver(Driver):
         return outcome
 
     def _picks(self, selector: Selector, kind: str, spec: WorkspaceSpec, call: int) -> bool:
-        return selector.picks(
+        return selector.selects(
             seed=self.script.seed,
             kind=kind,
             name=spec.name,
@@ -494,7 +496,7 @@ class SimulatedDriver(Driver):
         )
 
     def _check_placement(
-        self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
+        self, book: rows.PoolRows, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return what is wrong with a placement, regardless of other workspaces."""
         request, epoch, now = spec.resources, rows.epoch(book.connection), book.now
@@ -516,7 +518,7 @@ class SimulatedDriver(Driver):
                     place is None
                     or split
                     or place[0] != part.node
-                    or "vanish" in self.faults.of(*place, epoch=epoch, now=now)
+                    or "vanish" in self.faults.faults_of(*place, epoch=epoch, now=now)
                 ):
                     return StartFailed(
                         f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."
@@ -532,7 +534,7 @@ class SimulatedDriver(Driver):
         return None
 
     def _check_over_grant(
-        self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
+        self, book: rows.PoolRows, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return `NoCapacity` if something would be allocated twice, and record the attempt."""
         topology, request = self.topology, spec.resources

@@ -15,7 +15,7 @@ from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Report, Unavailable, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
 from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, UNIT_METRIC, Peak, peak_of
-from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Progress, Raw, Severity, Verdict
+from provisioning.gpu.check.types import Action, Facts, Level, Progress, Raw, Rendezvous, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
 # Fraction of its datasheet that a healthy device reaches (slightly less without HBM), and the fraction of
@@ -52,7 +52,7 @@ def check_report(
     check_s: float,
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
-    meeting: Meeting | None = None,
+    meeting: Rendezvous | None = None,
     on_progress: OnProgress | None = None,
     sleep: Sleep = float,
 ) -> Report:
@@ -264,7 +264,7 @@ def _sample(at: int) -> dict[str, Any]:
 
 
 def _stranger_findings(before: Mapping[str, Any]) -> list[Any]:
-    return health.strangers(before["processes"])
+    return health.foreign_processes(before["processes"])
 
 
 def _free_mib(memory_mib: int, faults: frozenset[str]) -> int:

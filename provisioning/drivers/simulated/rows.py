@@ -104,7 +104,7 @@ def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
     return int(row[0])
 
 
-class Book:
+class PoolRows:
     """State of a pool within one transaction, as of `now`.
 
     `offline` maps external names of workspaces with a part on an offline node to that node. Their state is

@@ -101,7 +101,7 @@ class Selector:
     share: float = 0.0
     names: frozenset[str] = frozenset()
 
-    def picks(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
+    def selects(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
         """Return whether call number `call` for the workspace is selected."""
         if self.names:
             return name in self.names or external_name in self.names
@@ -245,7 +245,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class FaultyDevices:
     """Faulty devices as `node:index`, and when. `check_s` is the duration of a check."""
 
     check_s: float = 0.0
@@ -267,7 +267,7 @@ class Faults:
     )
 
     @classmethod
-    def parse(cls, config: Mapping[str, JsonScalar]) -> Faults:
+    def parse(cls, config: Mapping[str, JsonScalar]) -> FaultyDevices:
         """Raises `InvalidConfig`."""
         read = _Reader(config)
         devices: dict[str, frozenset[str]] = {}
@@ -284,10 +284,10 @@ class Faults:
         )
 
     @property
-    def any(self) -> bool:
+    def exist(self) -> bool:
         return any(getattr(self, kind) for kind in self.KINDS)
 
-    def of(self, node: str, index: int, *, epoch: float, now: float) -> frozenset[str]:
+    def faults_of(self, node: str, index: int, *, epoch: float, now: float) -> frozenset[str]:
         """Return the faults of a device at `now`, in a pool first used at `epoch`."""
         begins = epoch + self.from_s
         if now < begins or (self.for_s and now >= begins + self.for_s):
@@ -297,7 +297,7 @@ class Faults:
 
 
 _DEVICE = re.compile(r"[A-Za-z0-9-]+:\d{1,3}")
-KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *Faults.KEYS, "state"))
+KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *FaultyDevices.KEYS, "state"))
 
 
 def check_keys(config: Mapping[str, JsonScalar]) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from provisioning.gpu.check import meeting_env
 from provisioning.gpu.check.report import render
 from provisioning.gpu.check.runner import run_check
-from provisioning.gpu.check.types import EXIT_USAGE, Level, Meeting, Progress
+from provisioning.gpu.check.types import EXIT_USAGE, Level, Progress, Rendezvous
 from provisioning.gpu.host import rdma_ports, slowest_port_gb_s
 
 
@@ -31,7 +31,7 @@ def _measures(path: str) -> dict[str, float]:
     return {str(name): float(figure) for name, figure in value.items()}
 
 
-def _meeting(args: argparse.Namespace) -> Meeting:
+def _meeting(args: argparse.Namespace) -> Rendezvous:
     """Return the rendezvous of both ends. Raises `ValueError` with the reason if it is invalid."""
     host, colon, port = args.meet.rpartition(":")
     address = host.removeprefix("[").removesuffix("]")
@@ -41,7 +41,7 @@ def _meeting(args: argparse.Namespace) -> Meeting:
     if args.transport == "rdma" and not any(rdma_port.active for rdma_port in ports):
         raise ValueError("no RDMA port of this node is up; use --transport socket for its other network")
     carries = slowest_port_gb_s(ports) if args.transport == "rdma" else 0.0
-    return Meeting(args.rank, address, int(port), args.partner, args.transport, carries)
+    return Rendezvous(args.rank, address, int(port), args.partner, args.transport, carries)
 
 
 def main(argv: list[str] | None = None) -> int:

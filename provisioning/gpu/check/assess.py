@@ -233,7 +233,7 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
             return None
         detail = dict(message.get("detail") or {})
         wrong_pairs.pairs_of(detail, own=True)
-        joint_load.of(detail)
+        joint_load.results_of(detail)
         return Raw(
             test=str(message["test"]),
             state=str(message["state"]),

@@ -66,11 +66,11 @@ class Blas:
     def _call(self, name: str, *args: Any) -> None:
         call(self._library, name, *args)
 
-    def on(self, stream: int) -> Blas:
+    def bind(self, stream: int) -> Blas:
         """Return a handle on the current context, which may be another device's, and `stream`."""
         return Blas(self._library, stream)
 
-    def knows(self, dtype: str) -> bool:
+    def supports(self, dtype: str) -> bool:
         return dtype in _TYPES or (dtype == "fp8" and self._fp8 is not None)
 
     def gemm(

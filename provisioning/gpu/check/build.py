@@ -9,7 +9,7 @@ import sys
 from provisioning.gpu.check.compiler import (
     ARCHITECTURES,
     CUBINS,
-    Unbuildable,
+    NoCubin,
     arch_name,
     compile_unit,
     source_hash,
@@ -36,7 +36,7 @@ def main() -> int:
             for unit in units_of(capability):
                 name = f"{unit}.{arch_name(capability, unit)}.cubin"
                 built[name] = compile_unit(unit, capability, oldest)
-    except Unbuildable as error:
+    except NoCubin as error:
         print(error, file=sys.stderr)
         return 1
     total = sum(map(len, built.values()))

@@ -47,7 +47,7 @@ class CheckState:
     abandoned: bool = False
 
     # --- from the watcher ---
-    def from_watcher(self, message: dict[str, Any]) -> None:
+    def handle_watcher_message(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
         self.watched_at = time.monotonic()
         if "nonce" in message and message["nonce"] != self.nonce:
@@ -69,7 +69,7 @@ class CheckState:
             self.samples.append(message)
             if self.running is not None and self.running.probe == "pcie":
                 self.link.append((message.get("pcie_gen"), message.get("pcie_width")))
-            strange = health.strangers(processes, self.child_pid)
+            strange = health.foreign_processes(processes, self.child_pid)
             if strange:
                 self.crowded += 1
                 if self.crowded == 2:

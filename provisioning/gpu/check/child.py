@@ -19,13 +19,13 @@ from typing import Any
 
 from provisioning.gpu.check import blas_lt, hindrances, nccl
 from provisioning.gpu.check.blas import Blas, BlasError, find
-from provisioning.gpu.check.compiler import Unbuildable
-from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
+from provisioning.gpu.check.compiler import NoCubin
+from provisioning.gpu.check.device import CudaError, Device, GateTimedOut, open_driver, same_device
 from provisioning.gpu.check.nccl import NcclError
 from provisioning.gpu.check.probes import bandwidth, collective, crowd, memory, two_nodes
-from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
-from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, near, turns_for
-from provisioning.gpu.check.wire import Out, die_with_parent
+from provisioning.gpu.check.probes.base import Bench, NotApplicable, Outcome, Skip, sizes_for
+from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, on_cpus, turns_for
+from provisioning.gpu.check.wire import LineWriter, die_with_parent
 
 
 def _computed(module: str, name: str) -> Callable[[Bench], Outcome]:
@@ -69,11 +69,11 @@ def unforeseen(error: Exception) -> str:
     return f"Unexpected error: {type(error).__name__}: {error}"[:500]
 
 
-def _unavailable(out: Out, nonce: str, text: str, library: str, fix: str) -> None:
+def _unavailable(out: LineWriter, nonce: str, text: str, library: str, fix: str) -> None:
     out.send("unavailable", nonce=nonce, text=text, library=library, fix=fix)
 
 
-def _open(out: Out, config: dict[str, Any]) -> Device | None:
+def _open(out: LineWriter, config: dict[str, Any]) -> Device | None:
     """Return the device with its kernels loaded; None after reporting why not."""
     nonce = config["nonce"]
     simulate = config.get("simulate", "")
@@ -109,7 +109,7 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
         return None
     try:
         device.load()
-    except Unbuildable as error:
+    except NoCubin as error:
         out.send("cannot", nonce=nonce, text=str(error))
         return None
     except CudaError as error:
@@ -148,7 +148,7 @@ def _fp8(device: Device, simulate: str) -> blas_lt.BlasLt | None:
     return cublas
 
 
-def run(out: Out, config: dict[str, Any]) -> None:
+def run(out: LineWriter, config: dict[str, Any]) -> None:
     """Run all tests of the plan in order; a failure is reported and does not stop the next."""
     started = time.monotonic()
     device = _open(out, config)
@@ -201,11 +201,11 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
     wanted = turns_for(probe, turns["link"], alone=turns["alone"])
     with hold_turns(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
         if probe in OVER_PCIE:
-            stack.enter_context(near(turns["cpus"]))
+            stack.enter_context(on_cpus(turns["cpus"]))
         yield mine
 
 
-def _beats(out: Out, name: str) -> Callable[[int, int], None]:
+def _beats(out: LineWriter, name: str) -> Callable[[int, int], None]:
     last = 0.0
 
     def beat(done: int, of: int) -> None:
@@ -222,9 +222,9 @@ def _outcome(probe: str, bench: Bench) -> dict[str, Any]:
     """Return the result of one probe, including any error."""
     try:
         outcome = PROBES[probe](bench)
-    except Absent as reason:
+    except NotApplicable as reason:
         return {"state": "absent", "reason": str(reason)}
-    except (Skip, GateGaveUp) as reason:
+    except (Skip, GateTimedOut) as reason:
         return {"state": "skipped", "reason": str(reason)}
     except CudaError as error:
         return {"state": "error", "error": str(error), "device_fault": error.blames_device}
@@ -245,7 +245,7 @@ def _outcome(probe: str, bench: Bench) -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     die_with_parent()
-    out, config = Out(int(argv[2])), json.loads(argv[1])
+    out, config = LineWriter(int(argv[2])), json.loads(argv[1])
     try:
         run(out, config)
     except BrokenPipeError:

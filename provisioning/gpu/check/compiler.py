@@ -2,7 +2,7 @@
 
 Cubins instead of PTX, because older drivers refuse the PTX of newer compilers. They also refuse cubins of a
 newer CUDA, so there are two compilers, and packaged cubins use the older one. No device is needed.
-`Unbuildable` says what is missing and what to install.
+`NoCubin` says what is missing and what to install.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 TENSOR_SINCE = (7, 5)
 
 
-class Unbuildable(Exception):
+class NoCubin(Exception):
     """No cubin is available for this architecture; the text names the fix."""
 
 
@@ -82,17 +82,17 @@ def loads(code: bytes, capability: tuple[int, int], driver_version: int) -> bool
 
 
 def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None = None) -> bytes:
-    """Compile `unit` with NVRTC, by default the newest. Raises `Unbuildable` with its message."""
+    """Compile `unit` with NVRTC, by default the newest. Raises `NoCubin` with its message."""
     if compiler is None:
         compiler = next(iter(compilers()), None)
     if compiler is None:
-        raise Unbuildable("NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'.")
+        raise NoCubin("NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'.")
     source = (KERNELS / f"{unit}.cu").read_bytes()
     options = (f"-arch={arch_name(capability, unit)}", f"-I{KERNELS}", "-std=c++17")
     try:
         return compiler.compile(source, f"{unit}.cu", options)
     except CompileError as error:
-        raise Unbuildable(
+        raise NoCubin(
             f"NVRTC {compiler.version} could not compile {unit}.cu for {arch_name(capability, unit)}: {error}"
         ) from error
 
@@ -129,7 +129,7 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
     """Yield code of `unit` that a driver may accept, best first; each is compiled on demand.
 
     First the packaged cubin of exactly this architecture, since compiling all units takes 2 s. Then those by
-    NVRTC of the driver's CUDA or older; last the packaged one of an older architecture. Raises `Unbuildable`
+    NVRTC of the driver's CUDA or older; last the packaged one of an older architecture. Raises `NoCubin`
     at the end if there was none.
     """
     shipped = packaged(unit, capability)
@@ -149,7 +149,7 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
             continue
         try:
             code = compile_unit(unit, capability, compiler)
-        except Unbuildable as error:
+        except NoCubin as error:
             refused.append(str(error))
             continue
         if loads(code, capability, driver_version):
@@ -163,9 +163,9 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
         if not compilers():
             refused = ["NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'."]
         arch = arch_name(capability)
-        raise Unbuildable(f"No packaged kernel supports {arch} with this driver. {' '.join(refused)}")
+        raise NoCubin(f"No packaged kernel supports {arch} with this driver. {' '.join(refused)}")
 
 
 def cubin(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Cubin:
-    """Return the best code of `unit` for a device. Raises `Unbuildable`."""
+    """Return the best code of `unit` for a device. Raises `NoCubin`."""
     return next(cubins(unit, capability, driver_version))

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from provisioning.gpu.check.compiler import Unbuildable, cubins, units_of
+from provisioning.gpu.check.compiler import NoCubin, cubins, units_of
 
 MIB = 1024 * 1024
 CHUNK_MIN = 2 * MIB
@@ -68,7 +68,7 @@ class CudaError(Exception):
         return self.name == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-class GateGaveUp(Exception):
+class GateTimedOut(Exception):
     """The gate before a measurement timed out, so the result would include queueing."""
 
 
@@ -143,7 +143,7 @@ class Device:
         self.uuid = uuid_text(self.call("cuDeviceGetUuid", self.handle).bytes)
         self.context = self.call("cuDevicePrimaryCtxRetain", self.handle)
         try:
-            self.use()
+            self.make_current()
             self.stream = self.call("cuStreamCreate", 0)
             self._log = self.alloc(ctypes.sizeof(ErrorLog))
             self._flag_host = self.call("cuMemHostAlloc", 64, driver.CU_MEMHOSTALLOC_DEVICEMAP)
@@ -152,11 +152,11 @@ class Device:
             self.close()
             raise
 
-    def use(self) -> None:
+    def make_current(self) -> None:
         """Make this device's context current in this thread."""
         self.call("cuCtxSetCurrent", self.context)
 
-    def another(self, ordinal: int) -> Device:
+    def peer(self, ordinal: int) -> Device:
         """Return another visible device by its ordinal. Raises `CudaError`; see `use`."""
         return Device(self._driver, ordinal)
 
@@ -257,7 +257,7 @@ class Device:
 
     # --- kernels ---
     def load(self, units: tuple[str, ...] = ()) -> None:
-        """Build and load kernels for this device and driver, by default all. Raises `Unbuildable`."""
+        """Build and load kernels for this device and driver, by default all. Raises `NoCubin`."""
         for unit in units or units_of(self.capability):
             refused: CudaError | None = None
             for built in cubins(unit, self.capability, self.driver_version):
@@ -273,7 +273,7 @@ class Device:
                 break
             if refused is not None:
                 version = f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}"
-                raise Unbuildable(
+                raise NoCubin(
                     f"The driver (CUDA {version}) could not load any of the kernels ({refused}). "
                     "Install a newer driver."
                 )
@@ -312,7 +312,7 @@ class Device:
     def timed(self, work: Callable[[], None]) -> float:
         """Return the device time of what `work` queues, in ms, without queueing.
 
-        Supports a few hundred launches, since the queue behind the gate is limited. Raises `GateGaveUp`.
+        Supports a few hundred launches, since the queue behind the gate is limited. Raises `GateTimedOut`.
         """
         start, end = self.call("cuEventCreate", 0), self.call("cuEventCreate", 0)
         try:
@@ -346,14 +346,14 @@ class Device:
         self._gate[0] = 1
 
     def check_gate(self) -> None:
-        """Raise `GateGaveUp` if work started before the gate was opened."""
+        """Raise `GateTimedOut` if work started before the gate was opened."""
         if self._gate[1] != 1:
-            raise GateGaveUp(
+            raise GateTimedOut(
                 "The host queued work too slowly for a measurement. Try again when the node is less busy."
             )
 
     @contextmanager
-    def beside(self) -> Iterator[Any]:
+    def second_stream(self) -> Iterator[Any]:
         """Yield a second stream whose work runs concurrently with the first one's in this block.
 
         It starts after all earlier work of the first stream, which continues after both.

@@ -182,7 +182,7 @@ def throttling(samples: Sequence[Mapping[str, Any]]) -> list[Finding]:
     return findings
 
 
-def strangers(processes: Sequence[Mapping[str, Any]] | None, own: int | None = None) -> list[Finding]:
+def foreign_processes(processes: Sequence[Mapping[str, Any]] | None, own: int | None = None) -> list[Finding]:
     """Return a finding for processes other than the check's own (`own` None: it has none yet).
 
     In a container NVML's PIDs belong to another namespace. So one process counts as the check's own if its

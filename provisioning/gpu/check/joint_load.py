@@ -14,7 +14,7 @@ SLOW, WRONG = "peers_slow_together", "peers_wrong_together"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JointResult:
     """What one device did: its speed with all others in percent of its speed alone, and wrong words."""
 
     uuid: str
@@ -22,20 +22,20 @@ class Part:
     errors: int
 
 
-def of(detail: Mapping[str, Any]) -> tuple[Part, ...]:
+def results_of(detail: Mapping[str, Any]) -> tuple[JointResult, ...]:
     """Return the devices, the checked one first.
 
     Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if any is malformed.
     """
     by_device = detail.get("by_device", {})
-    return tuple(Part(str(k), float(v["percent"]), int(v["errors"])) for k, v in by_device.items())
+    return tuple(JointResult(str(k), float(v["percent"]), int(v["errors"])) for k, v in by_device.items())
 
 
 def findings(tests: Sequence[TestResult]) -> list[Finding]:
     """Return notes on peers, which do not count against the checked device."""
     found = []
     for test in tests:
-        peers = of(test.detail)[1:] if test.name == PROBE else ()
+        peers = results_of(test.detail)[1:] if test.name == PROBE else ()
         slow = [f"{each.uuid} ({each.percent:g} %)" for each in peers if each.percent < JOINT_WARN_PERCENT]
         if slow:
             text = f"Slower when all GPUs are busy: {', '.join(slow)}. Check power and cooling of the node."

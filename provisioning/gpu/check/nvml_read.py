@@ -59,11 +59,11 @@ class NoDevice(Exception):
         self.fix = fix
 
 
-class Lost(Exception):
+class DeviceLost(Exception):
     """The device has fallen off the bus."""
 
 
-class Reader:
+class DeviceReader:
     """One NVML device: `device` is the GPU or MIG instance, `gpu` the GPU or the instance's parent."""
 
     def __init__(self, uuid: str, *, root: Path = Path("/")) -> None:
@@ -80,24 +80,24 @@ class Reader:
             self.gpu = self.device.whole_gpu() if self.mig else self.device
         except NvmlProblem as problem:
             if _is_lost(problem):
-                raise Lost from problem
+                raise DeviceLost from problem
             raise self._no_device(problem) from problem
 
     def _no_device(self, problem: NvmlProblem) -> NoDevice:
         """Explain a missing UUID. A driver that shows no devices may be older than its GPUs."""
         if _quiet(self._driver.count) == 0:
-            version = self.ask("driver_version", self._driver.driver_version) or ""
+            version = self.query("driver_version", self._driver.driver_version) or ""
             return NoDevice(f"{none_shown(version)}.", "device", NEWER_DRIVER)
         fix = "Check the output of `nvidia-smi -L`, and refresh the inventory if the device was replaced."
         return NoDevice(f"Device {self.uuid} was not found on this node ({_reason(problem)}).", "device", fix)
 
-    def ask(self, name: str, read: Callable[[], T | None]) -> T | None:
-        """Return the value, or None if unavailable. Raises `Lost`."""
+    def query(self, name: str, read: Callable[[], T | None]) -> T | None:
+        """Return the value, or None if unavailable. Raises `DeviceLost`."""
         try:
             value = read()
         except NvmlProblem as problem:
             if _is_lost(problem):
-                raise Lost from problem
+                raise DeviceLost from problem
             value = None
         if value is None:
             self._missing.add(name)
@@ -111,33 +111,33 @@ class Reader:
     # --- identity ---
     def facts(self, peers: tuple[str, ...] = ()) -> dict[str, Any]:
         driver, gpu = self._driver, self.gpu
-        attributes = self.ask("sms", self.device.attributes) if self.mig else None
-        memory = self.ask("memory_mib", self.device.memory)
-        ecc = self.ask("ecc", gpu.ecc_mode)
-        capability = self.ask("compute_capability", gpu.compute_capability)
+        attributes = self.query("sms", self.device.attributes) if self.mig else None
+        memory = self.query("memory_mib", self.device.memory)
+        ecc = self.query("ecc", gpu.ecc_mode)
+        capability = self.query("compute_capability", gpu.compute_capability)
         return {
             "uuid": self.uuid,
-            "name": self.ask("name", gpu.name) or "",
+            "name": self.query("name", gpu.name) or "",
             "sms": int(attributes.multiprocessorCount) if attributes is not None else None,
             "memory_mib": None if memory is None else memory[0] // MIB,
             "memory_slices": self._slices() if self.mig else None,
             "mig": self.mig,
-            "vgpu": bool(self.ask("virtualization", gpu.is_virtual)),
-            "parent_uuid": (self.ask("parent_uuid", gpu.uuid) or "") if self.mig else "",
-            "driver_version": self.ask("driver_version", driver.driver_version) or "",
-            "cuda_version": self.ask("cuda_version", driver.cuda_version) or "",
-            "pcie_max_gen": self.ask("pcie_max_gen", gpu.pcie_max_gen),
-            "pcie_max_width": self.ask("pcie_max_width", gpu.pcie_max_width),
+            "vgpu": bool(self.query("virtualization", gpu.is_virtual)),
+            "parent_uuid": (self.query("parent_uuid", gpu.uuid) or "") if self.mig else "",
+            "driver_version": self.query("driver_version", driver.driver_version) or "",
+            "cuda_version": self.query("cuda_version", driver.cuda_version) or "",
+            "pcie_max_gen": self.query("pcie_max_gen", gpu.pcie_max_gen),
+            "pcie_max_width": self.query("pcie_max_width", gpu.pcie_max_width),
             "compute_capability": None if capability is None else list(capability),
             "ecc": None if ecc is None else ecc[0],
             "links": {peer: self._links_to(peer) for peer in peers},
-            "pci_bus_id": self.ask("pci_bus_id", gpu.pci_bus_id) or "",
+            "pci_bus_id": self.query("pci_bus_id", gpu.pci_bus_id) or "",
         }
 
-    def surroundings(self) -> dict[str, bool]:
+    def machine_facts(self) -> dict[str, bool]:
         """Read the facts about the machine that explain slow transfers."""
         return {
-            "confidential": bool(self.ask("confidential", self._driver.confidential)),
+            "confidential": bool(self.query("confidential", self._driver.confidential)),
             "numa_hidden": self._hides_numa(),
         }
 
@@ -158,10 +158,10 @@ class Reader:
             placement = None if instance is None else self.gpu.gpu_instance_placement(instance)
             return None if placement is None else placement[2]
 
-        value = self.ask("memory_slices", read)
+        value = self.query("memory_slices", read)
         if value is None:
             # Without permission on the instances (root or a capability), infer it from memory sizes.
-            value = self.ask("memory_slices_by_size", self._slices_by_size)
+            value = self.query("memory_slices_by_size", self._slices_by_size)
         return value
 
     def _slices_by_size(self) -> int | None:
@@ -172,7 +172,7 @@ class Reader:
 
     def _links_to(self, peer: str) -> int:
         """Return the number of active NVLinks to `peer`; all, if a switch connects them."""
-        bus = self.ask("peer_bus", lambda: self._driver.by_uuid(peer).pci_bus_id())
+        bus = self.query("peer_bus", lambda: self._driver.by_uuid(peer).pci_bus_id())
         ends = [_quiet(partial(self.gpu.link_peer, link)) for link in self._links() if self._is_up(link)]
         return sum(switch or (bus is not None and other == bus) for switch, other in filter(None, ends))
 
@@ -183,35 +183,35 @@ class Reader:
         self._missing = set()
 
         def ecc(name: str, *, uncorrected: bool, aggregate: bool) -> int | None:
-            return self.ask(name, partial(gpu.ecc_errors, uncorrected=uncorrected, aggregate=aggregate))
+            return self.query(name, partial(gpu.ecc_errors, uncorrected=uncorrected, aggregate=aggregate))
 
-        rows = self.ask("remapped_rows", gpu.remapped_rows)
-        action = self.ask("recovery_action", self._recovery_action)
-        mode = self.ask("compute_mode", gpu.compute_mode)
-        fabric = self.ask("fabric", gpu.fabric_state)
-        mig_mode = self.ask("mig_mode", gpu.mig_mode)
+        rows = self.query("remapped_rows", gpu.remapped_rows)
+        action = self.query("recovery_action", self._recovery_action)
+        mode = self.query("compute_mode", gpu.compute_mode)
+        fabric = self.query("fabric", gpu.fabric_state)
+        mig_mode = self.query("mig_mode", gpu.mig_mode)
         value = {
             "ecc_corrected": ecc("ecc_corrected", uncorrected=False, aggregate=False),
             "ecc_uncorrected": ecc("ecc_uncorrected", uncorrected=True, aggregate=False),
             "ecc_corrected_aggregate": ecc("ecc_corrected_aggregate", uncorrected=False, aggregate=True),
             "ecc_uncorrected_aggregate": ecc("ecc_uncorrected_aggregate", uncorrected=True, aggregate=True),
-            "sram_threshold_exceeded": self.ask("sram_threshold_exceeded", gpu.sram_threshold_exceeded),
+            "sram_threshold_exceeded": self.query("sram_threshold_exceeded", gpu.sram_threshold_exceeded),
             "remapped_corrected": rows[0] if rows else None,
             "remapped_uncorrected": rows[1] if rows else None,
             "remap_pending": rows[2] if rows else None,
             "remap_failure": rows[3] if rows else None,
-            "retired_pending": self.ask("retired_pending", gpu.retired_pending),
+            "retired_pending": self.query("retired_pending", gpu.retired_pending),
             "recovery_action": None if action is None else RECOVERY_ACTIONS.get(action, f"action_{action}"),
-            "pcie_replays": self.ask("pcie_replays", gpu.pcie_replays),
-            "power_limit_mw": self.ask("power_limit_mw", gpu.power_limit_mw),
+            "pcie_replays": self.query("pcie_replays", gpu.pcie_replays),
+            "power_limit_mw": self.query("power_limit_mw", gpu.power_limit_mw),
             "compute_mode": None if mode is None else COMPUTE_MODES.get(mode),
             "fabric": None if fabric is None else FABRIC_STATES.get(fabric),
             "mig_mode": None if mig_mode is None else mig_mode[0],
-            "persistence": self.ask("persistence", gpu.persistence_mode),
-            "power_limit_set_mw": self.ask("power_limit_set_mw", gpu.power_limit_set_mw),
-            "power_limit_default_mw": self.ask("power_limit_default_mw", gpu.power_limit_default_mw),
+            "persistence": self.query("persistence", gpu.persistence_mode),
+            "power_limit_set_mw": self.query("power_limit_set_mw", gpu.power_limit_set_mw),
+            "power_limit_default_mw": self.query("power_limit_default_mw", gpu.power_limit_default_mw),
             **self._set_clocks(),
-            "model": self.ask("model", gpu.name) or "",
+            "model": self.query("model", gpu.name) or "",
             "nvlinks": self._nvlinks(),
             "nvlinks_switched": self._is_switched(),
             "nvlinks_of_partners": self._links_of_partners(),
@@ -223,35 +223,35 @@ class Reader:
 
     def board(self) -> dict[str, Any]:
         """Read what is needed once before a run: inforom, ECC, retired memory, conflicting drivers."""
-        mode = self.ask("ecc", self.gpu.ecc_mode)
-        pages, rows = self.ask("retired_pages", self.gpu.retired_pages), _quiet(self.gpu.remapped_rows)
+        mode = self.query("ecc", self.gpu.ecc_mode)
+        pages, rows = self.query("retired_pages", self.gpu.retired_pages), _quiet(self.gpu.remapped_rows)
         return {
-            "inforom_version": self.ask("inforom", self.gpu.inforom_version) or None,
-            "inforom_valid": self.ask("inforom", self.gpu.inforom_valid),
+            "inforom_version": self.query("inforom", self.gpu.inforom_version) or None,
+            "inforom_valid": self.query("inforom", self.gpu.inforom_valid),
             "nouveau": has_nouveau(self._root),
             "ecc": None if mode is None else mode[0],
-            "ecc_default": self.ask("ecc_default", self.gpu.ecc_default),
+            "ecc_default": self.query("ecc_default", self.gpu.ecc_default),
             "retired": rows[0] + rows[1] if rows is not None else pages,
         }
 
     def display(self) -> dict[str, Any]:
         """Read what displays use of the device, before and after a run."""
         return {
-            "drawing": self._processes_of("drawing", self.device.drawing),
-            "display_active": self.ask("display_active", self.gpu.display_active),
+            "drawing": self._processes_of("drawing", self.device.graphics_processes),
+            "display_active": self.query("display_active", self.gpu.display_active),
         }
 
     def sample(self) -> dict[str, Any]:
         """Read the fast values, ten times per second."""
         gpu = self.gpu
         return {
-            "pcie_gen": self.ask("pcie_gen", gpu.pcie_gen),
-            "pcie_width": self.ask("pcie_width", gpu.pcie_width),
-            "sm_clock_mhz": self.ask("sm_clock_mhz", partial(gpu.clock_mhz, pynvml.NVML_CLOCK_SM)),
-            "memory_clock_mhz": self.ask("memory_clock_mhz", partial(gpu.clock_mhz, pynvml.NVML_CLOCK_MEM)),
-            "power_mw": self.ask("power_mw", gpu.power_mw),
-            "temperature_c": self.ask("temperature_c", gpu.temperature_c),
-            "throttle": self.ask("throttle", gpu.throttle_reasons),
+            "pcie_gen": self.query("pcie_gen", gpu.pcie_gen),
+            "pcie_width": self.query("pcie_width", gpu.pcie_width),
+            "sm_clock_mhz": self.query("sm_clock_mhz", partial(gpu.clock_mhz, pynvml.NVML_CLOCK_SM)),
+            "memory_clock_mhz": self.query("memory_clock_mhz", partial(gpu.clock_mhz, pynvml.NVML_CLOCK_MEM)),
+            "power_mw": self.query("power_mw", gpu.power_mw),
+            "temperature_c": self.query("temperature_c", gpu.temperature_c),
+            "throttle": self.query("throttle", gpu.throttle_reasons),
         }
 
     def processes(self) -> list[dict[str, Any]] | None:
@@ -261,7 +261,7 @@ class Reader:
     def _processes_of(
         self, name: str, read: Callable[[], tuple[tuple[int, int | None], ...] | None]
     ) -> list[dict[str, Any]] | None:
-        processes = self.ask(name, read)
+        processes = self.query(name, read)
         if processes is None:
             return None
         return [{"pid": pid, "memory_mib": None if used is None else used // MIB} for pid, used in processes]
@@ -275,7 +275,7 @@ class Reader:
         for name, kind in (("sm", pynvml.NVML_CLOCK_SM), ("memory", pynvml.NVML_CLOCK_MEM)):
             for setting, read in (("app", gpu.app_clock_mhz), ("default", gpu.default_app_clock_mhz)):
                 key = f"{setting}_{name}_clock_mhz"
-                clocks[key] = self.ask(key, partial(read, kind))
+                clocks[key] = self.query(key, partial(read, kind))
         return clocks
 
     def _links(self) -> range:
@@ -291,12 +291,12 @@ class Reader:
                 active = self.gpu.link_active(link)
             except NvmlProblem as problem:
                 if _is_lost(problem):
-                    raise Lost from problem
+                    raise DeviceLost from problem
                 continue
             if active is None:
                 continue
             errors = [
-                self.ask("nvlink_errors", partial(self.gpu.link_errors, link, kind)) for kind in LINK_ERRORS
+                self.query("nvlink_errors", partial(self.gpu.link_errors, link, kind)) for kind in LINK_ERRORS
             ]
             counted = [e for e in (*errors, *self._new_link_errors(link)) if e is not None]
             states.append({"link": link, "active": active, "errors": sum(counted) if counted else None})
@@ -335,7 +335,7 @@ class Reader:
     def _new_link_errors(self, link: int) -> list[int]:
         """Return the NVLink 5 error counters, read as field values; unavailable ones are omitted."""
         fields = [(field, link) for field in NVLINK5_ERRORS]
-        values = self.ask("nvlink5_errors", lambda: self.gpu.fields(fields))
+        values = self.query("nvlink5_errors", lambda: self.gpu.fields(fields))
         return [value for value in values or () if value is not None and value != UNSET]
 
     # --- XID events ---
@@ -347,15 +347,15 @@ class Reader:
             events.register(self.gpu)
             return events
 
-        return self.ask("xid_events", register)
+        return self.query("xid_events", register)
 
     def next_xid(self, events: XidEvents, wait_ms: int) -> int | None:
-        """Return the next XID within `wait_ms`, else None. Raises `Lost`."""
+        """Return the next XID within `wait_ms`, else None. Raises `DeviceLost`."""
         try:
             event = events.wait(wait_ms)
         except NvmlProblem as problem:
             if _is_lost(problem):
-                raise Lost from problem
+                raise DeviceLost from problem
             raise
         return None if event is None else event[1]
 

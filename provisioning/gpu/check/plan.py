@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from provisioning.gpu.check.types import Facts, Level, Meeting
+from provisioning.gpu.check.types import Facts, Level, Rendezvous
 
 # Data types and the compute capability that introduced them; the same as in `probes.compute`.
 SINCE: Mapping[str, tuple[int, int]] = {
@@ -66,7 +66,7 @@ def plan_for(
     peers: Sequence[str] = (),
     *,
     peers_required: bool = True,
-    meeting: Meeting | None = None,
+    meeting: Rendezvous | None = None,
 ) -> tuple[Test, ...]:
     """Return the tests of a level in order: correctness first, since a faulty device needs no measurements.
 

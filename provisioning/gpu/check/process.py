@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check.wire import Broken, Lines
+from provisioning.gpu.check.wire import LineReader, ProtocolViolation
 
 TERM_S = 2.0
 KILL_S = 10.0
@@ -67,7 +67,7 @@ class Process:
         self.name = name
         self.stderr = b""
         self.closed = False
-        self._lines = Lines()
+        self._lines = LineReader()
         reading, writing = os.pipe()
         try:
             self._popen = subprocess.Popen(
@@ -113,7 +113,7 @@ class Process:
                 selector.unregister(fd)
 
     def read(self, stream: str, selector: selectors.BaseSelector) -> list[dict[str, Any]]:
-        """Return complete messages received since the last call. Raises `Broken`."""
+        """Return complete messages received since the last call. Raises `ProtocolViolation`."""
         fd = self._fd if stream == "out" else self._err
         try:
             data = os.read(fd, 65536)
@@ -131,7 +131,7 @@ class Process:
             return []
         try:
             return self._lines.feed(data)
-        except Broken:
+        except ProtocolViolation:
             selector.unregister(fd)
             self.closed = True
             raise

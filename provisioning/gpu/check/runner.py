@@ -21,8 +21,8 @@ from provisioning.gpu.check.types import (
     Action,
     Finding,
     Level,
-    Meeting,
     Progress,
+    Rendezvous,
     Severity,
     TestResult,
     Verdict,
@@ -40,7 +40,7 @@ def run_check(
     deadline_s: float | None = None,
     peers: Sequence[str] = (),
     peers_required: bool = True,
-    meeting: Meeting | None = None,
+    meeting: Rendezvous | None = None,
     simulation: Simulation | None = None,
     child: Sequence[str] = (),
     watcher: Sequence[str] = (),
@@ -88,7 +88,7 @@ def run_check(
 
     check, tests, findings = look(plan, alone=False)
     state = check.state
-    if turns is not None and (names := second_look.to_repeat(tests, findings)):
+    if turns is not None and (names := second_look.tests_to_repeat(tests, findings)):
         again, tests_alone, found_alone = look([t for t in state.plan if t.name in names], alone=True)
         tests = second_look.merge_results(tests, tests_alone, names)
         findings = list(second_look.findings_of_both(findings, found_alone, verdict.of_tests(tests)))

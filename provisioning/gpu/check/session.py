@@ -27,13 +27,13 @@ from provisioning.gpu.check.types import (
     Facts,
     Finding,
     Level,
-    Meeting,
     Progress,
     Raw,
+    Rendezvous,
     Severity,
     TestResult,
 )
-from provisioning.gpu.check.wire import Broken
+from provisioning.gpu.check.wire import ProtocolViolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Check:
         *,
         peers: tuple[str, ...],
         peers_required: bool = True,
-        meeting: Meeting | None = None,
+        meeting: Rendezvous | None = None,
         deadline_s: float,
         on_progress: Callable[[Progress], object] | None,
         simulation: Simulation | None,
@@ -144,7 +144,7 @@ class Check:
         self.state.findings += health.state(before)
         self.state.findings += standing.before_load(before, self._last)
         self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
-        self.state.findings += health.strangers(before.get("processes"))
+        self.state.findings += health.foreign_processes(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
             text = "NVML does not list the processes on the device, so the device may be in use."
             self.state.find("processes_unknown", Severity.INCONCLUSIVE, text, Action.INSPECT)
@@ -347,13 +347,13 @@ class Check:
             try:
                 for message in process.read(stream, self._selector):
                     self._take(process, message)
-            except Broken as error:
+            except ProtocolViolation as error:
                 if process is self._child:
                     self.state.distrust(str(error))
 
     def _take(self, process: Process, message: dict[str, Any]) -> None:
         if process is self._watcher:
-            self.state.from_watcher(message)
+            self.state.handle_watcher_message(message)
         elif process is self._child and not self.state.refused and not self.state.ended:
             self.state.from_child(message)
 

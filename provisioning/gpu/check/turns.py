@@ -30,7 +30,7 @@ ALONE = frozenset({"all_pairs", "all_reduce", "joint_burn"})
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NamedLock:
     """A named lock. Without `alone` several can hold it, as long as no one holds it alone."""
 
     name: str
@@ -48,16 +48,16 @@ def folder() -> Path | None:
     return path
 
 
-def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
+def turns_for(probe: str, link: str, *, alone: bool) -> tuple[NamedLock, ...]:
     """Return the locks that a probe needs.
 
     `link`: the link that its device shares; `alone`: no other check may measure meanwhile.
     """
     if probe not in MEASURING:
         return ()
-    turns = [Turn("measure", alone or probe in ALONE)]
+    turns = [NamedLock("measure", alone or probe in ALONE)]
     if probe in OVER_PCIE and link:
-        turns.append(Turn(f"link-{link.replace(':', '_')}", True))
+        turns.append(NamedLock(f"link-{link.replace(':', '_')}", True))
     return tuple(turns)
 
 
@@ -76,7 +76,7 @@ def near_cpus(bus: str, root: Path = Path("/")) -> tuple[int, ...]:
 
 
 @contextmanager
-def hold_turns(where: Path, turns: Sequence[Turn], *, wait_s: float = WAIT_S) -> Iterator[bool]:
+def hold_turns(where: Path, turns: Sequence[NamedLock], *, wait_s: float = WAIT_S) -> Iterator[bool]:
     """Hold all `turns` during the block; yields False if that takes longer than `wait_s`."""
     until = time.monotonic() + wait_s
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def _lock(file: int, alone: bool, until: float) -> bool:
 
 
 @contextmanager
-def near(cpus: Collection[int]) -> Iterator[bool]:
+def on_cpus(cpus: Collection[int]) -> Iterator[bool]:
     """Run on these CPUs, if allowed; yields whether that succeeded. Memory is then allocated there too."""
     before = os.sched_getaffinity(0)
     wanted = set(cpus) & before

@@ -65,7 +65,7 @@ EXIT_USAGE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Rendezvous of the two ends of a link check, passed to both.
 
     Rank 0 listens at `address` and `port`, rank 1 connects. `partner` is the other node's name. `transport`
@@ -81,7 +81,7 @@ class Meeting:
     port_gb_s: float = 0.0
 
     @property
-    def place(self) -> str:
+    def address_text(self) -> str:
         """`address:port` in NCCL's format."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"

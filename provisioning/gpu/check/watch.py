@@ -14,18 +14,18 @@ import sys
 import time
 from typing import Any
 
-from provisioning.gpu.check.nvml_read import Lost, NoDevice, Reader
-from provisioning.gpu.check.wire import Out, die_with_parent
+from provisioning.gpu.check.nvml_read import DeviceLost, DeviceReader, NoDevice
+from provisioning.gpu.check.wire import LineWriter, die_with_parent
 
 INTERVAL_S = 0.1
 
 
-def watch(out: Out, config: dict[str, Any], stop_fd: int) -> None:
+def watch(out: LineWriter, config: dict[str, Any], stop_fd: int) -> None:
     nonce = config["nonce"]
     try:
-        reader = Reader(config["uuid"])
+        reader = DeviceReader(config["uuid"])
         events = reader.watch_xids()
-        facts = {**reader.facts(tuple(config.get("peers", ()))), **reader.surroundings()}
+        facts = {**reader.facts(tuple(config.get("peers", ()))), **reader.machine_facts()}
         before = {**reader.snapshot(), **reader.board(), **reader.display()}
         before["unavailable"] = reader.unavailable
         out.send("ready", nonce=nonce, facts=facts, before=before, xid_events=events is not None)
@@ -44,14 +44,14 @@ def watch(out: Out, config: dict[str, Any], stop_fd: int) -> None:
         out.send("after", nonce=nonce, after={**reader.snapshot(), **reader.display()})
     except NoDevice as error:
         out.send("unavailable", nonce=nonce, text=str(error), library=error.library, fix=error.fix)
-    except Lost:
+    except DeviceLost:
         out.send("lost", nonce=nonce)
 
 
 def main(argv: list[str]) -> int:
     config = json.loads(argv[1])
     die_with_parent()
-    out = Out(int(argv[2]))
+    out = LineWriter(int(argv[2]))
     if config.get("nvml"):
         importlib.import_module(config["nvml"]).install()
     watch(out, config, sys.stdin.fileno())

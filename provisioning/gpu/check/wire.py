@@ -16,7 +16,7 @@ LINE_MAX = 64 * 1024
 TOTAL_MAX = 4 * 1024 * 1024
 
 
-class Out:
+class LineWriter:
     """The child's end."""
 
     def __init__(self, fd: int) -> None:
@@ -29,11 +29,11 @@ class Out:
             data = data[os.write(self._fd, data) :]
 
 
-class Broken(Exception):
+class ProtocolViolation(Exception):
     """A protocol violation: too much data, no JSON, or no object."""
 
 
-class Lines:
+class LineReader:
     """The parent's end: converts bytes to complete messages. An unterminated line is never a message."""
 
     def __init__(self) -> None:
@@ -41,21 +41,21 @@ class Lines:
         self._total = 0
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Return complete messages. Raises `Broken`."""
+        """Return complete messages. Raises `ProtocolViolation`."""
         self._total += len(data)
         if self._total > TOTAL_MAX:
-            raise Broken(f"more than {TOTAL_MAX // 1024} KiB of messages")
+            raise ProtocolViolation(f"more than {TOTAL_MAX // 1024} KiB of messages")
         *complete, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LINE_MAX or any(len(line) > LINE_MAX for line in complete):
-            raise Broken(f"a line of more than {LINE_MAX // 1024} KiB")
+            raise ProtocolViolation(f"a line of more than {LINE_MAX // 1024} KiB")
         messages = []
         for line in complete:
             try:
                 message = json.loads(line)
             except ValueError as error:
-                raise Broken("a line that is not JSON") from error
+                raise ProtocolViolation("a line that is not JSON") from error
             if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-                raise Broken("a message without a kind")
+                raise ProtocolViolation("a message without a kind")
             messages.append(message)
         return messages
 

@@ -2,7 +2,7 @@
 
 `session()` opens the library; `Nvml` and `Device` are thin, typed readers over `pynvml`. A reader returns
 None if the device, the driver or the user's rights do not offer the value. It raises an `NvmlProblem` only if
-the driver or the device has a problem. NVML has no timeouts: wrap work that must end in `Bounded`.
+the driver or the device has a problem. NVML has no timeouts: wrap work that must end in `DeadlineThread`.
 
 No other module calls `pynvml`; some use its constants.
 """
@@ -18,7 +18,7 @@ from provisioning.gpu.nvml.mig import GpuInstance, destroy_compute_instance
 from provisioning.gpu.problems import (
     LIBRARY,
     UNAVAILABLE,
-    Bounded,
+    DeadlineThread,
     DeviceGone,
     DriverMismatch,
     GpuLost,
@@ -34,7 +34,7 @@ __all__ = [
     "ALL_LINKS",
     "LIBRARY",
     "UNAVAILABLE",
-    "Bounded",
+    "DeadlineThread",
     "Device",
     "DeviceGone",
     "DriverMismatch",

@@ -336,7 +336,7 @@ class Device:
 
     def processes(self) -> tuple[tuple[int, int | None], ...] | None:
         """Return (pid, memory in bytes or None) of all compute and graphics processes."""
-        lists = [self.computing(), self.drawing()]
+        lists = [self.computing(), self.graphics_processes()]
         merged = {pid: used for processes in lists for pid, used in processes or ()}
         return None if lists == [None, None] else tuple(sorted(merged.items()))
 
@@ -344,7 +344,7 @@ class Device:
         """Return (pid, memory in bytes or None) of all compute processes."""
         return self._running("nvmlDeviceGetComputeRunningProcesses")
 
-    def drawing(self) -> tuple[tuple[int, int | None], ...] | None:
+    def graphics_processes(self) -> tuple[tuple[int, int | None], ...] | None:
         """Return (pid, memory in bytes or None) of all graphics processes, usually a display server."""
         return self._running("nvmlDeviceGetGraphicsRunningProcesses")
 

@@ -14,10 +14,10 @@ import sys
 import time
 from typing import Any
 
-from provisioning.gpu.check.wire import Out
+from provisioning.gpu.check.wire import LineWriter
 from provisioning.gpu.nvml import NvmlProblem, session
 from provisioning.gpu.suspend.cuda_calls import CudaCalls
-from provisioning.gpu.suspend.states import Goal
+from provisioning.gpu.suspend.states import TargetState
 from provisioning.gpu.suspend.walk import SuspendCallFailed, walk
 
 MARKER = "berth_simulated_cuda"
@@ -28,7 +28,7 @@ class MessageWriter:
     """Sends messages to the parent; `alone` once the parent is gone."""
 
     def __init__(self, fd: int) -> None:
-        self._out = Out(fd)
+        self._out = LineWriter(fd)
         self.alone = False
 
     def send(self, kind: str, **values: Any) -> None:
@@ -49,7 +49,7 @@ def simulated() -> bool:
     return False
 
 
-def look() -> dict[str, Any]:
+def read_use() -> dict[str, Any]:
     """Return the use of all GPUs from NVML; `problem` if it fails."""
     gpus: dict[str, Any] = {}
     try:
@@ -70,11 +70,11 @@ def look() -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     config, writer = json.loads(argv[1]), MessageWriter(int(argv[2]))
-    writer.send("look", when="before", **look())
+    writer.send("look", when="before", **read_use())
     if config["pids"]:
         _handle(writer, config)
     if config["goal"]:
-        writer.send("look", when="after", **look())
+        writer.send("look", when="after", **read_use())
     writer.send("end", nonce=config["nonce"], simulated=simulated())
     return 0
 
@@ -86,7 +86,7 @@ def _handle(writer: MessageWriter, config: dict[str, Any]) -> None:
     def stop() -> bool:
         # Without a parent a suspension would go unnoticed, while a resumption is still wanted.
         writer.send("beat")
-        return time.monotonic() > until or (writer.alone and config["goal"] == Goal.SUSPENDED)
+        return time.monotonic() > until or (writer.alone and config["goal"] == TargetState.SUSPENDED)
 
     try:
         calls = CudaCalls(pairs=config["pairs"])
@@ -99,7 +99,7 @@ def _handle(writer: MessageWriter, config: dict[str, Any]) -> None:
     outcome = walk(
         calls,
         config["pids"],
-        Goal(config["goal"]),
+        TargetState(config["goal"]),
         stop=stop,
         tell=lambda call, pid: writer.send("step", call=call, pid=pid),
     )

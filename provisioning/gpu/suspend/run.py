@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from provisioning.gpu.check.process import Process, python, reap_abandoned
-from provisioning.gpu.check.wire import Broken
-from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
-from provisioning.gpu.suspend.walk import SuspendOutcome, Trouble
+from provisioning.gpu.check.wire import ProtocolViolation
+from provisioning.gpu.suspend.states import ProcessState, TargetState, end_of
+from provisioning.gpu.suspend.walk import CallFailure, SuspendOutcome
 
 LOOK_WITHIN_S = 30.0
 WITHIN_S = 60.0
@@ -52,7 +52,7 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
         return {uuid: users for uuid, users in usage.items() if users}
 
     @property
-    def tells_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the users of every GPU are known."""
         return not self.problem and all(gpu.users is not None for gpu in self.gpus.values())
 
@@ -76,15 +76,15 @@ class ChildAnswer:
 StepCallback = Callable[[str, int], object]
 
 
-def look(pids: Iterable[int] = ()) -> ChildAnswer:
+def read_states(pids: Iterable[int] = ()) -> ChildAnswer:
     """Return the users of GPUs, and the states of these processes. Never raises."""
     config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
     return _query(config, LOOK_WITHIN_S, lambda _call, _pid: None)
 
 
-def bring(
+def drive_processes(
     pids: Iterable[int],
-    goal: Goal,
+    goal: TargetState,
     *,
     pairs: Mapping[str, str] | None = None,
     memory_bytes: int = 0,
@@ -102,13 +102,13 @@ def bring(
     answer = _query(config, limit_s * 3 + LOOK_WITHIN_S, tell)
     if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
         return answer
-    second = _query({**config, "goal": str(Goal.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
+    second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
     if second.outcome is None:
         # The state is unknown; the next call finds out.
         states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
-        outcome = SuspendOutcome(goal, None, states, Trouble("", 0, answer.trouble))
+        outcome = SuspendOutcome(goal, None, states, CallFailure("", 0, answer.trouble))
     else:
-        outcome = replace(second.outcome, goal=goal, trouble=Trouble("", 0, answer.trouble))
+        outcome = replace(second.outcome, goal=goal, trouble=CallFailure("", 0, answer.trouble))
     return replace(second, before=answer.before, outcome=outcome)
 
 
@@ -145,7 +145,7 @@ class _Listener:
                         owner, stream = key.data
                         for message in owner.read(stream, selector):
                             self._take(message)
-            except (Broken, msgspec.ValidationError, KeyError, ValueError, TypeError):
+            except (ProtocolViolation, msgspec.ValidationError, KeyError, ValueError, TypeError):
                 trouble = UNREADABLE
             finally:
                 process.unregister(selector)
@@ -176,8 +176,8 @@ class _Listener:
             case "outcome":
                 states = _states(message)
                 fields = message["trouble"]
-                trouble = Trouble(str(fields[0]), int(fields[1]), str(fields[2])) if fields else None
-                outcome = SuspendOutcome(Goal(self._config["goal"]), end_of(states), states, trouble)
+                trouble = CallFailure(str(fields[0]), int(fields[1]), str(fields[2])) if fields else None
+                outcome = SuspendOutcome(TargetState(self._config["goal"]), end_of(states), states, trouble)
                 self._answer = replace(self._answer, outcome=outcome)
             case "end":
                 self._ended = message["nonce"] == self._nonce

@@ -21,15 +21,15 @@ class ProcessState(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Goal(StrEnum):
+class TargetState(StrEnum):
     """Target state of all processes of a set."""
 
     SUSPENDED = "suspended"
     RUNNING = "running"
 
     @property
-    def other(self) -> Goal:
-        return Goal.RUNNING if self is Goal.SUSPENDED else Goal.SUSPENDED
+    def opposite(self) -> TargetState:
+        return TargetState.RUNNING if self is TargetState.SUSPENDED else TargetState.SUSPENDED
 
 
 class Call(StrEnum):
@@ -48,18 +48,18 @@ AFTER: Mapping[Call, tuple[ProcessState, ProcessState]] = {
     Call.UNLOCK: (ProcessState.LOCKED, ProcessState.RUNNING),
 }
 """The states required by and reached after each call."""
-_ORDER: Mapping[Goal, tuple[Call, Call]] = {
-    Goal.SUSPENDED: (Call.LOCK, Call.CHECKPOINT),
-    Goal.RUNNING: (Call.RESTORE, Call.UNLOCK),
+_ORDER: Mapping[TargetState, tuple[Call, Call]] = {
+    TargetState.SUSPENDED: (Call.LOCK, Call.CHECKPOINT),
+    TargetState.RUNNING: (Call.RESTORE, Call.UNLOCK),
 }
-_END: Mapping[Goal, ProcessState] = {
-    Goal.SUSPENDED: ProcessState.CHECKPOINTED,
-    Goal.RUNNING: ProcessState.RUNNING,
+_END: Mapping[TargetState, ProcessState] = {
+    TargetState.SUSPENDED: ProcessState.CHECKPOINTED,
+    TargetState.RUNNING: ProcessState.RUNNING,
 }
 
 
 def next_calls(
-    goal: Goal, states: Mapping[int, ProcessState], *, left_out: Collection[int] = ()
+    goal: TargetState, states: Mapping[int, ProcessState], *, left_out: Collection[int] = ()
 ) -> tuple[tuple[Call, int], ...]:
     """Return the calls possible now; empty if no process can be moved.
 
@@ -75,9 +75,9 @@ def next_calls(
     return ()
 
 
-def end_of(states: Mapping[int, ProcessState]) -> Goal | None:
+def end_of(states: Mapping[int, ProcessState]) -> TargetState | None:
     """Return which state the set has reached, or None. A set without CUDA processes is running."""
     counted = {state for state in states.values() if state is not ProcessState.NONE}
     if not counted:
-        return Goal.RUNNING
+        return TargetState.RUNNING
     return next((goal for goal, state in _END.items() if counted == {state}), None)

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from provisioning.gpu.check.device import CudaError, open_driver, uuid_text
-from provisioning.gpu.check.wire import Out, die_with_parent
+from provisioning.gpu.check.wire import LineWriter, die_with_parent
 
 SIZE = 32 << 20
 
@@ -47,7 +47,7 @@ class SubjectMemory:
 
 def main(argv: list[str]) -> int:
     die_with_parent()
-    out = Out(int(argv[2]))
+    out = LineWriter(int(argv[2]))
     nonce = json.loads(argv[1])["nonce"]
     try:
         memory = SubjectMemory()

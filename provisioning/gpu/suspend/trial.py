@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from provisioning.gpu.check.process import Process, python
-from provisioning.gpu.check.wire import Broken
+from provisioning.gpu.check.wire import ProtocolViolation
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, bring, look
-from provisioning.gpu.suspend.states import Goal
+from provisioning.gpu.suspend.run import ChildAnswer, GpuSnapshot, drive_processes, read_states
+from provisioning.gpu.suspend.states import TargetState
 from provisioning.gpu.suspend.subject import SIZE
 from provisioning.machine_id import machine_id
 
@@ -32,7 +32,7 @@ ELSEWHERE = "elsewhere"
 LOST = "lost"
 
 
-class _Failed(Exception):
+class _TrialFailed(Exception):
     """The trial failed, with a code and details."""
 
     def __init__(self, code: str, detail: str = "") -> None:
@@ -49,7 +49,7 @@ def run_trial(
     on the intended GPU; and its bytes are unchanged.
     """
     tell("looking")
-    answer = look()
+    answer = read_states()
     trial = Trial(
         uuid,
         "",
@@ -63,31 +63,31 @@ def run_trial(
         uuid = _choose_idle(answer, uuid, onto)
         trial = replace(trial, uuid=uuid, model=answer.before.gpus[uuid].model)
         suspend_ms, resume_ms, simulated = _suspend_and_resume(uuid, onto, tell)
-    except _Failed as failed:
+    except _TrialFailed as failed:
         return replace(trial, problem=failed.problem)
     return replace(trial, suspend_ms=suspend_ms, resume_ms=resume_ms, simulated=trial.simulated or simulated)
 
 
 def _choose_idle(answer: ChildAnswer, uuid: str, onto: str) -> str:
-    """Return the GPU for the trial. Raises `_Failed`; GPUs in use are never touched."""
+    """Return the GPU for the trial. Raises `_TrialFailed`; GPUs in use are never touched."""
     gpus = answer.before.gpus
     if answer.trouble or answer.before.problem:
-        raise _Failed(NOT_TOLD, answer.trouble or answer.before.problem)
+        raise _TrialFailed(NOT_TOLD, answer.trouble or answer.before.problem)
     if any(name and not name.startswith("GPU-") for name in (uuid, onto)):
-        raise _Failed(SPLIT)
+        raise _TrialFailed(SPLIT)
     for name in filter(None, (uuid, onto)):
         if name not in gpus:
-            raise _Failed(NO_GPU, name)
+            raise _TrialFailed(NO_GPU, name)
     if not gpus:
-        raise _Failed(NO_GPU)
-    if not answer.before.tells_all:
-        raise _Failed(NOT_TOLD, "NVML does not list the processes on the GPUs")
+        raise _TrialFailed(NO_GPU)
+    if not answer.before.is_complete:
+        raise _TrialFailed(NOT_TOLD, "NVML does not list the processes on the GPUs")
     idle = [name for name, gpu in gpus.items() if not gpu.users and name != onto]
     chosen = uuid or next(iter(idle), "")
     if chosen not in idle or (onto and gpus[onto].users):
-        raise _Failed(IN_USE)
+        raise _TrialFailed(IN_USE)
     if onto and gpus[onto].model != gpus[chosen].model:
-        raise _Failed(OTHER_MODEL)
+        raise _TrialFailed(OTHER_MODEL)
     return chosen
 
 
@@ -98,37 +98,37 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
     try:
         subject = Process("subject", python("provisioning.gpu.suspend.subject"), {"nonce": nonce}, visible)
     except OSError as error:
-        raise _Failed(SUBJECT, str(error)) from error
+        raise _TrialFailed(SUBJECT, str(error)) from error
     try:
         message = _next_message(subject, nonce)
         if message["kind"] != "ready" or message["uuid"].lower() != uuid.lower():
-            raise _Failed(SUBJECT, str(message.get("text") or message.get("uuid")))
+            raise _TrialFailed(SUBJECT, str(message.get("text") or message.get("uuid")))
         pid = subject.pid
         tell("suspending")
         began = time.monotonic()
-        down = bring([pid], Goal.SUSPENDED, memory_bytes=SIZE)
+        down = drive_processes([pid], TargetState.SUSPENDED, memory_bytes=SIZE)
         suspend_ms = round((time.monotonic() - began) * 1000)
         # NVML reports the machine's PIDs, which may differ inside a container.
         if list(down.before.used_by([pid])) != [uuid]:
-            raise _Failed(NOT_SEEN, down.before.problem)
-        if down.outcome is None or not down.outcome.reached:
-            raise _Failed(NOT_SUSPENDED, _problem_of(down))
+            raise _TrialFailed(NOT_SEEN, down.before.problem)
+        if down.outcome is None or not down.outcome.is_reached:
+            raise _TrialFailed(NOT_SUSPENDED, _problem_of(down))
         if not _is_free(down.after, uuid, pid, down.before.gpus[uuid].used):
-            raise _Failed(STILL_THERE)
+            raise _TrialFailed(STILL_THERE)
         tell("resuming")
         began = time.monotonic()
         pairs = {uuid: onto, onto: uuid} if onto else {}
-        up = bring([pid], Goal.RUNNING, pairs=pairs, memory_bytes=SIZE)
+        up = drive_processes([pid], TargetState.RUNNING, pairs=pairs, memory_bytes=SIZE)
         resume_ms = round((time.monotonic() - began) * 1000)
-        if up.outcome is None or not up.outcome.reached:
-            raise _Failed(NOT_RESUMED, _problem_of(up))
+        if up.outcome is None or not up.outcome.is_reached:
+            raise _TrialFailed(NOT_RESUMED, _problem_of(up))
         if up.after is None or list(up.after.used_by([pid])) != [onto or uuid]:
-            raise _Failed(ELSEWHERE)
+            raise _TrialFailed(ELSEWHERE)
         tell("comparing")
         subject.finish()
         message = _next_message(subject, nonce)
         if not (message["kind"] == "result" and message["kept"] is True and message["works"] is True):
-            raise _Failed(LOST, str(message.get("text", "")))
+            raise _TrialFailed(LOST, str(message.get("text", "")))
     finally:
         subject.end()
     return suspend_ms, resume_ms, down.simulated or up.simulated
@@ -136,7 +136,7 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
 
 def _is_free(after: GpuSnapshot | None, uuid: str, pid: int, used_before: int) -> bool:
     """Return whether the process holds nothing on any GPU, and its memory is available to others."""
-    if after is None or not after.tells_all or after.used_by([pid]):
+    if after is None or not after.is_complete or after.used_by([pid]):
         return False
     return uuid in after.gpus and after.gpus[uuid].used <= used_before - SIZE
 
@@ -147,7 +147,7 @@ def _problem_of(answer: ChildAnswer) -> str:
 
 
 def _next_message(subject: Process, nonce: str) -> dict[str, Any]:
-    """Return the subject's next message. Raises `_Failed` if none comes."""
+    """Return the subject's next message. Raises `_TrialFailed` if none comes."""
     until = time.monotonic() + SUBJECT_S
     with selectors.DefaultSelector() as selector:
         subject.register(selector)
@@ -158,8 +158,10 @@ def _next_message(subject: Process, nonce: str) -> dict[str, Any]:
                     for message in owner.read(stream, selector):
                         if message.get("nonce") == nonce:
                             return {"kept": False, "works": False, "uuid": "", **message}
-        except Broken as error:
-            raise _Failed(SUBJECT, str(error)) from error
+        except ProtocolViolation as error:
+            raise _TrialFailed(SUBJECT, str(error)) from error
         finally:
             subject.unregister(selector)
-    raise _Failed(SUBJECT, f"exit status {subject.code}; {subject.stderr.decode(errors='replace')[-200:]}")
+    raise _TrialFailed(
+        SUBJECT, f"exit status {subject.code}; {subject.stderr.decode(errors='replace')[-200:]}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from provisioning.gpu.suspend.states import AFTER, Call, Goal, ProcessState, end_of, next_calls
+from provisioning.gpu.suspend.states import AFTER, Call, ProcessState, TargetState, end_of, next_calls
 
 AGAIN_S = 0.05
 BROKEN_OFF = "broken_off"
@@ -37,7 +37,7 @@ class Calls(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class CallFailure:
     """A failed call: its process and the driver's error."""
 
     call: str
@@ -49,20 +49,20 @@ class Trouble:
 class SuspendOutcome:
     """Final states. `end` is None if the processes reached neither state; `trouble` is the first failure."""
 
-    goal: Goal
-    end: Goal | None
+    goal: TargetState
+    end: TargetState | None
     states: Mapping[int, ProcessState]
-    trouble: Trouble | None = None
+    trouble: CallFailure | None = None
 
     @property
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         return self.end is self.goal
 
 
 def walk(
     calls: Calls,
     pids: Iterable[int],
-    goal: Goal,
+    goal: TargetState,
     *,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str, int], object] = lambda _call, _pid: None,
@@ -73,12 +73,12 @@ def walk(
     Once `stop` returns True, no step towards the goal starts; going back is limited only by the caller.
     """
     drive = _Drive(calls, tuple(dict.fromkeys(pids)), tell)
-    trouble = drive.towards(goal, stop=stop, give_up_at_once=True)
+    trouble = drive.drive_to(goal, stop=stop, give_up_at_once=True)
     if trouble is not None:
-        drive.towards(goal.other)
+        drive.drive_to(goal.opposite)
         if end_of(drive.states()) is None:
             # Neither state for all: a running app is better than a suspended one that nobody resumes.
-            drive.towards(Goal.RUNNING)
+            drive.drive_to(TargetState.RUNNING)
     states = drive.states()
     return SuspendOutcome(goal, end_of(states), states, trouble)
 
@@ -90,14 +90,14 @@ class _Drive:
     def states(self) -> dict[int, ProcessState]:
         return {pid: self._calls.state(pid) for pid in self._pids}
 
-    def towards(
-        self, goal: Goal, *, stop: Callable[[], bool] = lambda: False, give_up_at_once: bool = False
-    ) -> Trouble | None:
+    def drive_to(
+        self, goal: TargetState, *, stop: Callable[[], bool] = lambda: False, give_up_at_once: bool = False
+    ) -> CallFailure | None:
         """Make calls until none is left. A process whose call fails is left as it is.
 
         When going back, each call is retried once, since a transient failure may have passed.
         """
-        first: Trouble | None = None
+        first: CallFailure | None = None
         given_up: set[int] = set()
         attempted: set[tuple[Call, int]] = set()
         while True:
@@ -105,7 +105,7 @@ class _Drive:
             odd = next((pid for pid, state in states.items() if state in ODD), None)
             if odd is not None:
                 # A process in an unknown state may be sending work to the others.
-                first = first or Trouble("state", odd, BAD_STATE)
+                first = first or CallFailure("state", odd, BAD_STATE)
                 if give_up_at_once:
                     return first
             todo = next_calls(goal, states, left_out=given_up)
@@ -113,7 +113,7 @@ class _Drive:
                 return first
             for call, pid in todo:
                 if stop():
-                    return Trouble(call, pid, BROKEN_OFF)
+                    return CallFailure(call, pid, BROKEN_OFF)
                 failed = (
                     NO_CHANGE
                     if (call, pid) in attempted
@@ -123,7 +123,7 @@ class _Drive:
                 if failed is None:
                     continue
                 given_up.add(pid)
-                first = first or Trouble(call, pid, failed)
+                first = first or CallFailure(call, pid, failed)
                 if give_up_at_once:
                     return first
 

@@ -19,7 +19,7 @@ def note(slot: str, xid: int) -> None:
         _last[slot] = xid
 
 
-def of(slot: str) -> int | None:
+def last_xid(slot: str) -> int | None:
     """Return the last XID; 0 if there was none since the watcher started, None without a watcher."""
     if not _watched.is_set():
         return None

@@ -56,7 +56,7 @@ class Watcher:
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def take(self, report: XidReport) -> None:
+    def handle(self, report: XidReport) -> None:
         """Handle an XID of a source. Those caused by applications are not forwarded."""
         last_xids.note(report.slot, report.xid)
         if report.xid == RECOVERY_CHANGED and not report.line:
@@ -82,7 +82,7 @@ class Watcher:
                 while not self._end.is_set():
                     if kernel.wait(LOOK_S):
                         for report in kernel.read():
-                            self.take(report)
+                            self.handle(report)
                     if kernel.is_empty:
                         self._end.wait(LOOK_S)
             except OSError as error:
@@ -98,7 +98,9 @@ class Watcher:
                 self._end.wait(LOOK_S)
                 continue
             try:
-                self._follow(self.take, lambda: not self._end.is_set() and not release.is_release_requested())
+                self._follow(
+                    self.handle, lambda: not self._end.is_set() and not release.is_release_requested()
+                )
                 self._end.wait(LOOK_S)
                 continue
             except GpuLost as problem:

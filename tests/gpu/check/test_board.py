@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from provisioning.gpu.check.nvml_read import Lost, NoDevice, Reader
+from provisioning.gpu.check.nvml_read import DeviceLost, DeviceReader, NoDevice
 from tests.gpu.fake_nvml import LOST, UNSUPPORTED, Err, FakeLibrary, h100_mig, h200, installed
 
 VERSION = "G520.0200.00.05"
@@ -17,7 +17,7 @@ BOARD = {"nouveau": False, "ecc": True, "ecc_default": None, "retired": 0}
 
 def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
     with installed(library):
-        return Reader(uuid or library.gpus[0].uuid, root=root).board()
+        return DeviceReader(uuid or library.gpus[0].uuid, root=root).board()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
     assert board(old, tmp_path) == {**unknown, **BOARD}
     # Nor is it a finding; it stands among what is not told.
     with installed(old):
-        reader = Reader(old.gpus[0].uuid, root=tmp_path)
+        reader = DeviceReader(old.gpus[0].uuid, root=tmp_path)
         assert "inforom" not in reader.snapshot()["unavailable"]
         assert reader.board() and "inforom" in reader.unavailable
 
@@ -60,9 +60,9 @@ def test_that_of_an_instance_is_its_gpus(tmp_path: Path) -> None:
 def test_a_lost_one_is_lost(tmp_path: Path) -> None:
     library = FakeLibrary([h200()])
     with installed(library):
-        reader = Reader(library.gpus[0].uuid, root=tmp_path)
+        reader = DeviceReader(library.gpus[0].uuid, root=tmp_path)
         library.gpus[0].broken = LOST
-        with pytest.raises(Lost):
+        with pytest.raises(DeviceLost):
             reader.board()
 
 
@@ -87,7 +87,7 @@ def test_retired_memory_is_rows_or_pages(tmp_path: Path) -> None:
 
 def display(library: FakeLibrary) -> dict[str, Any]:
     with installed(library):
-        return Reader(library.gpus[0].uuid).display()
+        return DeviceReader(library.gpus[0].uuid).display()
 
 
 @pytest.mark.parametrize(("active", "seen"), [(1, True), (0, False), (Err(UNSUPPORTED), None)])
@@ -106,7 +106,7 @@ def test_who_draws_on_it() -> None:
 
 def why(root: Path, code: int) -> NoDevice:
     with installed(FakeLibrary([h200()], init=Err(code))), pytest.raises(NoDevice) as raised:
-        Reader("GPU-1", root=root)
+        DeviceReader("GPU-1", root=root)
     return raised.value
 
 

@@ -19,7 +19,7 @@ from provisioning.gpu.check.compiler import (
     CUBINS,
     ONLY_FOR,
     UNITS,
-    Unbuildable,
+    NoCubin,
     arch_name,
     units_of,
 )
@@ -113,7 +113,7 @@ def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
     with pytest.raises(
-        Unbuildable, match=r"No packaged kernel .*NVRTC 1\d\.\d could not compile memory\.cu for sm_30: "
+        NoCubin, match=r"No packaged kernel .*NVRTC 1\d\.\d could not compile memory\.cu for sm_30: "
     ):
         compiler.cubin("memory", (3, 0))
 
@@ -124,7 +124,7 @@ def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
 def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], driver: int) -> None:
     """Drivers before R580 refuse version 8 of the ABI, which is all that CUDA 13 makes."""
     if capability >= (10, 0) and driver < 12080:
-        with pytest.raises(Unbuildable, match="this driver"):
+        with pytest.raises(NoCubin, match="this driver"):
             compiler.cubin("scrub", capability, driver)
         return
     found = list(compiler.cubins("scrub", capability, driver))
@@ -153,7 +153,7 @@ def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
     built = compiler.cubin("scrub", (9, 0), 12040)
     assert (built.origin, compiler.elf_abi(built.code)) == (PACKAGED, 7)
     monkeypatch.setattr(compiler, "packaged", lambda unit, capability: None)
-    with pytest.raises(Unbuildable, match="or nvidia-cuda-nvrtc-cu12"):
+    with pytest.raises(NoCubin, match="or nvidia-cuda-nvrtc-cu12"):
         compiler.cubin("scrub", (9, 0), 12040)
 
 
@@ -193,7 +193,7 @@ def test_a_packaged_kernel_of_the_same_major_fits(
 ) -> None:
     monkeypatch.setattr(compiler, "compilers", tuple)
     if arch is None:
-        with pytest.raises(Unbuildable, match="gpu"):
+        with pytest.raises(NoCubin, match="gpu"):
             compiler.cubin("memory", capability)
     else:
         built = compiler.cubin("memory", capability)

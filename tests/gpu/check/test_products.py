@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from provisioning.gpu.check.plan import SINCE
 from provisioning.gpu.check.probes import reference
 from provisioning.gpu.check.probes.compute import DTYPES, DType
-from provisioning.gpu.check.probes.operands import SMALL, Round, largest, rounds_of
+from provisioning.gpu.check.probes.operands import SMALL, ProductRound, largest, rounds_of
 from tests.gpu.check.host import Host
 from tests.suite.choice import quick_of
 
@@ -39,7 +39,7 @@ class Operands:
     """One round of a type: encoded operands, and what their product is."""
 
     d: DType
-    round: Round
+    round: ProductRound
     a: NDArray[Any]
     b: NDArray[Any]
     want: NDArray[np.int64]
@@ -71,7 +71,7 @@ def made(d: DType, elements: int) -> NDArray[Any]:
     return np.zeros(d.bytes_of(elements), np.uint8).view(KINDS[d.name])
 
 
-def operands(host: Host, d: DType, round_: Round) -> Operands:
+def operands(host: Host, d: DType, round_: ProductRound) -> Operands:
     side = d.tile
     size, wides, integers = side * round_.depth, [], []
     for bits, gap, seed in zip((round_.a_bits, round_.b_bits), round_.gaps, (1, 1 ^ 0xB), strict=True):
@@ -233,7 +233,7 @@ def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: st
 
 def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
     """The control: what the rounds are there for."""
-    small = operands(whole, DTYPES["bf16"], Round(SMALL, SMALL, 64, 1))
+    small = operands(whole, DTYPES["bf16"], ProductRound(SMALL, SMALL, 64, 1))
     for bit in range(7):
         whole.broken(clear_a=1 << bit, clear_b=1 << bit)
         assert small.errors(whole, small.multiply(whole)).count == 0
@@ -296,7 +296,7 @@ def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
     a, b = made(d, side * side), made(d, side * side)
     whole.run("fill_random", a, side * side, 5, u32(d.code))
     whole.run("fill_random", b, side * side, 6, u32(d.code))
-    work = Operands(d, Round(SMALL, SMALL, side, 1), a, b, np.zeros(0, np.int64), (np.zeros(0),) * 2)  # type: ignore[arg-type]
+    work = Operands(d, ProductRound(SMALL, SMALL, side, 1), a, b, np.zeros(0, np.int64), (np.zeros(0),) * 2)  # type: ignore[arg-type]
     c = work.multiply(whole).astype(np.float64).reshape(side, side)
 
     def compare(values: NDArray[np.float64]) -> reference.Difference:

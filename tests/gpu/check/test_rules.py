@@ -481,15 +481,15 @@ def test_throttling_that_is_no_fault() -> None:
 
 
 def test_strangers() -> None:
-    assert health.strangers(None) == []
-    assert health.strangers([]) == []
-    assert found(health.strangers([{"pid": 7}])) == [("busy", Severity.INCONCLUSIVE, Action.RETRY)]
-    assert health.strangers([{"pid": 7}], own=7) == []
+    assert health.foreign_processes(None) == []
+    assert health.foreign_processes([]) == []
+    assert found(health.foreign_processes([{"pid": 7}])) == [("busy", Severity.INCONCLUSIVE, Action.RETRY)]
+    assert health.foreign_processes([{"pid": 7}], own=7) == []
     # In a container the check's own process has another number.
-    assert health.strangers([{"pid": 123}], own=7) == []
-    (one,) = health.strangers([{"pid": 7}, {"pid": 9}], own=7)
+    assert health.foreign_processes([{"pid": 123}], own=7) == []
+    (one,) = health.foreign_processes([{"pid": 7}, {"pid": 9}], own=7)
     assert one.text.endswith(": 9.")
-    (many,) = health.strangers([{"pid": n} for n in range(20)])
+    (many,) = health.foreign_processes([{"pid": n} for n in range(20)])
     assert many.text.endswith(": 0, 1, 2, 3, 4, 5, 6, 7.")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from provisioning.gpu.check import joint_load, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
-from provisioning.gpu.check.joint_load import Part
+from provisioning.gpu.check.joint_load import JointResult
 from provisioning.gpu.check.plan import Test, plan_for
 from provisioning.gpu.check.types import Action, Facts, Finding, Level, Raw, Severity, Status, TestResult
 from provisioning.gpu.check.verdict import decide, of_tests
@@ -107,8 +107,8 @@ def test_the_checked_device_is_no_peer_and_another_test_has_none() -> None:
     assert joint_load.findings([slow]) == []
     other = TestResult("copy", Status.PASSED, True, "x", detail=detail(("GPU-1", 1.0, 9), ("GPU-2", 1.0, 9)))
     assert joint_load.findings([other]) == []
-    assert joint_load.of(detail(("GPU-1", 1.5, 9))) == (Part("GPU-1", 1.5, 9),)
-    assert joint_load.of({}) == ()
+    assert joint_load.results_of(detail(("GPU-1", 1.5, 9))) == (JointResult("GPU-1", 1.5, 9),)
+    assert joint_load.results_of({}) == ()
 
 
 @pytest.mark.parametrize(

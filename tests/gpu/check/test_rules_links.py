@@ -9,7 +9,7 @@ import pytest
 from provisioning.gpu.check import thresholds
 from provisioning.gpu.check.assess import THIRD_NODE, assess
 from provisioning.gpu.check.plan import PAIR_DEADLINE_S, WITH_PEERS, Test, plan_for
-from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Raw, Status, Verdict
+from provisioning.gpu.check.types import Action, Facts, Level, Raw, Rendezvous, Status, Verdict
 from provisioning.gpu.check.verdict import decide, of_tests
 from tests.gpu.check.test_rules import COPY, H200, done, status_of
 
@@ -88,7 +88,7 @@ def test_peers_that_the_portal_names_are_not_required() -> None:
 
 # --- the link between two nodes ---
 
-MEETING = Meeting(1, "192.0.2.11", 29400, "node-a", port_gb_s=50.0)
+MEETING = Rendezvous(1, "192.0.2.11", 29400, "node-a", port_gb_s=50.0)
 TWO_NODES = plan_for(Level.STANDARD, Facts("GPU-1"), meeting=MEETING)[1]
 
 

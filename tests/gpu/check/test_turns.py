@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from provisioning.gpu.check import turns
-from provisioning.gpu.check.turns import Turn, hold_turns, near, near_cpus, shared_link, turns_for
+from provisioning.gpu.check.turns import NamedLock, hold_turns, near_cpus, on_cpus, shared_link, turns_for
 
-SHARED, ALONE = Turn("measure", False), Turn("measure", True)
+SHARED, ALONE = NamedLock("measure", False), NamedLock("measure", True)
 
 
 @pytest.mark.parametrize("probe", ["canary", "address", "exact", "inversions"])
@@ -20,7 +20,7 @@ def test_what_measures_nothing_waits_for_nobody(probe: str) -> None:
 
 
 def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
-    link = Turn("link-0000_16_00.0", True)
+    link = NamedLock("link-0000_16_00.0", True)
     assert turns_for("pcie", "0000:16:00.0", alone=False) == (SHARED, link)
     assert turns_for("peers", "0000:16:00.0", alone=True) == (ALONE, link)
     assert turns_for("copy", "0000:16:00.0", alone=False) == (SHARED,)
@@ -43,14 +43,14 @@ def test_who_does_not_get_a_turn_is_told(tmp_path: Path) -> None:
         assert now
         with hold_turns(tmp_path, [SHARED], wait_s=0) as other:
             assert not other
-        with hold_turns(tmp_path, [Turn("link-a", True)], wait_s=0) as elsewhere:
+        with hold_turns(tmp_path, [NamedLock("link-a", True)], wait_s=0) as elsewhere:
             assert elsewhere
     with hold_turns(tmp_path / "nowhere", []) as nothing:
         assert nothing
 
 
 def test_half_of_the_turns_is_none_and_is_given_back(tmp_path: Path) -> None:
-    link = Turn("link-a", True)
+    link = NamedLock("link-a", True)
     with hold_turns(tmp_path, [link]):
         with hold_turns(tmp_path, [ALONE, link], wait_s=0) as got:
             assert not got
@@ -74,10 +74,10 @@ def test_where_a_device_is(tmp_path: Path) -> None:
 def test_a_copy_runs_on_the_cpus_of_its_device() -> None:
     before = os.sched_getaffinity(0)
     one = min(before)
-    with near([one, 100_000]) as moved:
+    with on_cpus([one, 100_000]) as moved:
         assert moved and os.sched_getaffinity(0) == {one}
     assert os.sched_getaffinity(0) == before
-    with near([100_000]) as moved:
+    with on_cpus([100_000]) as moved:
         assert not moved and os.sched_getaffinity(0) == before
 
 
@@ -86,7 +86,7 @@ def test_where_it_may_not_choose_its_cpus_it_runs_where_it_is(monkeypatch: pytes
         raise OSError
 
     monkeypatch.setattr(os, "sched_setaffinity", refused)
-    with near(os.sched_getaffinity(0)) as moved:
+    with on_cpus(os.sched_getaffinity(0)) as moved:
         assert not moved
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from provisioning.gpu.check.plan import plan_for
 from provisioning.gpu.check.process import python
 from provisioning.gpu.check.runner import run_check
-from provisioning.gpu.check.types import Facts, Level, Meeting, Progress
+from provisioning.gpu.check.types import Facts, Level, Progress, Rendezvous
 from tests.gpu.driver.conftest import TIMING
 
 
 def main(order: dict[str, object]) -> None:
     waits = {name: order.pop(name) for name in ("meet_s", "silent_s") if name in order}
     uuid, turns = str(order.pop("uuid")), Path(str(order.pop("turns")))
-    meeting = Meeting(**order)  # type: ignore[arg-type]
+    meeting = Rendezvous(**order)  # type: ignore[arg-type]
     plan = [
         replace(test, params={**test.params, **waits}) if test.params else test
         for test in plan_for(Level.QUICK, Facts(uuid), meeting=meeting)

@@ -23,7 +23,7 @@ from provisioning.gpu.check.__main__ import main
 from provisioning.gpu.check.assess import THIRD_NODE
 from provisioning.gpu.check.compiler import nvrtc_version
 from provisioning.gpu.check.report import schema
-from provisioning.gpu.check.types import EXIT_USAGE, Action, Finding, Meeting, Severity
+from provisioning.gpu.check.types import EXIT_USAGE, Action, Finding, Rendezvous, Severity
 from provisioning.gpu.host import RdmaPort
 from tests.gpu.check.host_build import host_build
 from tests.gpu.driver.machine import GPU, KINDS, ROOT, Machine, line_of
@@ -213,10 +213,12 @@ def test_a_fault_of_the_device_itself_takes_it_out(machines: list[Machine], star
 def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
     monkeypatch.setenv("NCCL_PROTO", "LL")
-    told = meeting_env.meeting_environ(Meeting(1, "2001:db8::1", 29400))
+    told = meeting_env.meeting_environ(Rendezvous(1, "2001:db8::1", 29400))
     assert told["NCCL_NET"] == "IB" and told["NCCL_COMM_ID"] == "[2001:db8::1]:29400"
     assert told["NCCL_SOCKET_IFNAME"] == "eth1" and "NCCL_PROTO" not in told
-    assert meeting_env.meeting_environ(Meeting(1, "192.0.2.1", 1, transport="socket"))["NCCL_NET"] == "Socket"
+    assert (
+        meeting_env.meeting_environ(Rendezvous(1, "192.0.2.1", 1, transport="socket"))["NCCL_NET"] == "Socket"
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,4 +255,4 @@ def test_the_command_gives_both_ends_the_place(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("provisioning.gpu.check.__main__.run_check", run)
     with pytest.raises(KeyboardInterrupt):
         main(["--uuid", GPU, "--meet", "[2001:db8::1]:29400", "--rank", "1", "--with", "node-a"])
-    assert asked == [Meeting(1, "2001:db8::1", 29400, "node-a", "rdma", 12.5)]
+    assert asked == [Rendezvous(1, "2001:db8::1", 29400, "node-a", "rdma", 12.5)]

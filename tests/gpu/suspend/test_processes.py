@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from provisioning.gpu.suspend import cuda_calls, run
-from provisioning.gpu.suspend.run import bring, look
-from provisioning.gpu.suspend.states import Goal, ProcessState
+from provisioning.gpu.suspend.run import drive_processes, read_states
+from provisioning.gpu.suspend.states import ProcessState, TargetState
 from provisioning.gpu.suspend.walk import BAD_STATE, BROKEN_OFF, NO_CHANGE
 from tests.gpu.suspend.conftest import GPU_A, GPU_B, GPU_C, ROOT, App, FakeDriver
 from tests.suite.choice import quick_of
@@ -31,34 +31,34 @@ def pids(apps: list[App]) -> list[int]:
 
 def test_memory_goes_away_and_comes_back(driver: FakeDriver, apps: Apps) -> None:
     both = apps(2)
-    down = bring(pids(both), Goal.SUSPENDED)
+    down = drive_processes(pids(both), TargetState.SUSPENDED)
     assert down.outcome is not None and down.outcome.reached and down.simulated
     assert list(down.before.used_by(pids(both))) == [GPU_A]
     assert down.after is not None and down.after.tells_all and down.after.used_by(pids(both)) == {}
     assert down.after.gpus[GPU_A].used == 0
     assert driver.states() == [CHECKPOINTED] * 2
-    up = bring(pids(both), Goal.RUNNING)
+    up = drive_processes(pids(both), TargetState.RUNNING)
     assert up.outcome is not None and up.outcome.reached
     assert [app.ask() for app in both] == ["same", "same"]
 
 
 def test_whoever_is_suspended_waits_with_its_next_call(driver: FakeDriver) -> None:
     app = driver.app()
-    bring([app.pid], Goal.SUSPENDED)
+    drive_processes([app.pid], TargetState.SUSPENDED)
     said: list[str] = []
     asking = threading.Thread(target=lambda: said.append(app.ask()))
     asking.start()
     asking.join(0.5)
     assert asking.is_alive() and said == []
-    bring([app.pid], Goal.RUNNING)
+    drive_processes([app.pid], TargetState.RUNNING)
     asking.join(10)
     assert said == ["same"]
 
 
 def test_another_gpu_of_the_same_model_takes_its_place(driver: FakeDriver) -> None:
     app = driver.app()
-    bring([app.pid], Goal.SUSPENDED)
-    up = bring([app.pid], Goal.RUNNING, pairs={GPU_A: GPU_B})
+    drive_processes([app.pid], TargetState.SUSPENDED)
+    up = drive_processes([app.pid], TargetState.RUNNING, pairs={GPU_A: GPU_B})
     assert up.outcome is not None and up.outcome.reached
     assert (driver.on_device(0, app.pid), len(driver.on_device(1, app.pid))) == ([], 2)
     assert app.ask() == "same"
@@ -74,11 +74,11 @@ def test_where_it_cannot_go_it_stays_suspended(
 ) -> None:
     driver.configure(f"version {version}")
     app = driver.app()
-    bring([app.pid], Goal.SUSPENDED)
-    up = bring([app.pid], Goal.RUNNING, pairs=pairs)
-    assert up.outcome is not None and up.outcome.end is Goal.SUSPENDED
+    drive_processes([app.pid], TargetState.SUSPENDED)
+    up = drive_processes([app.pid], TargetState.RUNNING, pairs=pairs)
+    assert up.outcome is not None and up.outcome.end is TargetState.SUSPENDED
     assert up.outcome.trouble is not None and up.outcome.trouble.name == "CUDA_ERROR_INVALID_VALUE"
-    assert bring([app.pid], Goal.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert drive_processes([app.pid], TargetState.RUNNING).outcome.reached  # type: ignore[union-attr]
     assert app.ask() == "same"
 
 
@@ -97,8 +97,8 @@ def test_a_failure_half_way_leaves_all_as_they_were(
 ) -> None:
     both = apps(2)
     driver.fault(call, kind, arg, pid=sorted(pids(both))[which])
-    found = bring(pids(both), Goal.SUSPENDED).outcome
-    assert found is not None and found.end is Goal.RUNNING and found.trouble is not None
+    found = drive_processes(pids(both), TargetState.SUSPENDED).outcome
+    assert found is not None and found.end is TargetState.RUNNING and found.trouble is not None
     assert found.trouble.name == {
         "lie": NO_CHANGE, ILLEGAL: "CUDA_ERROR_ILLEGAL_STATE", NO_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY"
     }[kind if kind == "lie" else arg]  # fmt: skip
@@ -108,12 +108,12 @@ def test_a_failure_half_way_leaves_all_as_they_were(
 @pytest.mark.thorough("fills a GPU; `make test` has each error of a restore")
 def test_a_gpu_that_somebody_else_has_filled_leaves_it_suspended(driver: FakeDriver) -> None:
     app = driver.app(size=100 << 20)
-    bring([app.pid], Goal.SUSPENDED)
+    drive_processes([app.pid], TargetState.SUSPENDED)
     other = driver.app(size=180 << 20)
-    found = bring([app.pid], Goal.RUNNING).outcome
-    assert found is not None and found.end is Goal.SUSPENDED and driver.state(app.pid) == CHECKPOINTED
+    found = drive_processes([app.pid], TargetState.RUNNING).outcome
+    assert found is not None and found.end is TargetState.SUSPENDED and driver.state(app.pid) == CHECKPOINTED
     other.end()
-    assert bring([app.pid], Goal.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert drive_processes([app.pid], TargetState.RUNNING).outcome.reached  # type: ignore[union-attr]
     assert app.ask() == "same"
 
 
@@ -124,8 +124,8 @@ def test_a_process_whose_work_does_not_end_is_let_go(
     driver.busy(max(pids(both)))
     # The child has the limit of its own module: what the driver gets is seen by how long it took.
     began = time.monotonic()
-    found = bring(pids(both), Goal.SUSPENDED).outcome
-    assert found is not None and found.end is Goal.RUNNING and found.trouble is not None
+    found = drive_processes(pids(both), TargetState.SUSPENDED).outcome
+    assert found is not None and found.end is TargetState.RUNNING and found.trouble is not None
     assert (found.trouble.call, found.trouble.name) == ("lock", "CUDA_ERROR_NOT_READY")
     assert cuda_calls.LOCK_TIMEOUT_MS / 1000 <= time.monotonic() - began < 60
     assert driver.states() == [RUNNING] * 2
@@ -135,10 +135,10 @@ def test_a_lost_process_is_said_and_the_others_go_on(driver: FakeDriver, apps: A
     both = apps(2)
     lost, sound = min(pids(both)), max(pids(both))
     driver.fault("checkpoint", "fail", pid=lost)
-    found = bring(pids(both), Goal.SUSPENDED).outcome
+    found = drive_processes(pids(both), TargetState.SUSPENDED).outcome
     assert found is not None and found.end is None and not found.reached
     assert found.states == {lost: ProcessState.FAILED, sound: ProcessState.RUNNING}
-    again = bring(pids(both), Goal.SUSPENDED).outcome
+    again = drive_processes(pids(both), TargetState.SUSPENDED).outcome
     assert again is not None and again.trouble is not None and again.trouble.name == BAD_STATE
     assert driver.state(sound) == RUNNING
 
@@ -153,7 +153,7 @@ def test_a_driver_without_such_calls_is_left_alone(driver: FakeDriver, text: str
         driver.configure(text)
     else:
         (driver.folder / "libcuda.so.1").unlink()
-    found = bring([app.pid], Goal.SUSPENDED)
+    found = drive_processes([app.pid], TargetState.SUSPENDED)
     assert (found.outcome, found.trouble) == (None, trouble)
     assert driver.calls() == [] and driver.state(app.pid) == RUNNING
 
@@ -164,32 +164,32 @@ def test_a_driver_without_such_calls_is_left_alone(driver: FakeDriver, text: str
         [
             (goal, call, when, which)
             for goal, call in (
-                (Goal.SUSPENDED, "lock"),
-                (Goal.SUSPENDED, "checkpoint"),
-                (Goal.RUNNING, "restore"),
-                (Goal.RUNNING, "unlock"),
+                (TargetState.SUSPENDED, "lock"),
+                (TargetState.SUSPENDED, "checkpoint"),
+                (TargetState.RUNNING, "restore"),
+                (TargetState.RUNNING, "unlock"),
             )
             for when in ("die_before", "die_after")
             for which in (0, 1)
         ],
         [
-            (Goal.SUSPENDED, "checkpoint", "die_before", 1),
-            (Goal.SUSPENDED, "checkpoint", "die_after", 0),
-            (Goal.RUNNING, "restore", "die_after", 1),
+            (TargetState.SUSPENDED, "checkpoint", "die_before", 1),
+            (TargetState.SUSPENDED, "checkpoint", "die_after", 0),
+            (TargetState.RUNNING, "restore", "die_after", 1),
         ],
         "a death before and after every call; `make test` has three",
         several=True,
     ),
 )
 def test_a_caller_that_is_killed_is_followed_by_one_that_has_them_run(
-    driver: FakeDriver, apps: Apps, goal: Goal, call: str, when: str, which: int
+    driver: FakeDriver, apps: Apps, goal: TargetState, call: str, when: str, which: int
 ) -> None:
     both = apps(2)
-    if goal is Goal.RUNNING:
-        bring(pids(both), Goal.SUSPENDED)
+    if goal is TargetState.RUNNING:
+        drive_processes(pids(both), TargetState.SUSPENDED)
     driver.fault(call, when, pid=sorted(pids(both))[which])
-    found = bring(pids(both), goal).outcome
-    assert found is not None and found.end is Goal.RUNNING
+    found = drive_processes(pids(both), goal).outcome
+    assert found is not None and found.end is TargetState.RUNNING
     assert found.trouble is not None and found.trouble.name == run.ENDED
     assert [app.ask() for app in both] == ["same", "same"]
 
@@ -200,20 +200,20 @@ def test_when_each_caller_is_killed_nothing_is_claimed_and_the_next_call_goes_on
     both = apps(2)
     driver.fault("checkpoint", "die_after", pid=min(pids(both)))
     driver.fault("restore", "die_before", times=-1)
-    found = bring(pids(both), Goal.SUSPENDED).outcome
+    found = drive_processes(pids(both), TargetState.SUSPENDED).outcome
     assert found is not None and found.end is None
     assert set(found.states.values()) == {ProcessState.UNKNOWN}
     assert sorted(driver.states()) == [LOCKED, CHECKPOINTED]
     driver.mend()
-    assert bring(pids(both), Goal.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert drive_processes(pids(both), TargetState.RUNNING).outcome.reached  # type: ignore[union-attr]
     assert [app.ask() for app in both] == ["same", "same"]
 
 
 def test_a_driver_that_does_not_answer_in_time_is_gone_back_from(driver: FakeDriver, apps: Apps) -> None:
     both = apps(2)
     driver.fault("checkpoint", "sleep", 1500, pid=min(pids(both)))
-    found = bring(pids(both), Goal.SUSPENDED, within_s=1.0).outcome
-    assert found is not None and found.end is Goal.RUNNING
+    found = drive_processes(pids(both), TargetState.SUSPENDED, within_s=1.0).outcome
+    assert found is not None and found.end is TargetState.RUNNING
     assert found.trouble is not None and found.trouble.name == BROKEN_OFF
     assert [app.ask() for app in both] == ["same", "same"]
 
@@ -223,8 +223,8 @@ def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest
     # Ten seconds for each of both children, three of them for what comes before the call that hangs.
     monkeypatch.setattr(run, "LOOK_WITHIN_S", 1.0)
     driver.fault("checkpoint", "sleep", 3_600_000)
-    found = bring([app.pid], Goal.SUSPENDED, within_s=3.0).outcome
-    assert found is not None and found.end is Goal.RUNNING
+    found = drive_processes([app.pid], TargetState.SUSPENDED, within_s=3.0).outcome
+    assert found is not None and found.end is TargetState.RUNNING
     assert found.trouble is not None and found.trouble.name == run.HUNG
     assert app.ask() == "same"
 
@@ -261,7 +261,7 @@ def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver)
 def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver: FakeDriver) -> None:
     app, gone = driver.app(), driver.app()
     gone.end()
-    seen = look([app.pid, gone.pid, os.getpid()])
+    seen = read_states([app.pid, gone.pid, os.getpid()])
     assert seen.states == {
         app.pid: ProcessState.RUNNING, gone.pid: ProcessState.NONE, os.getpid(): ProcessState.NONE
     }  # fmt: skip
@@ -280,5 +280,5 @@ def test_what_no_longer_listens_is_not_taken_for_an_answer(
         "os.write(int(sys.argv[2]), text.encode())\n"
     )
     monkeypatch.setattr(run, "python", lambda _module: (sys.executable, str(module)))
-    found = bring([1], Goal.SUSPENDED).outcome
+    found = drive_processes([1], TargetState.SUSPENDED).outcome
     assert found is not None and not found.reached and found.end is None

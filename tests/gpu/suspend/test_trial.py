@@ -9,7 +9,7 @@ import pytest
 
 from provisioning.gpu.suspend import grant, trial
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.run import GpuSnapshot, GpuUse, look
+from provisioning.gpu.suspend.run import GpuSnapshot, GpuUse, read_states
 from provisioning.gpu.suspend.subject import SIZE
 from provisioning.gpu.suspend.trial import run_trial
 from provisioning.machine_id import machine_id
@@ -44,7 +44,7 @@ def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
     assert found.simulated and found.suspend_ms > 0 and found.resume_ms > 0
     # Even where everything else is as on a real machine.
     assert grant.refusal(found, driver=DRIVER, instance="one", root=root) == grant.SIMULATED
-    assert look().before.gpus[GPU_A].users == ()
+    assert read_states().before.gpus[GPU_A].users == ()
 
 
 def test_another_gpu_takes_the_process_over(driver: FakeDriver) -> None:
@@ -85,7 +85,7 @@ def test_a_driver_that_only_says_so_is_found_out(
     driver.fault(call, kind, arg)
     assert run_trial("one").problem == problem
     # Its process has ended, wherever it was.
-    assert look().before.gpus[GPU_A].users == ()
+    assert read_states().before.gpus[GPU_A].users == ()
 
 
 @pytest.mark.parametrize(

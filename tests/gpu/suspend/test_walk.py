@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioning.gpu.suspend import walk as walking
-from provisioning.gpu.suspend.states import AFTER, Call, Goal, ProcessState, end_of, next_calls
+from provisioning.gpu.suspend.states import AFTER, Call, ProcessState, TargetState, end_of, next_calls
 from provisioning.gpu.suspend.walk import SuspendCallFailed, walk
 from tests.suite.choice import examples
 
@@ -64,8 +64,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs() -> None:
     rules = Rules({1: RUNNING, 2: RUNNING})
-    assert walk(rules, [2, 1], Goal.SUSPENDED).reached
-    assert walk(rules, [1, 2], Goal.RUNNING).reached
+    assert walk(rules, [2, 1], TargetState.SUSPENDED).reached
+    assert walk(rules, [1, 2], TargetState.RUNNING).reached
     assert rules.made == [
         (Call.LOCK, 1), (Call.LOCK, 2), (Call.CHECKPOINT, 1), (Call.CHECKPOINT, 2),
         (Call.RESTORE, 1), (Call.RESTORE, 2), (Call.UNLOCK, 1), (Call.UNLOCK, 2),
@@ -75,8 +75,8 @@ def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs(
 @pytest.mark.parametrize("fails_at", range(4))
 def test_a_suspend_that_fails_anywhere_leaves_all_running(fails_at: int) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
-    found = walk(rules, [1, 2], Goal.SUSPENDED)
-    assert (found.reached, found.end) == (False, Goal.RUNNING)
+    found = walk(rules, [1, 2], TargetState.SUSPENDED)
+    assert (found.reached, found.end) == (False, TargetState.RUNNING)
     assert found.trouble is not None and found.trouble.name == "CUDA_ERROR_OUT_OF_MEMORY"
     assert set(rules.states.values()) == {RUNNING}
 
@@ -84,8 +84,8 @@ def test_a_suspend_that_fails_anywhere_leaves_all_running(fails_at: int) -> None
 @pytest.mark.parametrize("fails_at", range(4))
 def test_a_resume_that_fails_anywhere_leaves_all_suspended(fails_at: int) -> None:
     rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
-    found = walk(rules, [1, 2], Goal.RUNNING)
-    assert found.end is Goal.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
+    found = walk(rules, [1, 2], TargetState.RUNNING)
+    assert found.end is TargetState.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_process_that_has_ended_or_is_there_already_fails_nothing(
     fault: str, left: dict[int, ProcessState]
 ) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [fault])
-    assert walk(rules, [1, 2], Goal.SUSPENDED).reached
+    assert walk(rules, [1, 2], TargetState.SUSPENDED).reached
     assert rules.states == left
 
 
 def test_whoever_goes_back_tries_each_call_once_more() -> None:
     rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, ["", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_UNKNOWN"])
-    found = walk(rules, [1, 2], Goal.RUNNING)
-    assert found.end is Goal.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
+    found = walk(rules, [1, 2], TargetState.RUNNING)
+    assert found.end is TargetState.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
 
 
 def test_what_can_reach_neither_end_is_not_left_locked() -> None:
@@ -116,7 +116,7 @@ def test_what_can_reach_neither_end_is_not_left_locked() -> None:
             super().make(call, pid)
 
     rules = Stuck({1: RUNNING, 2: RUNNING, 3: RUNNING})
-    found = walk(rules, [1, 2, 3], Goal.SUSPENDED)
+    found = walk(rules, [1, 2, 3], TargetState.SUSPENDED)
     assert found.end is None and not found.reached
     assert rules.states == {1: CHECKPOINTED, 2: RUNNING, 3: RUNNING}
 
@@ -124,19 +124,19 @@ def test_what_can_reach_neither_end_is_not_left_locked() -> None:
 @pytest.mark.parametrize("odd", [ProcessState.FAILED, ProcessState.UNKNOWN])
 def test_nobody_is_touched_beside_one_that_cannot_be_asked(odd: ProcessState) -> None:
     rules = Rules({1: RUNNING, 2: odd})
-    found = walk(rules, [1, 2], Goal.SUSPENDED)
+    found = walk(rules, [1, 2], TargetState.SUSPENDED)
     assert rules.made == [] and found.trouble is not None and found.trouble.name == walking.BAD_STATE
 
 
 def test_processes_without_cuda_are_nothing_to_suspend() -> None:
-    found = walk(Rules({}), [1, 2], Goal.SUSPENDED)
-    assert found.end is Goal.RUNNING and not found.reached and found.trouble is None
+    found = walk(Rules({}), [1, 2], TargetState.SUSPENDED)
+    assert found.end is TargetState.RUNNING and not found.reached and found.trouble is None
 
 
 def test_whoever_says_stop_has_it_go_back() -> None:
     rules = Rules({1: RUNNING, 2: RUNNING})
-    found = walk(rules, [1, 2], Goal.SUSPENDED, stop=lambda: len(rules.made) >= 3)
-    assert found.end is Goal.RUNNING and found.trouble is not None
+    found = walk(rules, [1, 2], TargetState.SUSPENDED, stop=lambda: len(rules.made) >= 3)
+    assert found.end is TargetState.RUNNING and found.trouble is not None
     assert found.trouble.name == walking.BROKEN_OFF
 
 
@@ -147,33 +147,33 @@ sets = st.dictionaries(st.integers(1, 5), st.sampled_from(SOUND), min_size=1, ma
 
 
 @settings(max_examples=examples(600), deadline=None)
-@given(states=sets, answers=st.lists(faults, max_size=40), goal=st.sampled_from(list(Goal)))
+@given(states=sets, answers=st.lists(faults, max_size=40), goal=st.sampled_from(list(TargetState)))
 def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end(
-    states: dict[int, ProcessState], answers: list[str], goal: Goal
+    states: dict[int, ProcessState], answers: list[str], goal: TargetState
 ) -> None:
     rules = Rules(states, answers)
     found = walk(rules, states, goal)
     # What is said is what is there.
     assert found.states == {pid: rules.state(pid) for pid in states}
     there = set(rules.states.values())
-    assert (found.end is Goal.SUSPENDED) == (there == {CHECKPOINTED})
+    assert (found.end is TargetState.SUSPENDED) == (there == {CHECKPOINTED})
     assert found.reached <= (found.end is goal)
     if not found.reached and there:
         assert found.trouble is not None
-    if goal is Goal.SUSPENDED:
+    if goal is TargetState.SUSPENDED:
         assert rules.unsound == []
     # Whoever comes next, when the driver works again, brings all that can be helped to either end.
     rules.faults.clear()
-    for again in (goal, Goal.RUNNING):
+    for again in (goal, TargetState.RUNNING):
         walk(rules, states, again)
         left = set(rules.states.values()) - {ProcessState.FAILED}
         assert LOCKED not in left
     assert set(rules.states.values()) <= {RUNNING, ProcessState.FAILED}
 
 
-@given(states=sets, goal=st.sampled_from(list(Goal)), cut=st.integers(0, 12))
+@given(states=sets, goal=st.sampled_from(list(TargetState)), cut=st.integers(0, 12))
 def test_wherever_a_caller_is_killed_the_next_one_goes_on(
-    states: dict[int, ProcessState], goal: Goal, cut: int
+    states: dict[int, ProcessState], goal: TargetState, cut: int
 ) -> None:
     class Killed(BaseException):
         pass
@@ -193,12 +193,12 @@ def test_wherever_a_caller_is_killed_the_next_one_goes_on(
 
 @given(
     states=st.dictionaries(st.integers(1, 6), st.sampled_from(list(ProcessState))),
-    goal=st.sampled_from(list(Goal)),
+    goal=st.sampled_from(list(TargetState)),
 )
 def test_no_call_is_out_of_order_and_none_that_can_be_made_is_left_out(
-    states: dict[int, ProcessState], goal: Goal
+    states: dict[int, ProcessState], goal: TargetState
 ) -> None:
     found = next_calls(goal, states)
     assert all(states[pid] is AFTER[call][0] for call, pid in found)
-    movable = {RUNNING, LOCKED} if goal is Goal.SUSPENDED else {CHECKPOINTED, LOCKED}
+    movable = {RUNNING, LOCKED} if goal is TargetState.SUSPENDED else {CHECKPOINTED, LOCKED}
     assert bool(found) == bool(movable & set(states.values()))

@@ -21,7 +21,7 @@ from provisioning.drivers.local.state import GpuShare, WorkspaceDir
 from provisioning.drivers.local.suspending import Suspender, SuspendProblem, SuspendReport
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.states import Goal
+from provisioning.gpu.suspend.states import TargetState
 from provisioning.host import status
 from provisioning.host.folder import NodeFolder
 from provisioning.machine_id import machine_id
@@ -111,24 +111,24 @@ def keep_trial(pool: Pool, **changes: Any) -> None:
     grant.save(pool.driver.base, Trial(**{**base, **changes}))
 
 
-def problem(report: SuspendReport) -> tuple[Goal | None, str]:
+def problem(report: SuspendReport) -> tuple[TargetState | None, str]:
     return report.end, str(report.problem)
 
 
 def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     report = one.suspending.suspend(one.name)
-    assert problem(report) == (Goal.SUSPENDED, "") and report.gpus == (GPU_A,)
+    assert problem(report) == (TargetState.SUSPENDED, "") and report.gpus == (GPU_A,)
     assert report.held_bytes == 2 * ((4 << 20) + 100_000)
     assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2
     assert list((driver.folder / "dev/0").iterdir()) == []
     # It goes on for all the others: its app answers, and its driver sees it run.
     assert one.ask("1 + 1") == 2
     assert one.pool.driver.observe(one.spec.ref).state is ObservedState.RUNNING
-    assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
-    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, "")
+    assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
+    assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, "")
     assert one.works() and not one.folder.suspended_file.exists()
-    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, "")
+    assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, "")
 
 
 def test_an_operator_does_it_by_commands_on_the_node(
@@ -165,17 +165,17 @@ def test_what_cannot_be_is_refused_before_anything_is_touched(
 ) -> None:
     one = run(0)
     suspend = one.suspending.suspend
-    assert problem(suspend("ws-" + "0" * 32)) == (Goal.RUNNING, SuspendProblem.NOT_RUNNING)
-    assert problem(suspend(one.name)) == (Goal.RUNNING, SuspendProblem.NO_CUDA)
+    assert problem(suspend("ws-" + "0" * 32)) == (TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
+    assert problem(suspend(one.name)) == (TargetState.RUNNING, SuspendProblem.NO_CUDA)
     one.pids.append(one.ask("start()"))
     keep_trial(one.pool, simulated=True)
     assert suspend(one.name).detail == grant.SIMULATED
     keep_trial(one.pool, model="H200")
-    assert problem(suspend(one.name)) == (Goal.RUNNING, SuspendProblem.OTHER_MODEL)
+    assert problem(suspend(one.name)) == (TargetState.RUNNING, SuspendProblem.OTHER_MODEL)
     keep_trial(one.pool)
     monkeypatch.setattr(suspending.cgroups, "memory_free_bytes", lambda _groups: 100 << 20)
     report = suspend(one.name)
-    assert problem(report) == (Goal.RUNNING, SuspendProblem.NO_ROOM)
+    assert problem(report) == (TargetState.RUNNING, SuspendProblem.NO_ROOM)
     assert report.short is not None and report.short.where == suspending.WORKSPACE
     monkeypatch.setattr(suspending, "MEMINFO", driver.folder / "meminfo")
     (driver.folder / "meminfo").write_text("MemTotal: 1 kB\nMemAvailable:   65536 kB\n")
@@ -194,17 +194,17 @@ def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
     part = GpuShare(GPU_A, 40_000, 80_000)
     one.folder.write_record(type(record)(**{**_fields(record), "shares": (part,)}))
     report = one.suspending.suspend(one.name)
-    assert problem(report) == (Goal.RUNNING, SuspendProblem.SHARED)
+    assert problem(report) == (TargetState.RUNNING, SuspendProblem.SHARED)
     assert report.detail == GPU_A and one.works() and suspending.load(one.folder) is None
     one.folder.write_record(record)
-    assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
+    assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
 
 
 def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     driver.fault("checkpoint", "error", 2, pid=max(one.pids))
     report = one.suspending.suspend(one.name)
-    assert problem(report) == (Goal.RUNNING, SuspendProblem.REFUSED)
+    assert problem(report) == (TargetState.RUNNING, SuspendProblem.REFUSED)
     assert report.detail == "checkpoint CUDA_ERROR_OUT_OF_MEMORY"
     assert one.works() and not one.folder.suspended_file.exists()
 
@@ -214,7 +214,7 @@ def test_what_still_has_memory_on_a_gpu_is_not_suspended(
 ) -> None:
     one = run()
     driver.fault("checkpoint", "keep", pid=one.pids[0])
-    assert problem(one.suspending.suspend(one.name)) == (Goal.RUNNING, SuspendProblem.STILL_THERE)
+    assert problem(one.suspending.suspend(one.name)) == (TargetState.RUNNING, SuspendProblem.STILL_THERE)
     assert one.works()
 
 
@@ -232,7 +232,7 @@ def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
     one.pids.append(one.ask("start()"))
     driver.go_on()
     going.join(60)
-    assert problem(reports[0]) == (Goal.SUSPENDED, "")
+    assert problem(reports[0]) == (TargetState.SUSPENDED, "")
     assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2
     one.suspending.resume(one.name)
     assert one.works()
@@ -262,10 +262,10 @@ def test_a_suspended_workspace_is_stopped_as_any_other(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     one = run()
-    assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
+    assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
     driver_of = one.pool.driver
     one.pool.wait(lambda: driver_of.ensure_stopped(one.spec.ref), ObservedState.STOPPED, timeout_s=60)
-    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, SuspendProblem.NOT_RUNNING)
+    assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
     # What is left on disk is of that start, and says nothing of a later one.
     record = one.folder.record()
     assert record is not None and suspending.load(one.folder) is not None

@@ -188,7 +188,7 @@ def test_a_file_needs_a_sandbox_whose_memory_can_hold_it(asked, configuration, s
 
 def written(tmp_path: Path, hidden: list[str], pieces: list[bytes]) -> bytes:
     log = Log(str(tmp_path / "log"), 1 << 20, [APP_TOKEN])
-    log.hide(hidden, b"[secret]")
+    log.mask_values(hidden, b"[secret]")
     for piece in pieces:
         log.feed(piece)
     log.feed(b"", last=True)
@@ -213,7 +213,7 @@ def test_each_line_of_a_key_and_the_longer_of_two(tmp_path):
 def test_a_long_value_costs_no_more_than_it_is_long(tmp_path):
     value = "x" * 65_535 + "y"
     log = Log(str(tmp_path / "log"), 1 << 20, [])
-    log.hide([value], b"[secret]")
+    log.mask_values([value], b"[secret]")
     log.feed(value.encode()[:60_000])
     log.feed(value.encode()[60_000:] + b" end", last=True)
     assert (tmp_path / "log").read_bytes() == b"[secret] end"

@@ -84,14 +84,14 @@ def test_a_workspace_that_is_prepared_is_opened_as_the_folder_is(base: Path) -> 
 def test_the_agents_socket_folder_stays_the_one_that_sandboxes_show(base: Path, tmp_path: Path) -> None:
     shared, storage = gateway_folder(base), base / door.STORAGE
     shown = shared.stat().st_ino
-    door.give_own(base, UID)
+    door.own_folders(base, UID)
     assert owned(shared) == (UID, UID, 0o711) and owned(storage) == (UID, UID, 0o700)
     (shared / "portal.sock").symlink_to("/etc/passwd")
     (shared / "deep" / "er").mkdir(parents=True)
     (storage / "kept").touch()
-    door.give_own(base, UID)
+    door.own_folders(base, UID)
     assert (storage / "kept").exists() and (shared / "deep").exists()
-    door.give_own(base, 0)
+    door.own_folders(base, 0)
     assert owned(shared) == (0, 0, 0o711) and owned(storage) == (0, 0, 0o700)
     assert not list(shared.iterdir()) and not list(storage.iterdir()) and shared.stat().st_ino == shown
     assert Path("/etc/passwd").exists()

@@ -22,7 +22,7 @@ import pytest
 from local_support import Pool
 
 from provisioning.drivers.local import file_server, state
-from provisioning.drivers.local.failures import HomeNowhere
+from provisioning.drivers.local.failures import HomeMissing
 from provisioning.drivers.local.file_server import Home
 from provisioning.endpoints import files_socket_name
 from provisioning.errors import InvalidSpec
@@ -371,7 +371,7 @@ def test_deleting_a_home_ends_what_serves_it(files: Files) -> None:
     files.ask("make_folder", path="a")
     assert files.pool.driver.delete_home(team=files.team, owner=files.owner)
     assert not files.folder.exists() and not files.home.exists()
-    with pytest.raises(HomeNowhere):
+    with pytest.raises(HomeMissing):
         files.names()
 
 

@@ -41,7 +41,7 @@ class Machine:
 
     def look(self):
         self.write()
-        return headroom.look(self.kept, self.proc)
+        return headroom.read_headroom(self.kept, self.proc)
 
     def go(self, minutes: int, *, busy: float = 4.0):
         for _ in range(minutes):
@@ -84,7 +84,7 @@ def test_what_waits_for_a_disk_is_idle(machine):
     machine.write()
     stat = machine.proc / "stat"
     stat.write_text(stat.read_text().replace(" 0 0 0 0 0 0\n", " 24000 0 0 0 0 0\n", 1))
-    assert headroom.look(machine.kept, machine.proc)["cpu_idle"] == 100
+    assert headroom.read_headroom(machine.kept, machine.proc)["cpu_idle"] == 100
 
 
 def test_after_a_restart_of_the_machine_it_begins_anew(machine):
@@ -107,14 +107,14 @@ def test_a_machine_that_does_not_tell_is_not_known(machine, gone):
     machine.go(6)
     machine.write()
     (machine.proc / gone).write_text("nothing\n")
-    assert headroom.look(machine.kept, machine.proc) == NOTHING
+    assert headroom.read_headroom(machine.kept, machine.proc) == NOTHING
 
 
 def test_a_kernel_without_pressure_tells_the_rest(machine):
     machine.go(6)
     for name in ("cpu", "memory"):
         (machine.proc / "pressure" / name).unlink()
-    found = headroom.look(machine.kept, machine.proc)
+    found = headroom.read_headroom(machine.kept, machine.proc)
     assert (found["cpu_waited"], found["memory_stalled"], found["cpu_idle"]) == (None, None, 0)
 
 

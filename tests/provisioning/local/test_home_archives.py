@@ -20,7 +20,7 @@ from test_home_moves import content
 from provisioning.drivers.local import home_archives
 from provisioning.drivers.local.file_server import Home, _process_tree
 from provisioning.endpoints import files_socket_name
-from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 from provisioning.node import home_archives as node
 from provisioning.types import PoolConfig
 from tests.suite.choice import quick_of
@@ -42,7 +42,13 @@ class Machine:
         self.home.mkdir(parents=True)
 
     def do(
-        self, do: ArchiveDo, *, archive: str = FIRST, job: str = "j1", room: int = ROOM, empties: bool = False
+        self,
+        do: ArchiveCommand,
+        *,
+        archive: str = FIRST,
+        job: str = "j1",
+        room: int = ROOM,
+        empties: bool = False,
     ) -> HomeArchived:
         pool = PoolConfig("p", "local", {})
         order = HomeArchiveOrder(
@@ -54,7 +60,7 @@ class Machine:
         finally:
             node.driver_for = driver
 
-    def to_the_end(self, do: ArchiveDo, **more: Any) -> HomeArchived:
+    def to_the_end(self, do: ArchiveCommand, **more: Any) -> HomeArchived:
         answer = None
         for _ in range(400):
             answer = self.do(do, **more)
@@ -113,14 +119,14 @@ def fill(home: Path) -> dict[str, bytes]:
 def test_made_and_restored(machine: Machine) -> None:
     before = fill(machine.home)
     machine.home.chmod(0o710)
-    made = machine.to_the_end(ArchiveDo.MAKE)
+    made = machine.to_the_end(ArchiveCommand.MAKE)
     assert made.failure is None and not made.refused
     assert (made.entries, made.left_out) == (56, 0) and made.home_bytes > 24 << 20
     assert machine.kept() == [f"{FIRST}.home"]
     assert made.size_bytes == (machine.store / f"{FIRST}.home").stat().st_size
-    assert machine.do(ArchiveDo.MAKE) == made, "twice is the same"
+    assert machine.do(ArchiveCommand.MAKE) == made, "twice is the same"
     machine.age()
-    restored = machine.to_the_end(ArchiveDo.RESTORE, job="j2")
+    restored = machine.to_the_end(ArchiveCommand.RESTORE, job="j2")
     assert restored.placed and restored.failure is None
     assert content(machine.home) == before
     assert stat.S_IMODE((machine.home / "readonly").stat().st_mode) == 0o500
@@ -130,26 +136,26 @@ def test_made_and_restored(machine: Machine) -> None:
     assert owners == {machine.store.stat().st_uid}
     old = machine.store / "restoring" / "home"
     assert (old / "later").exists(), "the old state is there until it is taken away"
-    assert machine.do(ArchiveDo.RESTORE, job="j2").placed, "twice is the same"
+    assert machine.do(ArchiveCommand.RESTORE, job="j2").placed, "twice is the same"
     assert content(machine.home) == before
-    assert machine.do(ArchiveDo.CLEAR, job="j2").done
+    assert machine.do(ArchiveCommand.CLEAR, job="j2").done
     assert machine.kept() == [f"{FIRST}.home"]
-    assert machine.do(ArchiveDo.DELETE).done and machine.do(ArchiveDo.DELETE).done
+    assert machine.do(ArchiveCommand.DELETE).done and machine.do(ArchiveCommand.DELETE).done
     assert machine.kept() == []
-    assert machine.do(ArchiveDo.RESTORE, job="j3").refused == "not_found"
+    assert machine.do(ArchiveCommand.RESTORE, job="j3").refused == "not_found"
     assert content(machine.home) == before
 
 
 @pytest.mark.thorough("kills at every part of an archive; `make test` kills the worker")
-@pytest.mark.parametrize("do", [ArchiveDo.MAKE, ArchiveDo.RESTORE])
+@pytest.mark.parametrize("do", [ArchiveCommand.MAKE, ArchiveCommand.RESTORE])
 def test_the_server_is_killed_everywhere(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, do: ArchiveDo
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, do: ArchiveCommand
 ) -> None:
     """With SIGKILL after more and more of it: nothing half made is offered, and no home is half new."""
     before = fill(machine.home)
     later = before
-    if do is ArchiveDo.RESTORE:
-        assert machine.to_the_end(ArchiveDo.MAKE).done
+    if do is ArchiveCommand.RESTORE:
+        assert machine.to_the_end(ArchiveCommand.MAKE).done
         machine.age()
         later = content(machine.home)
     killed = 0
@@ -164,16 +170,16 @@ def test_the_server_is_killed_everywhere(
             machine.kill()
             killed += 1
             assert content(machine.home) == later
-            if do is ArchiveDo.MAKE and f"{FIRST}.home" in machine.kept():
+            if do is ArchiveCommand.MAKE and f"{FIRST}.home" in machine.kept():
                 break  # it came to its end between the last look and the kill
     assert killed
     answer = machine.to_the_end(do, job="j9")
     assert answer.done and not answer.refused and answer.failure is None
     assert content(machine.home) == before
-    assert machine.do(ArchiveDo.CLEAR, job="j9").done
+    assert machine.do(ArchiveCommand.CLEAR, job="j9").done
     assert machine.kept() == [f"{FIRST}.home"] and content(machine.home) == before
     machine.age()
-    assert machine.to_the_end(ArchiveDo.RESTORE, job="j10").done
+    assert machine.to_the_end(ArchiveCommand.RESTORE, job="j10").done
     assert content(machine.home) == before, "what is offered is whole"
 
 
@@ -185,7 +191,7 @@ def test_the_worker_dies_while_homes_change_places(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, moment: str, exchanges: bool
 ) -> None:
     before = fill(machine.home)
-    assert machine.to_the_end(ArchiveDo.MAKE).done
+    assert machine.to_the_end(ArchiveCommand.MAKE).done
     machine.age()
     changed = content(machine.home)
     if not exchanges:
@@ -201,25 +207,25 @@ def test_the_worker_dies_while_homes_change_places(
 
     with monkeypatch.context() as patched:
         patched.setattr(home_archives, "_exchange_folders", dies)
-        assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").failure
+        assert machine.to_the_end(ArchiveCommand.RESTORE, job="j2").failure
     if moment == "before" or (moment == "between" and exchanges):
         assert content(machine.home) == changed
-        assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").placed
+        assert machine.to_the_end(ArchiveCommand.RESTORE, job="j2").placed
     else:
-        answer = machine.do(ArchiveDo.CLEAR, job="j2")
+        answer = machine.do(ArchiveCommand.CLEAR, job="j2")
         assert answer.placed and answer.done
     assert content(machine.home) == before
-    assert machine.do(ArchiveDo.CLEAR, job="j2").done and machine.kept() == [f"{FIRST}.home"]
+    assert machine.do(ArchiveCommand.CLEAR, job="j2").done and machine.kept() == [f"{FIRST}.home"]
 
 
 def test_cancelled_before_it_is_placed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(machine.home)
-    assert machine.to_the_end(ArchiveDo.MAKE).done
+    assert machine.to_the_end(ArchiveCommand.MAKE).done
     machine.age()
     changed = content(machine.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
-    machine.do(ArchiveDo.RESTORE, job="j2")
-    answer = machine.do(ArchiveDo.CLEAR, job="j2")
+    machine.do(ArchiveCommand.RESTORE, job="j2")
+    answer = machine.do(ArchiveCommand.CLEAR, job="j2")
     assert answer.done and not answer.placed
     assert content(machine.home) == changed and machine.kept() == [f"{FIRST}.home"]
 
@@ -227,20 +233,20 @@ def test_cancelled_before_it_is_placed(machine: Machine, monkeypatch: pytest.Mon
 def test_no_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an archive that is too large nor a full disk leaves anything, or takes something."""
     before = fill(machine.home)
-    answer = machine.to_the_end(ArchiveDo.MAKE, room=1 << 20)
+    answer = machine.to_the_end(ArchiveCommand.MAKE, room=1 << 20)
     assert answer.refused == "archives_full" and machine.kept() == []
-    assert machine.to_the_end(ArchiveDo.MAKE).done
+    assert machine.to_the_end(ArchiveCommand.MAKE).done
     machine.age()
     changed = content(machine.home)
     disk = os.statvfs(machine.home)
     reserve = (disk.f_bavail * disk.f_frsize >> 20) + (1 << 10)
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(reserve))
-    for do, archive in ((ArchiveDo.MAKE, SECOND), (ArchiveDo.RESTORE, FIRST)):
+    for do, archive in ((ArchiveCommand.MAKE, SECOND), (ArchiveCommand.RESTORE, FIRST)):
         answer = machine.to_the_end(do, archive=archive, job=f"j-{do}")
         assert answer.refused == "disk_full" and answer.free == 0
         assert machine.kept() == [f"{FIRST}.home"] and content(machine.home) == changed
     monkeypatch.delenv("BERTH_DISK_RESERVE_MIB")
-    assert machine.to_the_end(ArchiveDo.RESTORE, job="j3").placed
+    assert machine.to_the_end(ArchiveCommand.RESTORE, job="j3").placed
     assert content(machine.home) == before
 
 
@@ -268,12 +274,12 @@ def test_a_hostile_home(machine: Machine, tmp_path: Path) -> None:
     (home / "zeros").write_bytes(bytes(64 << 20))
     (home / "old").write_text("old")
     os.utime(home / "old", (6_000_000_000, 6_000_000_000))
-    made = machine.to_the_end(ArchiveDo.MAKE)
+    made = machine.to_the_end(ArchiveCommand.MAKE)
     assert made.left_out == left_out and made.size_bytes < 1 << 20
     (home / "out").unlink()
     (home / "out").mkdir()
     (home / "out" / "secret").write_text("mine")
-    assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").placed
+    assert machine.to_the_end(ArchiveCommand.RESTORE, job="j2").placed
     assert (home / "out").is_symlink() and (outside / "secret").read_text() == "secret"
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
     assert stat.S_IMODE((home / "program").stat().st_mode) == 0o755
@@ -281,13 +287,13 @@ def test_a_hostile_home(machine: Machine, tmp_path: Path) -> None:
     assert not (home / "pipe").exists() and not (home / "disk").exists()
     seen = (home / "swells").stat()
     assert seen.st_size == 1 << 42 and seen.st_blocks * 512 <= 1 << 20
-    assert machine.do(ArchiveDo.CLEAR, job="j2").done
+    assert machine.do(ArchiveCommand.CLEAR, job="j2").done
     assert (outside / "secret").read_text() == "secret"
 
 
 def test_a_home_nested_without_end_is_refused_and_deleted_all_the_same(machine: Machine) -> None:
     (machine.home / "mine").write_text("mine")
-    assert machine.to_the_end(ArchiveDo.MAKE).done
+    assert machine.to_the_end(ArchiveCommand.MAKE).done
     here = os.open(machine.home, os.O_RDONLY)
     for _ in range(1500):
         os.mkdir("d", dir_fd=here)
@@ -295,36 +301,36 @@ def test_a_home_nested_without_end_is_refused_and_deleted_all_the_same(machine: 
         os.close(here)
         here = inner
     os.close(here)
-    answer = machine.to_the_end(ArchiveDo.MAKE, archive=SECOND, job="j2")
+    answer = machine.to_the_end(ArchiveCommand.MAKE, archive=SECOND, job="j2")
     assert answer.refused == "unreadable" and answer.about.startswith("d/d/")
     assert machine.kept() == [f"{FIRST}.home"]
-    assert machine.to_the_end(ArchiveDo.RESTORE, job="j3").placed
-    assert machine.to_the_end(ArchiveDo.CLEAR, job="j3").done
+    assert machine.to_the_end(ArchiveCommand.RESTORE, job="j3").placed
+    assert machine.to_the_end(ArchiveCommand.CLEAR, job="j3").done
     assert content(machine.home) == {"mine": b"mine"} and machine.kept() == [f"{FIRST}.home"]
 
 
 def test_a_damaged_archive_replaces_nothing(machine: Machine) -> None:
     before = fill(machine.home)
-    assert machine.to_the_end(ArchiveDo.MAKE).done
+    assert machine.to_the_end(ArchiveCommand.MAKE).done
     archive = machine.store / f"{FIRST}.home"
     whole = archive.read_bytes()
     for place in (5, 5000, len(whole) // 2, len(whole) - 3):
         archive.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
-        answer = machine.to_the_end(ArchiveDo.RESTORE, job=f"j{place}")
+        answer = machine.to_the_end(ArchiveCommand.RESTORE, job=f"j{place}")
         assert answer.refused == "bad_stream", place
         assert content(machine.home) == before
     archive.write_bytes(whole[: len(whole) // 2])
-    assert machine.to_the_end(ArchiveDo.RESTORE, job="cut").refused == "bad_stream"
+    assert machine.to_the_end(ArchiveCommand.RESTORE, job="cut").refused == "bad_stream"
     assert content(machine.home) == before and machine.kept() == [f"{FIRST}.home"]
 
 
 def test_archives_go_with_the_home_and_stay_when_it_moves(machine: Machine) -> None:
     fill(machine.home)
-    assert machine.to_the_end(ArchiveDo.MAKE).done
+    assert machine.to_the_end(ArchiveCommand.MAKE).done
     moves = machine.pool.driver.home_moves(team=TEAM, owner=OWNER)
     assert moves.remove(Home(TEAM, OWNER), limit_s=30)
     assert not machine.home.exists() and machine.kept() == [f"{FIRST}.home"]
-    assert machine.do(ArchiveDo.RESTORE, job="j2").failure.code == "home_nowhere"
+    assert machine.do(ArchiveCommand.RESTORE, job="j2").failure.code == "home_nowhere"
     machine.home.mkdir()
     while not machine.pool.driver.delete_home(team=TEAM, owner=OWNER):
         pass
@@ -334,7 +340,7 @@ def test_archives_go_with_the_home_and_stay_when_it_moves(machine: Machine) -> N
 def test_what_no_order_has_is_refused(machine: Machine) -> None:
     fill(machine.home)
     for archive in ("../../x", "", "A" * 32):
-        answer = machine.do(ArchiveDo.MAKE, archive=archive)
+        answer = machine.do(ArchiveCommand.MAKE, archive=archive)
         assert answer.failure and not answer.done
     assert machine.kept() == []
 
@@ -346,8 +352,8 @@ def put_away(machine: Machine) -> dict[str, bytes]:
     """Archived and emptied; what was in it."""
     before = fill(machine.home)
     time.sleep(0.05)
-    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
-    answer = machine.to_the_end(ArchiveDo.EMPTY, job="j2")
+    assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
+    answer = machine.to_the_end(ArchiveCommand.EMPTY, job="j2")
     assert answer.placed and answer.failure is None and not answer.refused
     return before
 
@@ -356,12 +362,12 @@ def test_emptied_and_restored(machine: Machine) -> None:
     machine.home.chmod(0o710)
     before = put_away(machine)
     assert content(machine.home) == {} and stat.S_IMODE(machine.home.stat().st_mode) == 0o710
-    assert machine.do(ArchiveDo.EMPTY, job="j2").placed, "twice is the same"
-    assert machine.do(ArchiveDo.LEAVE, job="j2").placed, "it is too late to leave it"
+    assert machine.do(ArchiveCommand.EMPTY, job="j2").placed, "twice is the same"
+    assert machine.do(ArchiveCommand.LEAVE, job="j2").placed, "it is too late to leave it"
     for _ in range(2):
-        assert machine.to_the_end(ArchiveDo.CLEAR, job="j2").done
+        assert machine.to_the_end(ArchiveCommand.CLEAR, job="j2").done
         assert content(machine.home) == {} and machine.kept() == [f"{FIRST}.home"]
-    assert machine.to_the_end(ArchiveDo.RESTORE, job="j3").placed
+    assert machine.to_the_end(ArchiveCommand.RESTORE, job="j3").placed
     assert content(machine.home) == before
 
 
@@ -369,26 +375,29 @@ def test_what_was_changed_meanwhile_is_not_emptied(machine: Machine) -> None:
     """By whatever: a file that came, one that was written, a folder's name, a mode; times that users set."""
     before = fill(machine.home)
     time.sleep(0.05)
-    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
     (machine.home / "data" / "7").write_text("written")
     os.utime(machine.home / "data" / "7", (1, 1))
-    answer = machine.do(ArchiveDo.EMPTY, job="j2")
+    answer = machine.do(ArchiveCommand.EMPTY, job="j2")
     assert (answer.refused, answer.about, answer.placed) == ("changed", "7", False)
-    answer = machine.do(ArchiveDo.LEAVE, job="j2")
+    answer = machine.do(ArchiveCommand.LEAVE, job="j2")
     assert answer.done and not answer.placed
     assert content(machine.home) == {**before, "data/7": b"written"}
     assert machine.kept() == [f"{FIRST}.home"]
-    assert machine.do(ArchiveDo.EMPTY, job="j3").failure or machine.do(ArchiveDo.EMPTY, job="j3").refused
+    assert (
+        machine.do(ArchiveCommand.EMPTY, job="j3").failure
+        or machine.do(ArchiveCommand.EMPTY, job="j3").refused
+    )
     assert content(machine.home) == {**before, "data/7": b"written"}, "nothing says how old the archive is"
 
 
 def test_without_its_archive_nothing_is_emptied(machine: Machine) -> None:
     before = fill(machine.home)
     time.sleep(0.05)
-    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
     (machine.store / f"{FIRST}.home").unlink()
-    assert machine.do(ArchiveDo.EMPTY, job="j2").refused == "not_found"
-    assert machine.do(ArchiveDo.LEAVE, job="j2").done
+    assert machine.do(ArchiveCommand.EMPTY, job="j2").refused == "not_found"
+    assert machine.do(ArchiveCommand.LEAVE, job="j2").done
     assert content(machine.home) == before
 
 
@@ -434,15 +443,15 @@ def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
 
 
 @pytest.mark.thorough("kills at every write")
-@pytest.mark.parametrize("then", [ArchiveDo.EMPTY, ArchiveDo.LEAVE])
+@pytest.mark.parametrize("then", [ArchiveCommand.EMPTY, ArchiveCommand.LEAVE])
 def test_killed_before_each_write_either_of_both_is_whole(
-    make_pool: Callable[..., Pool], then: ArchiveDo
+    make_pool: Callable[..., Pool], then: ArchiveCommand
 ) -> None:
     """The worker is killed before its first write of an order to empty a home, its second, and so on."""
     machine = Machine(make_pool("here", sandbox="none"))
     before = fill(machine.home)
     time.sleep(0.05)
-    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
     archive = (machine.store / f"{FIRST}.home").read_bytes()
     emptied = left = 0
     for step in range(1, 60):
@@ -456,7 +465,7 @@ def test_killed_before_each_write_either_of_both_is_whole(
                     raise Cut
 
         with hooked(before_writing), contextlib.suppress(Cut):
-            machine.do(ArchiveDo.EMPTY, job=job)
+            machine.do(ArchiveCommand.EMPTY, job=job)
         home = content(machine.home)
         assert home in (before, {}), step
         assert (machine.store / f"{FIRST}.home").read_bytes() == archive
@@ -466,10 +475,10 @@ def test_killed_before_each_write_either_of_both_is_whole(
         answer = machine.to_the_end(then, job=job)
         assert answer.done and answer.placed == (content(machine.home) == {})
         emptied, left = emptied + answer.placed, left + (not answer.placed)
-        assert machine.to_the_end(ArchiveDo.CLEAR, job=job).done
+        assert machine.to_the_end(ArchiveCommand.CLEAR, job=job).done
         if answer.placed:
-            assert machine.to_the_end(ArchiveDo.RESTORE, job=f"r{step}").placed
-            assert machine.to_the_end(ArchiveDo.CLEAR, job=f"r{step}").done
+            assert machine.to_the_end(ArchiveCommand.RESTORE, job=f"r{step}").placed
+            assert machine.to_the_end(ArchiveCommand.CLEAR, job=f"r{step}").done
         assert content(machine.home) == before
         later = time.time() + 3600
         since = machine.store / f"{FIRST}.since"
@@ -477,4 +486,4 @@ def test_killed_before_each_write_either_of_both_is_whole(
         os.utime(since, (later, later))  # the home was made anew since
     else:
         pytest.fail("it does not end")
-    assert emptied and (left or then is ArchiveDo.EMPTY)
+    assert emptied and (left or then is ArchiveCommand.EMPTY)

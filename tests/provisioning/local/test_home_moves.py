@@ -18,9 +18,9 @@ from local_support import Pool
 
 from provisioning.drivers.local.failures import Busy
 from provisioning.drivers.local.file_server import Home, _process_tree
-from provisioning.drivers.local.home_moves import HomeThere
+from provisioning.drivers.local.home_moves import HomeExists
 from provisioning.endpoints import files_socket_name
-from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
+from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, MovePhase
 from provisioning.node import home_moves as node
 from provisioning.types import PoolConfig
 from tests.node_sockets import plug
@@ -45,8 +45,8 @@ class Machines:
     def moves(self, pool: Pool) -> Any:
         return pool.driver.home_moves(team=TEAM, owner=OWNER)
 
-    def do(self, do: MoveDo, *, move: str = "m1") -> HomeMoved:
-        pool = self.old if do in (MoveDo.OFFER, MoveDo.REMOVE) else self.new
+    def do(self, do: MoveCommand, *, move: str = "m1") -> HomeMoved:
+        pool = self.old if do in (MoveCommand.OFFER, MoveCommand.REMOVE) else self.new
         order = HomeMoveOrder(
             move, "lease", do, PoolConfig("p", "local", {}), TEAM, OWNER, time.time() + 60, lifetime_s=60,
             digest=hashlib.sha256(b"ticket").hexdigest(), ticket="ticket", host="ws-x.localhost",
@@ -61,9 +61,9 @@ class Machines:
 
     def to_the_end(self, *, move: str = "m1", limit: int = 300) -> HomeMoved:
         for _ in range(limit):
-            answer = self.do(MoveDo.FETCH, move=move)
+            answer = self.do(MoveCommand.FETCH, move=move)
             if answer.failure and answer.failure.code == "offer_gone":
-                assert self.do(MoveDo.OFFER, move=move).done
+                assert self.do(MoveCommand.OFFER, move=move).done
             elif answer.done or answer.failure:
                 return answer
         raise AssertionError(self.answers[-3:])
@@ -78,10 +78,10 @@ class Machines:
             connection.request("POST", f"/.berth/files/{order.ticket}", json.dumps(asked).encode())
             with connection.getresponse() as answer:
                 if answer.status != 200:
-                    raise node.OfferGone("gone")
+                    raise node.OfferExpired("gone")
                 yield node._pieces(answer)
         except OSError as error:
-            raise node.OfferGone("gone") from error
+            raise node.OfferExpired("gone") from error
         finally:
             connection.close()
 
@@ -130,7 +130,7 @@ def moving(machines: Machines) -> Path:
 
 def test_a_home_goes(machines: Machines) -> None:
     before = fill(machines.home)
-    assert machines.do(MoveDo.OFFER).done
+    assert machines.do(MoveCommand.OFFER).done
     answer = machines.to_the_end()
     assert answer.phase is MovePhase.PLACED and answer.failure is None
     assert answer.bytes_done == answer.bytes_total > 20 << 20
@@ -143,9 +143,9 @@ def test_a_home_goes(machines: Machines) -> None:
             path.lstat().st_uid == machines.target.stat().st_uid for path in machines.target.rglob("*")
         )
         assert (machines.target.stat().st_uid == 0) == (own == 0)
-    assert machines.do(MoveDo.FETCH).done, "twice is the same"
+    assert machines.do(MoveCommand.FETCH).done, "twice is the same"
     assert content(machines.home) == before, "the old one stays until it is told to go"
-    assert machines.do(MoveDo.REMOVE).done
+    assert machines.do(MoveCommand.REMOVE).done
     assert not machines.home.exists() and content(machines.target) == before
 
 
@@ -171,12 +171,12 @@ def test_what_serves_and_what_receives_is_killed_everywhere(
 
     monkeypatch.setattr(node, "_pieces", cut)
     for _ in range(200):
-        answer = machines.do(MoveDo.FETCH)
+        answer = machines.do(MoveCommand.FETCH)
         assert answer.done == machines.target.exists()
         if answer.done:
             break
         if answer.failure and answer.failure.code == "offer_gone":
-            machines.do(MoveDo.OFFER)
+            machines.do(MoveCommand.OFFER)
     assert count > 90
     assert content(machines.target) == before == content(machines.home)
 
@@ -194,23 +194,23 @@ def kill(pool: Pool, home: Home) -> None:
 def test_what_has_come_is_discarded(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
-    machines.do(MoveDo.OFFER)
-    machines.do(MoveDo.FETCH)
-    machines.do(MoveDo.FETCH)
+    machines.do(MoveCommand.OFFER)
+    machines.do(MoveCommand.FETCH)
+    machines.do(MoveCommand.FETCH)
     assert moving(machines).exists()
-    assert machines.do(MoveDo.DISCARD, move="another").done and moving(machines).exists()
-    assert machines.do(MoveDo.DISCARD).done and machines.do(MoveDo.DISCARD).done
+    assert machines.do(MoveCommand.DISCARD, move="another").done and moving(machines).exists()
+    assert machines.do(MoveCommand.DISCARD).done and machines.do(MoveCommand.DISCARD).done
     assert not moving(machines).exists() and not machines.target.exists()
     machines.to_the_end()
-    assert machines.do(MoveDo.DISCARD).done, "also where it was put in its place, and was then given up"
+    assert machines.do(MoveCommand.DISCARD).done, "also where it was put in its place, and was then given up"
     assert not machines.target.exists() and machines.home.exists()
 
 
 def test_another_move_begins_anew(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
-    machines.do(MoveDo.OFFER)
-    machines.do(MoveDo.FETCH)
+    machines.do(MoveCommand.OFFER)
+    machines.do(MoveCommand.FETCH)
     (moving(machines) / "home" / "stray").write_text("of before")
     machines.to_the_end(move="m2")
     assert content(machines.target) == before
@@ -220,19 +220,19 @@ def test_a_home_that_is_there_is_not_touched(machines: Machines) -> None:
     fill(machines.home)
     machines.target.mkdir(parents=True)
     (machines.target / "mine").write_text("of before")
-    machines.do(MoveDo.OFFER)
-    answer = machines.do(MoveDo.FETCH)
-    assert answer.failure is not None and answer.failure.code == HomeThere.code
+    machines.do(MoveCommand.OFFER)
+    answer = machines.do(MoveCommand.FETCH)
+    assert answer.failure is not None and answer.failure.code == HomeExists.code
     assert not answer.failure.retryable
     assert content(machines.target) == {"mine": b"of before"}
-    assert machines.do(MoveDo.DISCARD).done and (machines.target / "mine").exists()
+    assert machines.do(MoveCommand.DISCARD).done and (machines.target / "mine").exists()
     (machines.target / "mine").unlink()
     assert machines.to_the_end().done, "an empty one is none"
 
 
 def test_no_room_is_said_with_figures(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(machines.home)
-    machines.do(MoveDo.OFFER)
+    machines.do(MoveCommand.OFFER)
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(1 << 30))
     answer = machines.to_the_end()
     assert answer.failure is not None and answer.failure.code == "no_room_for_home"
@@ -240,7 +240,7 @@ def test_no_room_is_said_with_figures(machines: Machines, monkeypatch: pytest.Mo
 
 
 def test_nothing_unreadable_is_lost(machines: Machines) -> None:
-    machines.do(MoveDo.OFFER)
+    machines.do(MoveCommand.OFFER)
     path = machines.home
     for _ in range(205):
         path = path / "d"
@@ -251,18 +251,18 @@ def test_nothing_unreadable_is_lost(machines: Machines) -> None:
 
 def test_one_order_at_a_time(machines: Machines) -> None:
     fill(machines.home)
-    machines.do(MoveDo.OFFER)
+    machines.do(MoveCommand.OFFER)
     with machines.moves(machines.new).alone(HOME):
-        answer = machines.do(MoveDo.FETCH)
+        answer = machines.do(MoveCommand.FETCH)
         assert answer.failure is not None and answer.failure.code == Busy.code
     assert machines.to_the_end().done
 
 
 def test_no_ticket_no_home(machines: Machines) -> None:
     fill(machines.home)
-    answer = machines.do(MoveDo.FETCH)
+    answer = machines.do(MoveCommand.FETCH)
     assert answer.failure is not None and answer.failure.code == "offer_gone"
-    assert machines.do(MoveDo.OFFER).done
+    assert machines.do(MoveCommand.OFFER).done
     name = files_socket_name(TEAM, OWNER).partition(".")[0]
     for ticket in ("", "x", "ticket2"):
         connection = http.client.HTTPConnection("home", timeout=10)
@@ -272,4 +272,4 @@ def test_no_ticket_no_home(machines: Machines) -> None:
             connection.request("POST", f"/.berth/files/{ticket}", b'{"part": "manifest"}')
         with connection.getresponse() as answered:
             assert answered.status == 403
-    assert machines.do(MoveDo.FETCH, move="m1").failure is None
+    assert machines.do(MoveCommand.FETCH, move="m1").failure is None

@@ -52,7 +52,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
     for name in ("project_of", "assign", "use_of", "limit"):
         monkeypatch.setattr(project_quota, name, getattr(made, name))
-    monkeypatch.setattr(HomeQuotas, "work", lambda _: True)
+    monkeypatch.setattr(HomeQuotas, "are_supported", lambda _: True)
     return made
 
 

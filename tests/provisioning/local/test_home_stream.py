@@ -273,7 +273,7 @@ def test_lengths_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_says_how_much_is_needed(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(home_copy.NoRoom) as refused:
+    with pytest.raises(home_copy.DiskFull) as refused:
         unpack(packed(home), tmp_path / "copy", reserve=1 << 60)
     assert refused.value.free == 0 and refused.value.needed > 0
 
@@ -434,7 +434,7 @@ def test_nothing_unreadable_is_left_behind_unsaid(copy: Copy, home: Path) -> Non
 def test_without_room_nothing_is_begun(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.step()
     monkeypatch.setattr(home_copy.DiskRoom, "free", lambda _: 1000)
-    with pytest.raises(home_copy.NoRoom) as refused:
+    with pytest.raises(home_copy.DiskFull) as refused:
         copy.step()
     assert (refused.value.free, refused.value.needed > 1000) == (1000, True)
     monkeypatch.undo()

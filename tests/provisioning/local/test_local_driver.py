@@ -15,7 +15,14 @@ from local_support import PROBE, ask
 from provisioning.drivers.local import cgroups, gpus, processes, start
 from provisioning.drivers.local import host as local_host
 from provisioning.drivers.local.state import WorkspaceDir
-from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale, StartFailed
+from provisioning.errors import (
+    Conflict,
+    InvalidSpec,
+    MissingDependency,
+    NoCapacity,
+    StaleCommand,
+    StartFailed,
+)
 from provisioning.types import (
     DeviceGrant,
     Isolation,
@@ -373,7 +380,7 @@ def test_closed_generations_are_forgotten_after_a_week(make_pool):
     old, other = pool.spec(), pool.spec()
     pool.driver.ensure_deleted(old.ref)
     mark = pool.driver.base / ".closed" / old.ref.external_name
-    with pytest.raises(Stale):
+    with pytest.raises(StaleCommand):
         pool.start(old)
     os.utime(mark, (0, 0))
     pool.driver.ensure_deleted(other.ref)

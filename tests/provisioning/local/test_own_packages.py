@@ -12,7 +12,7 @@ from local_support import Pool, ask
 
 from provisioning.agent.program import packages_overlay
 from provisioning.drivers.local import packages
-from provisioning.environment_messages import PackagesOf
+from provisioning.environment_messages import OwnPackagesRequest
 from provisioning.types import ObservedState
 from tests.provisioning.environments.package_index import PackageFolder
 
@@ -54,7 +54,7 @@ def test_pip_uv_and_the_notebooks_own_pip_just_work(pool: Pool, prepared: bool) 
         str(pool.driver.environment_path.resolve())
     )
     assert "Would install" not in jupyter.run(kernel, "!pip install --dry-run --no-index ipykernel")
-    of = PackagesOf(team=jupyter.spec.team, owner=jupyter.spec.owner)
+    of = OwnPackagesRequest(team=jupyter.spec.team, owner=jupyter.spec.owner)
     assert pool.driver.own_packages(of) == ["one==1.0", "three==1.0", "two==1.0"]
     again = Jupyter(pool, prepared=not prepared)
     assert again.value(again.kernel(), "__import__('one').version") == "1.0"
@@ -94,7 +94,7 @@ def test_they_are_kept_by_environment_and_removed_when_asked(pool: Pool) -> None
     inside = pool.home / "homes" / spec.home_key / Path(folder).relative_to("/home/ada")
     (site,) = inside.glob("lib/python3*/site-packages")
     (site / "mine-1.2.dist-info").mkdir()
-    of = PackagesOf(team=spec.team, owner=spec.owner, environment_name="analysis")
+    of = OwnPackagesRequest(team=spec.team, owner=spec.owner, environment_name="analysis")
     assert pool.driver.own_packages(of) == ["mine==1.2"]
     assert pool.driver.own_packages(replace(of, environment_name="other")) == []
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref, grace_s=0), ObservedState.STOPPED)

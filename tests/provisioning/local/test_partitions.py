@@ -9,7 +9,7 @@ import pytest
 
 from provisioning.drivers.local import partitions
 from provisioning.drivers.local.partitions import recover, repartition
-from provisioning.errors import BackendUnavailable, NoCapacity, Unclean
+from provisioning.errors import BackendUnavailable, NoCapacity, UncleanDevices
 from provisioning.gpu.nvml import session
 from provisioning.types import MigRepartition, MigSlice
 from tests.gpu.fake_nvml import Err, FakeGpu, FakeLibrary, Process, h100_mig, installed, uuid_of
@@ -134,14 +134,14 @@ def test_an_instance_that_is_gone_is_no_reason_to_destroy_others(tmp_path):
 
 def test_nothing_is_changed_where_the_old_memory_is_not_proven_clean(tmp_path):
     gpu = h100_mig()
-    with installed(FakeLibrary([gpu])), pytest.raises(Unclean):
+    with installed(FakeLibrary([gpu])), pytest.raises(UncleanDevices):
         repartition(tmp_path, CHANGE, Scrubs(SMALL))
     assert (layout(gpu), journal(tmp_path)) == (OLD, [])
 
 
 def test_what_is_made_and_not_clean_is_not_given_out(tmp_path):
     gpu = h100_mig()
-    with installed(FakeLibrary([gpu])), pytest.raises(Unclean):
+    with installed(FakeLibrary([gpu])), pytest.raises(UncleanDevices):
         repartition(tmp_path, CHANGE, Scrubs(uuid_of(9001, "MIG")))
     assert (layout(gpu), journal(tmp_path)) == (NEW, [])
 
@@ -231,7 +231,7 @@ def test_a_kill_on_the_way_back_is_finished_too(tmp_path):
 
 def test_a_gpu_that_is_away_keeps_its_journal(tmp_path):
     gpu = h100_mig()
-    partitions._write(tmp_path, partitions.Journal(GPU, (MigSlice("1g.10gb", 0),), CHANGE.create))
+    partitions._write(tmp_path, partitions.PartitionJournal(GPU, (MigSlice("1g.10gb", 0),), CHANGE.create))
     with installed(FakeLibrary([])):
         assert not recover(tmp_path)
     assert journal(tmp_path) == [f"{GPU}.json"]

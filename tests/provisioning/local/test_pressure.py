@@ -22,13 +22,13 @@ full avg10=0.00 avg60=99.00 avg300=0.00 total=0
 )  # fmt: skip
 def test_the_minute_in_which_some_waited_is_read(tmp_path, told, read):
     (tmp_path / "cpu").write_text(TOLD.format(told))
-    assert pressure.look(tmp_path) == {"cpu": read, "memory": None, "io": None}
+    assert pressure.read_pressure(tmp_path) == {"cpu": read, "memory": None, "io": None}
 
 
 def test_a_kernel_that_tells_nothing_and_a_file_that_cannot_be_read_are_not_zero(tmp_path):
     (tmp_path / "io").mkdir()
     nothing = dict.fromkeys(pressure.RESOURCES)
-    assert pressure.look(tmp_path) == pressure.look(tmp_path / "none") == nothing
+    assert pressure.read_pressure(tmp_path) == pressure.read_pressure(tmp_path / "none") == nothing
 
 
 @given(st.binary(max_size=200))
@@ -36,5 +36,5 @@ def test_whatever_stands_there_is_a_percentage_or_nothing(tmp_path_factory, told
     folder = tmp_path_factory.getbasetemp() / "pressure"
     folder.mkdir(exist_ok=True)
     (folder / "memory").write_bytes(told)
-    read = pressure.look(folder)["memory"]
+    read = pressure.read_pressure(folder)["memory"]
     assert read is None or 0 <= read <= 100

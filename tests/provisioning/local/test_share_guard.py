@@ -19,7 +19,7 @@ from local_support import Pool, ask
 
 from provisioning import messages
 from provisioning.drivers.local import gpus, processes, share_guard, state
-from provisioning.drivers.local.share_guard import Holder, Shares
+from provisioning.drivers.local.share_guard import ShareHolder, Shares
 from provisioning.errors import NoCapacity
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.shares import Rank
@@ -378,7 +378,7 @@ def test_a_part_is_refused_where_it_cannot_be_held(
 
 def test_holders_are_read_again_where_they_changed(tmp_path: Path) -> None:
     folder = state.WorkspaceDir(tmp_path, "ws-1")
-    record = state.Record(
+    record = state.StartRecord(
         workspace_id="1", generation=1, spec_digest="", app_name="", attempt="", ports=(), memory_mib=1,
         stop_timeout_s=1, sandboxed=False, created_at=0.0, cgroups=(), own_network=False, home="team/ada",
         uid=state.NODE_USER, environment="", egress="open", egress_allow="",
@@ -387,9 +387,9 @@ def test_holders_are_read_again_where_they_changed(tmp_path: Path) -> None:
     shares = Shares(tmp_path, "none")
     assert shares.holders() == []
     folder.write_record(record)
-    assert shares.holders() == [Holder("ws-1", "1", 1, record.shares[0])]
+    assert shares.holders() == [ShareHolder("ws-1", "1", 1, record.shares[0])]
     folder.write_record(replace(record, generation=2))
-    assert shares.holders() == [Holder("ws-1", "1", 2, record.shares[0])]
+    assert shares.holders() == [ShareHolder("ws-1", "1", 2, record.shares[0])]
     # Closed on a full disk: noted beside it alone.
     folder.reserve_closing()
     folder.close_generation(2)

@@ -16,7 +16,7 @@ from portal.catalog.environments.sources import pinned_requirements
 from provisioning.drivers.local import isolation
 from provisioning.drivers.local.driver import SPARES_FOR_S
 from provisioning.drivers.local.failures import EnvironmentMissing
-from provisioning.environment_messages import PackagesOf
+from provisioning.environment_messages import OwnPackagesRequest
 from provisioning.environments.store import STAMP, Store
 from provisioning.errors import Blame
 from provisioning.types import ObservedState
@@ -142,7 +142,7 @@ def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
     index = PackageFolder(tmp_path / "index")
     with zipfile.ZipFile(index.wheel("extra", "2.5")) as wheel:
         wheel.extractall(site)
-    asked_for = PackagesOf(spec.team, spec.owner, digest, "analysis")
+    asked_for = OwnPackagesRequest(spec.team, spec.owner, digest, "analysis")
     own = [tuple(each.split("==")) for each in pool.driver.own_packages(asked_for)]
     assert own == [("extra", "2.5")]
     source = pinned_requirements("packages", "alpha\n", have={"alpha": "1.0"}, more=own)

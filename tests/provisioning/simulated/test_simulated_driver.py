@@ -13,7 +13,7 @@ from provisioning.errors import (
     Conflict,
     InvalidSpec,
     NoCapacity,
-    Stale,
+    StaleCommand,
     StartFailed,
 )
 from provisioning.types import (
@@ -91,7 +91,7 @@ def test_closed_generations_are_forgotten_after_a_week(pool, clock, spec, placed
     driver, one, other = pool(), spec(), spec()
     driver.ensure_deleted(one.ref)
     clock.pass_(6 * 86_400)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleCommand):
         driver.ensure_started(one, placed(driver, one))
     clock.pass_(8 * 86_400)
     driver.ensure_deleted(other.ref)
@@ -104,7 +104,7 @@ def test_a_stopped_workspace_stays_closed_for_as_long_as_it_is_there(pool, clock
     driver.ensure_stopped(one.ref)
     clock.pass_(100 * 86_400)
     driver.ensure_deleted(spec().ref)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleCommand):
         driver.ensure_started(one, placed(driver, one))
 
 
@@ -229,7 +229,7 @@ def test_workspaces_on_a_vanished_node_are_unknown_until_it_returns(pool, clock,
     assert (seen.state, seen.code, seen.ready) == (ObservedState.UNKNOWN, "node_offline", False)
     assert "sim-002" in seen.message
     assert driver.ensure_deleted(there.ref).state is ObservedState.UNKNOWN
-    with pytest.raises(Stale):
+    with pytest.raises(StaleCommand):
         driver.ensure_started(there, placed(driver, there, node=1))
     assert {o.ref: o.state for o in driver.list_owned()}[here.ref] is RUNNING
     late = spec()
@@ -251,7 +251,7 @@ def test_what_was_ending_when_its_node_vanished_is_not_taken_for_gone(pool, cloc
     driver.ensure_deleted(spec().ref)
     assert driver.observe(one.ref).state is ObservedState.UNKNOWN
     assert [seen.state for seen in driver.list_owned()] == [ObservedState.UNKNOWN]
-    with pytest.raises((Stale, BackendUnavailable)):
+    with pytest.raises((StaleCommand, BackendUnavailable)):
         driver.ensure_started(one, placed(driver, one, node=1))
     clock.pass_(30)
     assert getattr(driver, op)(one.ref).state is (STOPPED if op == "ensure_stopped" else ABSENT)

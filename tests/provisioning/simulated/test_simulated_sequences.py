@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from provisioning.drivers.simulated.driver import SimulatedDriver
-from provisioning.errors import BackendUnavailable, ProvisioningError, Stale
+from provisioning.errors import BackendUnavailable, ProvisioningError, StaleCommand
 from provisioning.types import (
     AcceleratorRequest,
     AgentSpec,
@@ -104,7 +104,7 @@ class Calls(RuleBasedStateMachine):
             (driver.ensure_deleted if delete else driver.ensure_stopped)(ref)
         except BackendUnavailable:
             assert lost
-        except Stale:
+        except StaleCommand:
             assert newer
         if newer:
             assert self.driver.observe(ref) == before

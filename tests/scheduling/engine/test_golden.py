@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.quota.limits.shares import Claim, divide
+from portal.quota.limits.shares import QueueClaim, divide
 from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import Policy, PreemptionCode, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import schedule
@@ -59,7 +59,7 @@ def test_kueue_fair_preemption(case):
 @pytest.mark.parametrize("unit", [1, 1000])
 def test_kai_division(case, unit):
     claims = {
-        f"q{number}": Claim(
+        f"q{number}": QueueClaim(
             deserved=int(case[f"q{number}_deserved"]) * unit,
             request=int(case[f"q{number}_request"]) * unit,
             weight=int(case[f"q{number}_weight"]),

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from portal.quota.ledger.accounting import (
     GPU_HOUR,
     Account,
-    Warn,
+    WarningPercent,
     burn_rate,
-    credited,
     lasts_until_s,
     refilled,
     tick,
+    with_credit,
 )
 from tests.suite.choice import examples
 
@@ -32,10 +32,10 @@ def test_an_hour_on_one_gpu_costs_a_gpu_hour_and_a_heavier_model_more():
 
 def test_warnings_come_once_at_80_and_100_per_cent():
     first = tick(account(10), ONE_GPU, 8 * 3600, tick_s=60)
-    assert first.warnings == (Warn.NEAR,)
+    assert first.warnings == (WarningPercent.NEAR,)
     assert tick(first.account, ONE_GPU, 8 * 3600 + 60, tick_s=60).warnings == ()
     last = tick(first.account, ONE_GPU, 10 * 3600, tick_s=60)
-    assert last.warnings == (Warn.SPENT,)
+    assert last.warnings == (WarningPercent.SPENT,)
     assert last.exhausted and not last.account.funded
 
 
@@ -61,7 +61,7 @@ def test_a_tick_across_the_end_of_a_period_charges_each_its_own():
 
 def test_credit_funds_again_and_says_when_it_is_gone():
     empty = tick(account(1), ONE_GPU, 3600, tick_s=60).account
-    more = credited(empty, GPU_HOUR)
+    more = with_credit(empty, GPU_HOUR)
     assert more.funded and more.warned == 0
     assert lasts_until_s(more, ONE_GPU) == 7200
     assert lasts_until_s(more, 0) is None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quota.limits.shares import MAX_SHARE, Claim, decay_average, divide, dominant_share
+from portal.quota.limits.shares import MAX_SHARE, QueueClaim, decay_average, divide, dominant_share
 from portal.quota.limits.tree import UNGOVERNED, QuotaTree
 from portal.quota.limits.types import Cohort, Limit, Team
 
@@ -86,4 +86,4 @@ def test_use_halves_in_a_half_life():
 
 
 def test_nobody_without_weight_gets_more_than_is_deserved():
-    assert divide(10, {"a": Claim(2, 9, weight=0), "b": Claim(1, 3)}) == {"a": 2, "b": 3}
+    assert divide(10, {"a": QueueClaim(2, 9, weight=0), "b": QueueClaim(1, 3)}) == {"a": 2, "b": 3}

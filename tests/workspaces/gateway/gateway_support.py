@@ -423,7 +423,7 @@ def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[S
         (folder / "front-door.json").write_text(
             proxy.config(
                 listen=f"127.0.0.1:{proxy_port}",
-                places=proxy.Places(web=web, gateway=web, agents_url=f"http://{web}"),
+                places=proxy.Upstreams(web=web, gateway=web, agents_url=f"http://{web}"),
                 domain=DOMAIN,
                 secret=SECRET,
                 storage=folder / "caddy",

@@ -138,7 +138,7 @@ async def test_only_a_token_in_use_without_a_pause_is_busy(
     gateway: Gateway, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are not looked up without being asked for."""
-    known = bearers.Bearers(asking.authorize, gateway.memory)
+    known = bearers.BearerTokens(asking.authorize, gateway.memory)
 
     async def busy() -> bool:
         assert await known.look("good", WS_A) == "7"

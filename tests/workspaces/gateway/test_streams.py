@@ -29,9 +29,9 @@ from websockets.exceptions import ConnectionClosed
 
 from portal.common import front_door
 from portal.workspaces.gateway import streams, tickets, workspace_views
-from portal.workspaces.gateway.access import ACCOUNTS_KEY, Refusal, Refused
+from portal.workspaces.gateway.access import ACCOUNTS_KEY, EntryRefused, Refusal
 from portal.workspaces.gateway.request import ClientRequest
-from portal.workspaces.gateway.streams import Full, Streams
+from portal.workspaces.gateway.streams import ConnectionLimitReached, Streams
 from provisioning.endpoints import GATEWAY_HEADER, HTTP_HEADER, NODE_HEADER, SOCKET_HEADER
 from provisioning.node_gateway import caddy_config
 from tests.certificates import Authority
@@ -389,13 +389,13 @@ async def test_one_workspace_has_a_bound_and_what_ends_makes_room(
     found, _, _ = through
     first = await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"}))
     await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
-    with pytest.raises(Full):
+    with pytest.raises(ConnectionLimitReached):
         await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     await found.expect("ws-2", CLIENT, UPSTREAM_HEADERS, {"a"})
     await first[0].readline()
     first[1].close()
     for _ in range(100):
-        with contextlib.suppress(Full):
+        with contextlib.suppress(ConnectionLimitReached):
             await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
             return
         await asyncio.sleep(0.05)
@@ -439,7 +439,7 @@ async def test_many_of_one_session_are_one_question(through: Any) -> None:
     found.changed({"a"})
     await asyncio.sleep(0.3)
     assert reauthorizer.asked == before + 1
-    reauthorizer.error = Refused(Refusal.FORBIDDEN, "ws-1", CLIENT)
+    reauthorizer.error = EntryRefused(Refusal.FORBIDDEN, "ws-1", CLIENT)
     found.changed({"a"})
     for reader, _ in held:
         assert await asyncio.wait_for(_rest(reader), 5) == b"first"

@@ -26,7 +26,7 @@ from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.mfa import factors, passkeys
 from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.factors import Type
-from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.mfa.passkeys import ChallengePurpose
 from portal.people.accounts.models import User
 
 WINDOW = timedelta(minutes=15)
@@ -56,15 +56,17 @@ def password(request: HttpRequest, user: User, entered: str, *, field: str = "")
         raise InvalidInput(error.reason, errors={field: [error.reason]} if field else {}) from None
 
 
-def passkey(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | None = None) -> User:
+def passkey(
+    request: HttpRequest, purpose: ChallengePurpose, answer: str, *, user: User | None = None
+) -> User:
     """Check the response of a passkey. Returns its user. Not limited, because it cannot be guessed."""
-    row = passkeys.used(request, purpose, answer, user=user)
+    row = passkeys.verify_response(request, purpose, answer, user=user)
     owner: User = row.user
     return owner
 
 
 def _limited(request: HttpRequest, user: User, factor: str, right: Callable[[], bool], wrong: Reason) -> None:
-    device_kind = "known" if devices.knows(request, user) else "strange"
+    device_kind = "known" if devices.is_known(request, user) else "strange"
     key = f"{factor}:{device_kind}:{user.pk}"
     # Count before checking, so that concurrent attempts cannot exceed the limit.
     tried = limits.count(key, window=WINDOW)

@@ -46,7 +46,7 @@ class Passkey:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class FactorOverview:
     """Second factors of a user: time of app setup, passkeys oldest first, number of recovery codes left."""
 
     app_since: datetime | None
@@ -60,7 +60,7 @@ class Overview:
         return self.app_since is not None or bool(self.passkeys)
 
 
-def overview_of(user: User) -> Overview:
+def overview_of(user: User) -> FactorOverview:
     """Return all factors of the user. Runs one query."""
     app_since = app_used_at = codes_left = None
     passkeys = []
@@ -71,7 +71,7 @@ def overview_of(user: User) -> Overview:
             codes_left = settings.MFA_RECOVERY_CODE_COUNT - int(row.data["used_mask"]).bit_count()
         else:
             passkeys.append(Passkey(row.pk, row.data["name"], row.created_at, row.last_used_at))
-    return Overview(app_since, app_used_at, passkeys, codes_left)
+    return FactorOverview(app_since, app_used_at, passkeys, codes_left)
 
 
 def prefetch_factors(users: UserQuerySet) -> UserQuerySet:

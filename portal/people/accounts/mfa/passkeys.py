@@ -42,7 +42,7 @@ LIFETIME_S = 300
 MAX_ANSWER = 20_000
 
 
-class Purpose(StrEnum):
+class ChallengePurpose(StrEnum):
     """Purpose of a challenge. A response is valid only for the same purpose."""
 
     ADD = "add"
@@ -60,14 +60,14 @@ def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
         user_verification=UserVerificationRequirement.PREFERRED,
         extensions={"credProps": True},
     )
-    _store_state(request, Purpose.ADD, state)
+    _store_state(request, ChallengePurpose.ADD, state)
     return dict(options)
 
 
 def added(request: HttpRequest, answer: str) -> dict[str, Any]:
     """Return the credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
     parsed = _parse(answer)
-    state = _take_state(request, Purpose.ADD)
+    state = _take_state(request, ChallengePurpose.ADD)
     try:
         response = RegistrationResponse.from_dict(parsed)
         auth_data = _server(request).register_complete(state, response)
@@ -78,7 +78,7 @@ def added(request: HttpRequest, answer: str) -> dict[str, Any]:
 
 
 def options_to_use(
-    request: HttpRequest, purpose: Purpose, *, user: User | None = None, name: str = ""
+    request: HttpRequest, purpose: ChallengePurpose, *, user: User | None = None, name: str = ""
 ) -> dict[str, Any]:
     """Return the options for `navigator.credentials.get`.
 
@@ -93,7 +93,7 @@ def options_to_use(
         account = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
         credentials = [data for _row, data in _passkeys_of(account)] if account else []
         credentials = credentials or [_fake_credential(name)]
-    strict = purpose is Purpose.SIGN_IN
+    strict = purpose is ChallengePurpose.SIGN_IN
     options, state = _server(request).authenticate_begin(
         credentials=credentials,
         user_verification=UserVerificationRequirement.REQUIRED
@@ -104,7 +104,9 @@ def options_to_use(
     return dict(options)
 
 
-def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | None = None) -> Authenticator:
+def verify_response(
+    request: HttpRequest, purpose: ChallengePurpose, answer: str, *, user: User | None = None
+) -> Authenticator:
     """Verify a response. Returns the passkey with its user and records its use. Raises `InvalidInput`.
 
     Without `user`, the response identifies the user and the signature proves it.
@@ -184,11 +186,11 @@ def _parse(answer: str) -> dict[str, Any]:
     return parsed
 
 
-def _store_state(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
+def _store_state(request: HttpRequest, purpose: ChallengePurpose, state: dict[str, Any]) -> None:
     request.session[STATE] = {"purpose": purpose.value, "at": time.time(), "state": state}
 
 
-def _take_state(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
+def _take_state(request: HttpRequest, purpose: ChallengePurpose) -> dict[str, Any]:
     stored = request.session.pop(STATE, None)
     good = (
         isinstance(stored, dict) and stored["purpose"] == purpose and time.time() - stored["at"] < LIFETIME_S

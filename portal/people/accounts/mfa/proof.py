@@ -24,7 +24,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.mfa import attempts, factors
 from portal.people.accounts.mfa.codes import MfaCode
-from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.mfa.passkeys import ChallengePurpose
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.session_store import PROVEN_AT
 
@@ -105,7 +105,7 @@ def confirm(request: HttpRequest) -> None:
     assert isinstance(user, User), "pages are private"
     data = request.POST
     if data.get("confirm_credential"):
-        attempts.passkey(request, Purpose.CONFIRM, data["confirm_credential"], user=user)
+        attempts.passkey(request, ChallengePurpose.CONFIRM, data["confirm_credential"], user=user)
     elif data.get("confirm_code"):
         attempts.code(request, user, data["confirm_code"])
     else:

@@ -19,7 +19,7 @@ from portal.people.accounts.models import User
 V = TypeVar("V", bound=Callable[..., Any])
 
 
-class SetUpFirst(PortalError):
+class SecondFactorRequired(PortalError):
     """The account needs a second factor."""
 
     code = ProblemCode.MFA_REQUIRED
@@ -34,9 +34,9 @@ def open_before_setup(view: V) -> V:
 
 
 def require_set_up(user: Any) -> None:
-    """Raise `SetUpFirst` for a user who has to set up a second factor."""
+    """Raise `SecondFactorRequired` for a user who has to set up a second factor."""
     if isinstance(user, User) and user.must_set_up_mfa:
-        raise SetUpFirst(Reason(MfaCode.SET_UP_FIRST))
+        raise SecondFactorRequired(Reason(MfaCode.SET_UP_FIRST))
 
 
 class RequiredFactorMiddleware:

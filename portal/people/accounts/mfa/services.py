@@ -34,14 +34,14 @@ CHANGED = "account.mfa_changed"
 
 
 @dataclass(frozen=True, slots=True)
-class SetUp:
+class FactorSetup:
     """A factor was set up. `codes` are new recovery codes, shown only once; empty if some existed."""
 
     codes: list[str] = field(repr=False)
 
 
 @transaction.atomic
-def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> SetUp:
+def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> FactorSetup:
     """Set up an authenticator app with `secret`, proven by `code`.
 
     Raises `InvalidInput` (`code`), and `StateConflict` if an app exists.
@@ -59,7 +59,7 @@ def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> 
 
 
 @transaction.atomic
-def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) -> SetUp:
+def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) -> FactorSetup:
     """Add the passkey that answered `passkeys.options_to_add`. Raises `InvalidInput` and `StateConflict`."""
     user = deactivation.lock_user(actor)
     name = _name(name)
@@ -142,7 +142,7 @@ def remove_all(user: User) -> int:
     return int(count)
 
 
-def _finish_adding(request: HttpRequest, user: User, factor: str, message: str) -> SetUp:
+def _finish_adding(request: HttpRequest, user: User, factor: str, message: str) -> FactorSetup:
     first = user.mfa_since is None
     codes = []
     if not Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).exists():
@@ -155,7 +155,7 @@ def _finish_adding(request: HttpRequest, user: User, factor: str, message: str) 
     _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {factor}",
             {"factor": factor, "sessions": ended})  # fmt: skip
     _notify(user, message)
-    return SetUp(codes)
+    return FactorSetup(codes)
 
 
 def _finish_removing(user: User, factor: str, message: str) -> None:

@@ -21,7 +21,7 @@ from portal.common.htmx import local_path
 from portal.common.texts import strip_nul
 from portal.people.accounts import devices, limits, lockout, login_flow, sessions
 from portal.people.accounts.mfa import attempts, factors, passkeys
-from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.mfa.passkeys import ChallengePurpose
 from portal.people.accounts.mfa.stages import SecondFactor
 from portal.people.accounts.models import User
 
@@ -69,10 +69,10 @@ def passkey(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         stage = pending(request)
         if stage is not None and request.GET.get("for") == "second-factor":
-            options = passkeys.options_to_use(request, Purpose.SECOND_FACTOR, user=stage.login.user)
+            options = passkeys.options_to_use(request, ChallengePurpose.SECOND_FACTOR, user=stage.login.user)
         else:
             name = strip_nul(request.GET.get("username", "")).strip().lower()[:150]
-            options = passkeys.options_to_use(request, Purpose.SIGN_IN, name=name)
+            options = passkeys.options_to_use(request, ChallengePurpose.SIGN_IN, name=name)
         return JsonResponse(options)
     wanted = local_path(request.POST.get("next", ""))
     if request.user.is_authenticated:
@@ -81,7 +81,7 @@ def passkey(request: HttpRequest) -> HttpResponse:
     if limits.current_count(key, window=attempts.WINDOW) >= settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
         return lockout.refused_sign_in_page(request)
     try:
-        user = attempts.passkey(request, Purpose.SIGN_IN, request.POST.get("credential", ""))
+        user = attempts.passkey(request, ChallengePurpose.SIGN_IN, request.POST.get("credential", ""))
     except InvalidInput as error:
         limits.count(key, window=attempts.WINDOW)
         sessions.sign_in_failed(username="", locked_out=False)
@@ -104,6 +104,6 @@ def pending(request: HttpRequest) -> SecondFactor | None:
 
 def _check_factor(request: HttpRequest, user: User) -> str:
     if request.POST.get("credential"):
-        attempts.passkey(request, Purpose.SECOND_FACTOR, request.POST["credential"], user=user)
+        attempts.passkey(request, ChallengePurpose.SECOND_FACTOR, request.POST["credential"], user=user)
         return str(factors.Type.WEBAUTHN)
     return str(attempts.code(request, user, request.POST.get("code", "")))

@@ -40,7 +40,7 @@ class SecondFactor(AuthenticateStage):
             return False
         return not devices.is_trusted(self.request, user)
 
-    def still_holds(self) -> bool:
+    def is_current(self) -> bool:
         """Return whether the account is unchanged since its password was given."""
         user = self.login.user
         if user is None or not user.is_active:

@@ -22,7 +22,7 @@ from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.mfa import factors, passkeys, services
 from portal.people.accounts.mfa.codes import MfaCode
 from portal.people.accounts.mfa.forms import AppForm, PasskeyNameForm
-from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.mfa.passkeys import ChallengePurpose
 from portal.people.accounts.mfa.proof import (
     ProofTooOld,
     confirm,
@@ -169,7 +169,7 @@ def passkey_options(request: SignedInRequest) -> JsonResponse:
                 )
             return JsonResponse(passkeys.options_to_add(request, request.user))
         case "confirm":
-            return JsonResponse(passkeys.options_to_use(request, Purpose.CONFIRM, user=request.user))
+            return JsonResponse(passkeys.options_to_use(request, ChallengePurpose.CONFIRM, user=request.user))
         case _:
             raise NotFound(Reason(MfaCode.NO_SUCH_PASSKEY))
 
@@ -234,7 +234,7 @@ def confirm_identity(request: SignedInRequest) -> HttpResponse:
     return confirmation_page(request, problem=problem, action=request.get_full_path())
 
 
-def _set_up(request: SignedInRequest, result: services.SetUp, message: str) -> HttpResponse:
+def _set_up(request: SignedInRequest, result: services.FactorSetup, message: str) -> HttpResponse:
     messages.success(request, message)
     return _show_codes(request, result.codes) if result.codes else redirect("accounts:two-step")
 

@@ -24,7 +24,7 @@ from portal.people.accounts.authentication import TokenAuthentication
 from portal.people.accounts.models import ApiToken
 from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import services
-from portal.people.service_accounts.exchange.assertions import Refused
+from portal.people.service_accounts.exchange.assertions import ExchangeRefused
 from portal.people.service_accounts.exchange.grant import ACCESS_TOKEN, GRANT_TYPE, SUBJECT_TYPES, TOKEN_TYPES
 
 MIN_KEY = 32
@@ -134,7 +134,7 @@ class TokenExchange(ApiView):
         ignored = {idempotency.IGNORED: "short"} if short else {}
         try:
             exchanged = services.exchange(**body)
-        except Refused as refused:
+        except ExchangeRefused as refused:
             raise _error_of(refused) from refused
         return Response(
             {
@@ -187,7 +187,7 @@ _PLAIN = str.maketrans({"“": "'", "”": "'", '"': "'", "\\": "/"})
 """RFC 6749 excludes quotation marks and backslashes from descriptions."""
 
 
-def _error_of(refused: Refused) -> OAuthError:
+def _error_of(refused: ExchangeRefused) -> OAuthError:
     code = ExchangeCode(refused.reason.code)
     error, status = ERRORS.get(code, ("invalid_request", 400))
     # RFC 6749 allows only printable ASCII, so the text is always English.

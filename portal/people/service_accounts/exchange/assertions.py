@@ -20,7 +20,7 @@ MAX_LIFE_S = 24 * 3600
 REQUIRED = ["iss", "aud", "exp", "iat", "sub", "jti"]
 
 
-class Refused(Exception):
+class ExchangeRefused(Exception):
     """The exchange is refused. `reason` and details in `about` are for the audit log.
 
     `retry_after_s` is above 0 after too many refusals.
@@ -50,17 +50,17 @@ class Assertion:
 
 
 def verify(token: str) -> Assertion:
-    """Verify a token and return its assertion. Raises `Refused`.
+    """Verify a token and return its assertion. Raises `ExchangeRefused`.
 
     If the signature was not verified, `about` is marked as `unverified`.
     """
     if len(token) > MAX_TOKEN:
-        raise Refused(Reason(ExchangeCode.TOKEN_TOO_LONG, {"most": MAX_TOKEN}))
+        raise ExchangeRefused(Reason(ExchangeCode.TOKEN_TOO_LONG, {"most": MAX_TOKEN}))
     try:
         header = jwt.get_unverified_header(token)
         unverified = jwt.decode(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
-        raise Refused(Reason(ExchangeCode.NOT_A_JWT)) from error
+        raise ExchangeRefused(Reason(ExchangeCode.NOT_A_JWT)) from error
     about = {
         "unverified": True,
         "issuer": str(unverified.get("iss"))[:255],
@@ -68,23 +68,25 @@ def verify(token: str) -> Assertion:
     }
     issuer = unverified.get("iss")
     if not isinstance(issuer, str) or issuer not in issuers.allowed():
-        raise Refused(Reason(ExchangeCode.ISSUER_NOT_ALLOWED, {"issuer": about["issuer"]}), about)
+        raise ExchangeRefused(Reason(ExchangeCode.ISSUER_NOT_ALLOWED, {"issuer": about["issuer"]}), about)
     algorithm, key_id = header.get("alg"), header.get("kid")
     if algorithm not in issuers.ALGORITHMS or "crit" in header:
-        raise Refused(Reason(ExchangeCode.ALGORITHM_NOT_ALLOWED, {"algorithm": str(algorithm)[:40]}), about)
+        raise ExchangeRefused(
+            Reason(ExchangeCode.ALGORITHM_NOT_ALLOWED, {"algorithm": str(algorithm)[:40]}), about
+        )
     if not isinstance(key_id, str):
-        raise Refused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about)
+        raise ExchangeRefused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about)
     try:
         key = issuers.key_for(issuer, key_id, algorithm)
     except issuers.UnknownKey as error:
-        raise Refused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about) from error
     except issuers.IssuerUnreachable as error:
-        raise Refused(Reason(ExchangeCode.ISSUER_UNREACHABLE, {"issuer": issuer}), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.ISSUER_UNREACHABLE, {"issuer": issuer}), about) from error
     claims = _decode(token, key, algorithm, issuer, about)
     del about["unverified"]
     expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
     if (expires_at - timezone.now()).total_seconds() > MAX_LIFE_S:
-        raise Refused(Reason(ExchangeCode.LIVES_TOO_LONG, {"hours": MAX_LIFE_S // 3600}), about)
+        raise ExchangeRefused(Reason(ExchangeCode.LIVES_TOO_LONG, {"hours": MAX_LIFE_S // 3600}), about)
     audience = claims["aud"]
     audiences = (audience,) if isinstance(audience, str) else tuple(audience)
     return Assertion(issuer, audiences, claims["sub"], claims, expires_at)
@@ -102,19 +104,19 @@ def _decode(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, 
             options={"require": REQUIRED, "verify_aud": False},
         )
     except jwt.ExpiredSignatureError as error:
-        raise Refused(Reason(ExchangeCode.EXPIRED), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.EXPIRED), about) from error
     except jwt.ImmatureSignatureError as error:
-        raise Refused(Reason(ExchangeCode.NOT_YET_VALID), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.NOT_YET_VALID), about) from error
     except jwt.MissingRequiredClaimError as error:
-        raise Refused(Reason(ExchangeCode.CLAIM_MISSING, {"claim": error.claim}), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.CLAIM_MISSING, {"claim": error.claim}), about) from error
     except jwt.InvalidSignatureError as error:
-        raise Refused(Reason(ExchangeCode.BAD_SIGNATURE), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.BAD_SIGNATURE), about) from error
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-        raise Refused(Reason(ExchangeCode.NOT_VALID), about) from error
+        raise ExchangeRefused(Reason(ExchangeCode.NOT_VALID), about) from error
     audience = claims["aud"]
     audiences = [audience] if isinstance(audience, str) else audience
     if not isinstance(audiences, list) or not all(isinstance(item, str) for item in audiences):
-        raise Refused(Reason(ExchangeCode.NOT_VALID), about)
+        raise ExchangeRefused(Reason(ExchangeCode.NOT_VALID), about)
     if not isinstance(claims["jti"], str) or not claims["jti"] or not isinstance(claims["sub"], str):
-        raise Refused(Reason(ExchangeCode.NOT_VALID), about)
+        raise ExchangeRefused(Reason(ExchangeCode.NOT_VALID), about)
     return claims

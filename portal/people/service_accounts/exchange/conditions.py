@@ -57,7 +57,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConditionResult:
     """Result of a condition. `seen` is the claim's text, or None if it is missing."""
 
     condition: Condition
@@ -105,12 +105,12 @@ def problem_of(conditions: Sequence[Condition]) -> tuple[Problem, Condition | No
     return None
 
 
-def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Outcome]:
+def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[ConditionResult]:
     """Evaluate the conditions. A claim that is missing or not a plain value meets none."""
     outcomes = []
     for condition in conditions:
         value = text_of(claims.get(condition.claim))
-        outcomes.append(Outcome(condition, value, value is not None and _is_met(condition, value)))
+        outcomes.append(ConditionResult(condition, value, value is not None and _is_met(condition, value)))
     return outcomes
 
 

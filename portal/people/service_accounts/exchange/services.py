@@ -28,7 +28,7 @@ from portal.people.accounts import sessions, tokens
 from portal.people.accounts.models import ApiToken, User
 from portal.people.service_accounts.codes import ExchangeCode
 from portal.people.service_accounts.exchange import conditions, limits
-from portal.people.service_accounts.exchange.assertions import Assertion, Refused, verify
+from portal.people.service_accounts.exchange.assertions import Assertion, ExchangeRefused, verify
 from portal.people.service_accounts.models import Exchange, TrustRule
 
 SOMEBODY = SystemActor("Somebody")
@@ -43,7 +43,7 @@ PURGED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class IssuedJobToken:
     """A job token. `secret` is returned once and never stored."""
 
     token: ApiToken
@@ -53,24 +53,26 @@ class Exchanged:
 
 def exchange(
     *, subject_token: str, account: str = "", scopes: Sequence[str] = (), idempotency_key: str = ""
-) -> Exchanged:
+) -> IssuedJobToken:
     """Issue a token of the service account whose rule matches `subject_token`.
 
     `account` selects one of several. `scopes` requests a subset of the rule's scopes. A repeated request with
     the same secret `idempotency_key` gets a new secret for the same token, in case the answer was lost.
-    Success and refusal are recorded in the audit log. Raises `Refused`.
+    Success and refusal are recorded in the audit log. Raises `ExchangeRefused`.
     """
     try:
         # Outside of a transaction, because it may fetch keys from the issuer.
         assertion = verify(subject_token)
         return _exchange(assertion, account, scopes, idempotency_key)
-    except Refused as refused:
+    except ExchangeRefused as refused:
         _record_refusal(refused)
         raise
 
 
 @transaction.atomic
-def _exchange(assertion: Assertion, account: str, scopes: Sequence[str], idempotency_key: str) -> Exchanged:
+def _exchange(
+    assertion: Assertion, account: str, scopes: Sequence[str], idempotency_key: str
+) -> IssuedJobToken:
     about = _assertion_data(assertion)
     rule = _rule_for(assertion, account, scopes, about)
     about["rule"] = str(rule.pk)
@@ -78,10 +80,12 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str], idempot
     active = User.objects.select_for_update(no_key=True).filter(pk=rule.account_id, is_active=True)
     if not active.values_list("pk", flat=True).first():
         params = {"username": rule.account.username}
-        raise Refused(Reason(ExchangeCode.ACCOUNT_INACTIVE, params), {**about, "account": rule.account})
+        raise ExchangeRefused(
+            Reason(ExchangeCode.ACCOUNT_INACTIVE, params), {**about, "account": rule.account}
+        )
     # Rules are deleted under the same lock.
     if not TrustRule.objects.filter(pk=rule.pk).exists():
-        raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
+        raise ExchangeRefused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
     wanted = sorted(scopes) or rule.scopes
     key_digest = hashlib.sha256(idempotency_key.encode()).hexdigest() if idempotency_key else ""
     now = timezone.now()
@@ -109,13 +113,13 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str], idempot
         data={**about, "token": str(made.token.pk), "scopes": made.token.scopes},
     )
     assert made.token.expires_at is not None
-    return Exchanged(made.token, made.secret, round((made.token.expires_at - now).total_seconds()))
+    return IssuedJobToken(made.token, made.secret, round((made.token.expires_at - now).total_seconds()))
 
 
 def _reissue(
     assertion: Assertion, rule: TrustRule, key_digest: str, scopes: list[str], about: dict[str, Any]
 ) -> tokens.NewToken:
-    """Give the token of an earlier exchange a new secret. Raises `Refused` unless the request is the same.
+    """Give the token of an earlier exchange a new secret. Raises `ExchangeRefused` if the request differs.
 
     The key proves that this is the same job: another holder of the subject token does not have it.
     """
@@ -130,7 +134,7 @@ def _reissue(
         or token.renewable_until <= now
         or token.scopes != scopes
     ):
-        raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account})
+        raise ExchangeRefused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account})
     return tokens.replace_secret(token, expires_at=_renewed(token, rule, now))
 
 
@@ -141,7 +145,7 @@ def renew(*, token: ApiToken) -> ApiToken:
     """
     rule = TrustRule.objects.filter(exchanges__token=token).first()
     if rule is None:
-        code = ExchangeCode.RULE_DELETED if token.of_job else ExchangeCode.NOT_RENEWABLE
+        code = ExchangeCode.RULE_DELETED if token.is_job_token else ExchangeCode.NOT_RENEWABLE
         raise StateConflict(Reason(code))
     now = timezone.now()
     token.expires_at = _renewed(token, rule, now)
@@ -158,7 +162,7 @@ def _renewed(token: ApiToken, rule: TrustRule, now: datetime) -> datetime:
 def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: dict[str, Any]) -> TrustRule:
     """Return the oldest matching rule that allows the scopes.
 
-    Raises `Refused` with the mismatches of each rule.
+    Raises `ExchangeRefused` with the mismatches of each rule.
     """
     rules = TrustRule.objects.filter(issuer=assertion.issuer).select_related("account__owning_team")
     if account:
@@ -172,14 +176,14 @@ def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: 
             met.append(rule)
     about["rules"] = failed[:MAX_RULES_NAMED]
     if not met:
-        raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": len(failed)}), about)
+        raise ExchangeRefused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": len(failed)}), about)
     names = sorted({rule.account.username for rule in met})
     if len(names) > 1:
-        raise Refused(Reason(ExchangeCode.SEVERAL_ACCOUNTS, {"accounts": names}), about)
+        raise ExchangeRefused(Reason(ExchangeCode.SEVERAL_ACCOUNTS, {"accounts": names}), about)
     for rule in met:
         if Scope.ALL in rule.scopes or set(scopes) <= set(rule.scopes):
             return rule
-    raise Refused(Reason(ExchangeCode.SCOPE_NOT_GRANTED, {"scopes": sorted(scopes)}), about)
+    raise ExchangeRefused(Reason(ExchangeCode.SCOPE_NOT_GRANTED, {"scopes": sorted(scopes)}), about)
 
 
 def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict[str, Any]) -> list[str]:
@@ -218,7 +222,7 @@ def _assertion_data(assertion: Assertion) -> dict[str, Any]:
     }
 
 
-def _record_refusal(refused: Refused) -> None:
+def _record_refusal(refused: ExchangeRefused) -> None:
     """Count a refusal and record it. Above the limit, set `retry_after_s` instead."""
     about = refused.about
     if "issuer" in about and "unverified" not in about:

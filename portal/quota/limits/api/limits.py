@@ -120,7 +120,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
     def get_permissions(self) -> Any:
         return [SetsLimits()] if self.action == "create" else super().get_permissions()
 
-    def _written_response(self, quota: Quota, done: services.Changed, **how: Any) -> Response:
+    def _written_response(self, quota: Quota, done: services.LimitWrite, **how: Any) -> Response:
         quota.notes = list(done.notes)  # type: ignore[attr-defined]
         answered = Response(QuotaWrittenSerializer(quota).data, **how)
         return etags.tagged(answered, quota)
@@ -263,7 +263,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
     def get_queryset(self) -> QuerySet[MemberCap]:
         return selectors.caps_for(self.request.user)
 
-    def _written_response(self, cap: MemberCap, done: services.Changed, **how: Any) -> Response:
+    def _written_response(self, cap: MemberCap, done: services.LimitWrite, **how: Any) -> Response:
         cap.notes = list(done.notes)  # type: ignore[attr-defined]
         answered = Response(MemberCapWrittenSerializer(cap).data, **how)
         return etags.tagged(answered, cap)

@@ -200,7 +200,7 @@ class TeamShareDetail(ApiView):
         return _share(team)
 
 
-class _OfResource(TaggedViewSet, ReadViewSet):
+class _ResourceKeyedViewSet(TaggedViewSet, ReadViewSet):
     """Base of views whose rows are identified by a resource."""
 
     permission_classes = [SetsLimits]
@@ -215,7 +215,7 @@ class _OfResource(TaggedViewSet, ReadViewSet):
 
 
 @documented(list="List site limits", retrieve="Read a site limit")
-class SiteLimitViewSet(_OfResource):
+class SiteLimitViewSet(_ResourceKeyedViewSet):
     tag = "quotas"
     operation_ids = {
         "list": "listSiteLimits",
@@ -270,7 +270,7 @@ class SiteLimitViewSet(_OfResource):
     of="Lists accelerators whose hour costs more or less than 1 GPU-hour.",
     retrieve="Read a rate",
 )
-class RateViewSet(_OfResource):
+class RateViewSet(_ResourceKeyedViewSet):
     tag = "gpu-hours"
     operation_ids = {
         "list": "listRates",

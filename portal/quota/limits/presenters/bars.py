@@ -58,12 +58,12 @@ class QuotaUsage:
         return self.resource.startswith(resources.SIMULATED) or ":simulated-" in self.resource
 
     @property
-    def over(self) -> int:
+    def excess(self) -> int:
         """The usage beyond the limit, after a limit was lowered or a grant ended."""
         return max(0, self.used - self.limit) if self.limit is not None else 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self.available == 0
 
     # Text.
@@ -72,78 +72,78 @@ class QuotaUsage:
         return _("no limit") if amount is None else format_amount(self.resource, amount)
 
     @property
-    def used_words(self) -> str:
+    def used_text(self) -> str:
         return self._format(self.used)
 
     @property
-    def queued_words(self) -> str:
+    def queued_text(self) -> str:
         return self._format(self.queued)
 
     @property
-    def borrowed_words(self) -> str:
+    def borrowed_text(self) -> str:
         return self._format(self.borrowed)
 
     @property
-    def quota_words(self) -> str:
+    def quota_text(self) -> str:
         return _("not set") if self.quota is None else self._format(self.quota)
 
     @property
-    def grant_words(self) -> str:
+    def grant_text(self) -> str:
         return self._format(self.grant)
 
     @property
-    def lent_words(self) -> str:
+    def lent_text(self) -> str:
         return self._format(self.lent)
 
     @property
-    def limit_words(self) -> str:
+    def limit_text(self) -> str:
         return self._format(self.limit)
 
     @property
-    def available_words(self) -> str:
+    def available_text(self) -> str:
         return self._format(self.available)
 
     @property
-    def over_words(self) -> str:
-        return self._format(self.over)
+    def excess_text(self) -> str:
+        return self._format(self.excess)
 
     @property
-    def mine_words(self) -> str:
+    def own_use_text(self) -> str:
         return self._format(self.mine)
 
     @property
-    def cap_words(self) -> str:
+    def cap_text(self) -> str:
         return self._format(self.cap)
 
     @property
     def head(self) -> str:
         """The summary beside the name: “3 of 4”."""
-        used = {"used": self.used_words}
+        used = {"used": self.used_text}
         if self.limit is None and self.quota is None:
             return _("%(used)s in use, no limit") % used
         if not self.quota:
-            return _("%(used)s of up to %(limit)s") % {**used, "limit": self.limit_words}
-        text = _("%(used)s of %(quota)s") % {**used, "quota": self.quota_words}
+            return _("%(used)s of up to %(limit)s") % {**used, "limit": self.limit_text}
+        text = _("%(used)s of %(quota)s") % {**used, "quota": self.quota_text}
         if self.borrowed:
-            text += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
+            text += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_text}
         return text
 
     @property
     def sentence(self) -> str:
         """The content of the bar as a sentence, for screen readers."""
-        parts = [_("%(resource)s: %(used)s in use") % {"resource": self.label, "used": self.used_words}]
+        parts = [_("%(resource)s: %(used)s in use") % {"resource": self.label, "used": self.used_text}]
         if self.borrowed:
-            parts.append(_("%(amount)s borrowed") % {"amount": self.borrowed_words})
+            parts.append(_("%(amount)s borrowed") % {"amount": self.borrowed_text})
         if self.queued:
-            parts.append(_("%(amount)s waiting") % {"amount": self.queued_words})
+            parts.append(_("%(amount)s waiting") % {"amount": self.queued_text})
         if self.quota is not None:
-            parts.append(_("quota %(amount)s") % {"amount": self.quota_words})
+            parts.append(_("quota %(amount)s") % {"amount": self.quota_text})
         if self.limit is not None:
-            parts.append(_("up to %(amount)s") % {"amount": self.limit_words})
+            parts.append(_("up to %(amount)s") % {"amount": self.limit_text})
         else:
             parts.append(_("no limit"))
-        if self.over:
-            parts.append(_("%(amount)s over the limit") % {"amount": self.over_words})
+        if self.excess:
+            parts.append(_("%(amount)s over the limit") % {"amount": self.excess_text})
         return ", ".join(parts)
 
     # Drawing: integers, in percent of the scale.

@@ -20,7 +20,7 @@ MAX_ROWS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Editing:
+class EditedRow:
     """The row in edit, with the values of its fields."""
 
     row: TreeRow
@@ -35,7 +35,7 @@ class Editing:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class LimitBoard:
     """The page. `left_out` matching rows are not shown.
 
     `message` is the result of the last form, `problem` its error.
@@ -52,7 +52,7 @@ class Board:
     rate: str | None
     rate_row: ResourceRate | None
     cohorts: list[Cohort]
-    editing: Editing | None
+    editing: EditedRow | None
     empty: bool
     q: str = ""
     problem: str = ""
@@ -82,7 +82,7 @@ def board_of(
     notes: tuple[str, ...] = (),
     saved: str = "",
     typed: QueryDict | None = None,
-) -> Board:
+) -> LimitBoard:
     """Read the page's data; `data` has the resource, the search and the row to edit."""
     now = limits.usage_snapshot()
     lines = site.site_view(now)
@@ -102,7 +102,7 @@ def board_of(
         resource_names = [resource, *resource_names]
     line = next((line for line in lines if line.resource == resource), None)
     rate = ResourceRate.objects.filter(resource=resource).first()
-    return Board(
+    return LimitBoard(
         resource=resource,
         choices=[(name, format_resource(name)) for name in resource_names],
         rows=shown,
@@ -138,12 +138,12 @@ def _resource(data: QueryDict, names: list[str], problem: str) -> tuple[str, str
         return names[0], problem or error.message
 
 
-def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
+def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> EditedRow | None:
     if row is None:
         return None
     quota, place = row.quota, _place_of(row)
     if typed is not None and "quota" in typed:
-        return Editing(
+        return EditedRow(
             row=row,
             quota=typed.get("quota", ""),
             borrowing_limit=typed.get("borrowing_limit", ""),
@@ -154,7 +154,7 @@ def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) 
             reclaim=typed.get("reclaim") == "on",
             place=place,
         )
-    return Editing(
+    return EditedRow(
         row=row,
         quota=format_input(resource, quota.quota if quota else None),
         borrowing_limit=format_input(resource, quota.borrowing_limit if quota else None),

@@ -30,7 +30,7 @@ def home_page_quotas(user: User) -> list[TeamQuota]:
     for team in teams:
         bars = [bar for bar in bars_by_team[team.slug] if not bar.unlimited]
         # Exhausted resources come first, the others in order.
-        first = sorted(bars, key=lambda bar: not (bar.over or bar.full or bar.queued))[:MAX_BARS]
+        first = sorted(bars, key=lambda bar: not (bar.excess or bar.is_full or bar.queued))[:MAX_BARS]
         if first:
             shown.append(TeamQuota(team, [bar for bar in bars if bar in first], len(bars) - len(first)))
     return shown

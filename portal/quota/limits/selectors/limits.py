@@ -34,7 +34,7 @@ Amounts = dict[str, int]
 
 
 @dataclass(slots=True)
-class Use:
+class TeamUse:
     """Amounts in use and pending of a team, and in use per member, by resource."""
 
     held: Amounts = field(default_factory=dict)
@@ -48,7 +48,7 @@ class UsageSnapshot:
 
     tree: QuotaTree
     teams: Mapping[str, types.Team]
-    uses: Mapping[str, Use]
+    uses: Mapping[str, TeamUse]
     base: Mapping[tuple[str, str], int]
     site_limits: Mapping[str, int]
     site_held: Mapping[str, int]
@@ -91,8 +91,8 @@ def _charged_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
     return workspaces.filter(~Q(state=State.TERMINATING) | Exists(allocations), state__in=HOLDING)
 
 
-def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
-    uses = {team: Use() for team in teams}
+def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, TeamUse]:
+    uses = {team: TeamUse() for team in teams}
     chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
     for team, owner, amounts in _rows(_charged_workspaces(chosen)):
         # Skip teams created between the two queries.
@@ -241,13 +241,13 @@ class MemberUse:
         return format_resource(self.resource)
 
     @property
-    def words(self) -> str:
+    def usage_text(self) -> str:
         """Usage and cap as text: “2 of 4”."""
         used = format_amount(self.resource, self.used)
         return used if self.cap is None else f"{used} of {format_amount(self.resource, self.cap)}"
 
     @property
-    def over(self) -> bool:
+    def is_over_cap(self) -> bool:
         return self.cap is not None and self.used > self.cap
 
 

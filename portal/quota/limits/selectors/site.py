@@ -91,7 +91,7 @@ class TreeRow:
         return format_amount(self.resource, amount) if amount is not None else ""
 
     @property
-    def quota_words(self) -> str:
+    def quota_text(self) -> str:
         return self._format(self.quota.quota) if self.quota else ""
 
     @property
@@ -99,19 +99,19 @@ class TreeRow:
         return self._format(self.quota.borrowing_limit) if self.quota else ""
 
     @property
-    def lending(self) -> str:
+    def lending_text(self) -> str:
         return self._format(self.quota.lending_limit) if self.quota else ""
 
     @property
-    def used_words(self) -> str:
+    def used_text(self) -> str:
         return self._format(self.used)
 
     @property
-    def borrowed_words(self) -> str:
+    def borrowed_text(self) -> str:
         return self._format(self.borrowed) if self.borrowed else ""
 
     @property
-    def grant_words(self) -> str:
+    def grant_text(self) -> str:
         return self._format(self.grant) if self.grant else ""
 
     @property

@@ -35,7 +35,7 @@ MAX_RATE_MILLI = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class LimitWrite:
     """The result of a write. `changed`: anything was different before. `reasons`: notes for the actor."""
 
     changed: bool
@@ -85,7 +85,7 @@ def set_quota(
     lending_limit: int | None = None,
     only_new: bool = False,
     expected: frozenset[str] = etags.ANY,
-) -> Changed:
+) -> LimitWrite:
     """Set the quota of a team or cohort, in base units. A limit of `None` means no limit. Operators only.
 
     Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` if one
@@ -105,7 +105,7 @@ def set_quota(
         raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
     before = (row.quota, row.borrowing_limit, row.lending_limit) if row else None
     if before == wanted:
-        return Changed(False)
+        return LimitWrite(False)
     if row is None:
         row = Quota(team=team, cohort=cohort, resource=resource)
     row.quota, row.borrowing_limit, row.lending_limit = wanted
@@ -119,7 +119,7 @@ def set_quota(
         | {"before": _values_by_name(before), "after": _values_by_name(wanted)},
     )
     emit(LimitsChanged())
-    return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+    return LimitWrite(True, _notes_on_use(team, resource) if team is not None else ())
 
 
 @transaction.atomic
@@ -130,7 +130,7 @@ def remove_quota(
     cohort: Cohort | None = None,
     resource: str,
     expected: frozenset[str] = etags.ANY,
-) -> Changed:
+) -> LimitWrite:
     """Delete a quota. If nothing else names the resource, it is then unlimited."""
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
@@ -139,7 +139,7 @@ def remove_quota(
     row = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
     etags.require_expected(expected, row, name=_quota_name(owner, resource))
     if row is None:
-        return Changed(False)
+        return LimitWrite(False)
     before = (row.quota, row.borrowing_limit, row.lending_limit)
     row.delete()
     events.record(
@@ -151,7 +151,7 @@ def remove_quota(
         data=_data(team, cohort, resource) | {"before": _values_by_name(before), "after": None},
     )
     emit(LimitsChanged())
-    return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+    return LimitWrite(True, _notes_on_use(team, resource) if team is not None else ())
 
 
 def _quota_name(owner: Team | Cohort, resource: str) -> str:
@@ -209,9 +209,9 @@ def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, 
 def _notes_on_use(team: Team, resource: str) -> tuple[Reason, ...]:
     """Return notes on running workspaces that exceed the new limit."""
     bar = limits.resource_usage(team, resource)
-    if bar is None or bar.over == 0:
+    if bar is None or bar.excess == 0:
         return ()
-    params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.over}
+    params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.excess}
     return (Reason(QuotaCode.TEAM_LIMIT_EXCEEDED, params),)
 
 
@@ -228,7 +228,7 @@ def set_member_cap(
     amount: int,
     only_new: bool = False,
     expected: frozenset[str] = etags.ANY,
-) -> Changed:
+) -> LimitWrite:
     """Set the cap of a member, or (without `user`) of every member without a cap of their own.
 
     For owners of the team and operators. A cap above the team's limit is allowed, with a note. Raises
@@ -251,13 +251,13 @@ def set_member_cap(
         )
     before = cap.amount if cap else None
     if before == amount:
-        return Changed(False)
+        return LimitWrite(False)
     if cap is None:
         cap = MemberCap(team=team, user=user, resource=resource)
     cap.amount = amount
     cap.save()
     _record_cap(actor, team, user, resource, before, amount)
-    return Changed(True, _notes_on_cap(team, user, resource, amount))
+    return LimitWrite(True, _notes_on_cap(team, user, resource, amount))
 
 
 @transaction.atomic
@@ -268,7 +268,7 @@ def remove_member_cap(
     user: User | None = None,
     resource: str,
     expected: frozenset[str] = etags.ANY,
-) -> Changed:
+) -> LimitWrite:
     """Delete a cap; the cap for every member, if any, then applies."""
     policies.require_split(actor, team)
     resource = clean_resource(resource)
@@ -276,11 +276,11 @@ def remove_member_cap(
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
     etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is None:
-        return Changed(False)
+        return LimitWrite(False)
     before = cap.amount
     cap.delete()
     _record_cap(actor, team, user, resource, before, None)
-    return Changed(True)
+    return LimitWrite(True)
 
 
 def _cap_name(team: Team, user: User | None, resource: str) -> str:
@@ -334,7 +334,7 @@ def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> 
 @transaction.atomic
 def set_site_limit(
     *, actor: User | SystemActor, resource: str, amount: int, expected: frozenset[str] = etags.ANY
-) -> Changed:
+) -> LimitWrite:
     """Set the maximum of a resource for all teams together. Operators only."""
     policies.require_set_limits(actor)
     resource = clean_resource(resource)
@@ -343,31 +343,31 @@ def set_site_limit(
     etags.require_expected(expected, limit, name=format_resource(resource))
     before = limit.amount if limit else None
     if before == amount:
-        return Changed(False)
+        return LimitWrite(False)
     SiteLimit.objects.update_or_create(resource=resource, defaults={"amount": amount})
     _record_site(actor, resource, before, amount)
     used = limits.site_use().get(resource, 0)
     if used > amount:
         params = {"resource": resource, "amount": used, "over": used - amount}
-        return Changed(True, (Reason(QuotaCode.SITE_LIMIT_EXCEEDED, params),))
-    return Changed(True)
+        return LimitWrite(True, (Reason(QuotaCode.SITE_LIMIT_EXCEEDED, params),))
+    return LimitWrite(True)
 
 
 @transaction.atomic
 def remove_site_limit(
     *, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY
-) -> Changed:
+) -> LimitWrite:
     """Delete the site's limit of a resource."""
     policies.require_set_limits(actor)
     resource = clean_resource(resource)
     limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
     etags.require_expected(expected, limit, name=format_resource(resource))
     if limit is None:
-        return Changed(False)
+        return LimitWrite(False)
     before = limit.amount
     limit.delete()
     _record_site(actor, resource, before, None)
-    return Changed(True)
+    return LimitWrite(True)
 
 
 def _record_site(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
@@ -384,7 +384,7 @@ def _record_site(actor: User | SystemActor, resource: str, before: int | None, a
 @transaction.atomic
 def set_rate(
     *, actor: User | SystemActor, resource: str, rate_milli: int, expected: frozenset[str] = etags.ANY
-) -> Changed:
+) -> LimitWrite:
     """Set the price of an accelerator in thousandths of a GPU-hour per hour. Operators only."""
     policies.require_set_limits(actor)
     resource = _clean_rated_resource(resource)
@@ -394,25 +394,27 @@ def set_rate(
     etags.require_expected(expected, rate, name=format_resource(resource))
     before = rate.rate_milli if rate else None
     if before == rate_milli:
-        return Changed(False)
+        return LimitWrite(False)
     ResourceRate.objects.update_or_create(resource=resource, defaults={"rate_milli": rate_milli})
     _record_rate(actor, resource, before, rate_milli)
-    return Changed(True)
+    return LimitWrite(True)
 
 
 @transaction.atomic
-def remove_rate(*, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY) -> Changed:
+def remove_rate(
+    *, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY
+) -> LimitWrite:
     """Delete the rate; the default of one GPU-hour per hour applies."""
     policies.require_set_limits(actor)
     resource = _clean_rated_resource(resource)
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
     etags.require_expected(expected, rate, name=format_resource(resource))
     if rate is None:
-        return Changed(False)
+        return LimitWrite(False)
     before = rate.rate_milli
     rate.delete()
     _record_rate(actor, resource, before, None)
-    return Changed(True)
+    return LimitWrite(True)
 
 
 def _clean_rated_resource(resource: str) -> str:

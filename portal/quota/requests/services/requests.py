@@ -51,7 +51,7 @@ def url_of(request: QuotaRequest) -> str:
 
 
 @transaction.atomic
-def ask(
+def create_request(
     *,
     actor: User,
     team: Team,
@@ -117,10 +117,10 @@ def ask(
 def ask_to_start(
     *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", **wanted: Any
 ) -> QuotaRequest:
-    """Request as `ask` (which takes `wanted`), with a workspace that starts after approval.
+    """Request as `create_request` (which takes `wanted`), with a workspace that starts after approval.
 
-    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as `ask` and
-    as creating a workspace, and `StateConflict` if no approval is needed.
+    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as
+    `create_request` and as creating a workspace, and `StateConflict` if no approval is needed.
     """
     waiting = workspaces.create(
         actor=actor, order=order, idempotency_key=idempotency_key, unapproved=True
@@ -132,7 +132,7 @@ def ask_to_start(
             ),
             code=ProblemCode.NEEDS_NO_APPROVAL,
         )
-    return ask(actor=actor, team=order.team, workspace=waiting, **wanted)
+    return create_request(actor=actor, team=order.team, workspace=waiting, **wanted)
 
 
 def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:

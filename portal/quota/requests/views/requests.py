@@ -153,7 +153,7 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
         "note": cleaned["note"],
     }
     if start is None:
-        return services.ask(actor=request.user, team=team, **wanted)
+        return services.create_request(actor=request.user, team=team, **wanted)
     order = WorkspaceOrder(team=team, **start)
     return services.ask_to_start(actor=request.user, order=order, **wanted)
 

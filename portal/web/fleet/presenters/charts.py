@@ -17,9 +17,9 @@ from django.utils.translation import gettext_lazy
 from portal.common.formatting import format_duration, format_number
 from portal.common.svg import Bar, Sparkline, Spot, area, nice, path, sparkline
 from portal.fleet.inventory.models import Device
-from portal.fleet.inventory.series import HOUR, DeviceAllocation, Point, Series
+from portal.fleet.inventory.series import HOUR, DeviceAllocation, Series, SeriesPoint
 
-__all__ = ["Bar", "Chart", "Sparkline", "TableRow", "Tick", "device_charts", "sparkline"]
+__all__ = ["AxisTick", "Bar", "Chart", "Sparkline", "TableRow", "device_charts", "sparkline"]
 
 WIDTH, HEIGHT = 360, 134
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
@@ -28,11 +28,11 @@ MAX_POINTS = 180
 MIB_PER_GIB = 1024
 DAY_S = 86_400
 
-Value = Callable[[Point], float | None]
+Value = Callable[[SeriesPoint], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     """A mark on an axis with its label. `at` is its time, on the time axis."""
 
     position: float
@@ -58,8 +58,8 @@ class Chart:
     quantity: str
     line: str
     band: str
-    y_ticks: tuple[Tick, ...]
-    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[AxisTick, ...]
+    x_ticks: tuple[AxisTick, ...]
     gaps: tuple[Bar, ...]
     held: tuple[Bar, ...]
     columns: tuple[str, ...]
@@ -211,7 +211,7 @@ def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) 
 
 
 def _scaled_by(name: str, divisor: float = 1) -> Value:
-    def value(point: Point) -> float | None:
+    def value(point: SeriesPoint) -> float | None:
         raw = getattr(point, name)
         return None if raw is None else raw / divisor
 
@@ -266,7 +266,7 @@ def _chart(
         line=path(means),
         band=area(peaks, means),
         y_ticks=tuple(
-            Tick(
+            AxisTick(
                 round(y_of(quantity.top * part), 1),
                 format_number(quantity.top * part, quantity.digits if part else 0),
             )
@@ -347,7 +347,9 @@ def _bar(begun_s: float, ended_s: float, x_of: Callable[[float], float]) -> Bar:
     return Bar(x, round(x_of(ended_s) - x, 1))
 
 
-def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], float]) -> tuple[Tick, ...]:
+def _x_ticks(
+    series: Series, start_s: int, end_s: int, x_of: Callable[[float], float]
+) -> tuple[AxisTick, ...]:
     if series.span == HOUR:
         # All time zones are a multiple of 15 minutes away from UTC.
         first = start_s - start_s % 900 + 900
@@ -364,7 +366,7 @@ def _x_ticks(series: Series, start_s: int, end_s: int, x_of: Callable[[float], f
         x = round(x_of(moment.timestamp()), 1)
         label = f"{moment:{pattern}}" if pattern else f"{moment.day} {moment:%b}"
         if LEFT + 6 <= x <= RIGHT - 4:
-            ticks.append(Tick(x, label, moment, "end" if x > RIGHT - 12 else "middle"))
+            ticks.append(AxisTick(x, label, moment, "end" if x > RIGHT - 12 else "middle"))
     return tuple(ticks)
 
 
@@ -379,7 +381,7 @@ def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
             )
             for place, point in reversed(list(enumerate(series.points)))
         )
-    days: dict[datetime, list[Point]] = {}
+    days: dict[datetime, list[SeriesPoint]] = {}
     for place, point in enumerate(series.points):
         moment = _moment(series.start_s + series.step_s * place)
         day = moment.replace(hour=12)
@@ -395,7 +397,7 @@ def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
     return tuple(rows)
 
 
-def _p95_of(point: Point) -> float | None:
+def _p95_of(point: SeriesPoint) -> float | None:
     return point.gpu_p95_pct
 
 

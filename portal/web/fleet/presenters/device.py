@@ -18,7 +18,7 @@ from portal.fleet.inventory import selectors, series
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.models import Device, PoolState
-from portal.gpu_checks.presenters import RECOVERY, Block, block, format_report_text
+from portal.gpu_checks.presenters import RECOVERY, DeviceChecks, block, format_report_text
 from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
@@ -52,7 +52,7 @@ _NOT_LISTED = frozenset({"profiles", "pcie_max_gen", "pcie_max_width"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class InstanceSegment:
     """An instance of a partitioned GPU on its memory axis."""
 
     device: Device
@@ -73,12 +73,12 @@ class DevicePage:
     why: str
     recovery: str
     idle_s: int
-    holders: tuple[pools.Holder, ...]
-    parts: tuple[Part, ...]
+    holders: tuple[pools.DeviceHolder, ...]
+    parts: tuple[InstanceSegment, ...]
     parent: Device | None
     facts: tuple[tuple[str, str], ...]
     events: tuple[Event, ...]
-    checks: Block
+    checks: DeviceChecks
     may: bool
 
 
@@ -148,7 +148,7 @@ def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device]) -
     return format_report_text(device.warning)
 
 
-def _parts(device: Device, now: datetime) -> Iterable[Part]:
+def _parts(device: Device, now: datetime) -> Iterable[InstanceSegment]:
     if device.kind == DeviceKind.MIG:
         return
     instances = selectors.devices_with_state(now).filter(
@@ -157,7 +157,9 @@ def _parts(device: Device, now: datetime) -> Iterable[Part]:
     for instance in instances.order_by("mig_start"):
         state = DeviceState(instance.state)
         size = instance.facts.get("memory_slices") or 1
-        yield Part(instance, LOOKS[state], state, max(0, instance.mig_start), max(1, min(int(size), SLICES)))
+        yield InstanceSegment(
+            instance, LOOKS[state], state, max(0, instance.mig_start), max(1, min(int(size), SLICES))
+        )
 
 
 def _facts_of(device: Device) -> Iterable[tuple[str, str]]:

@@ -78,7 +78,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Legend:
+class LegendEntry:
     """A state with its number of devices; `chosen` if the map is filtered by it."""
 
     state: DeviceState
@@ -112,7 +112,7 @@ class GpuMap:
 
     headline: str
     simulated_headline: str
-    legend: tuple[Legend, ...]
+    legend: tuple[LegendEntry, ...]
     groups: tuple[Group, ...]
     page: Page[Any]
     filters: Filters
@@ -168,7 +168,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(state, LOOKS[state], state_counts[state], filters.state == state)
+            LegendEntry(state, LOOKS[state], state_counts[state], filters.state == state)
             for state in LOOKS
             if state_counts[state]
             or filters.state == state

@@ -19,7 +19,7 @@ from portal.fleet.inventory.counting import Count, Counts
 from portal.fleet.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import Device, Node
-from portal.fleet.machines.conditions import Look, look_of_node, notes_of
+from portal.fleet.machines.conditions import ConditionBadge, look_of_node, notes_of
 from portal.fleet.machines.policies import may_see
 from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import pairs
@@ -45,10 +45,10 @@ class NodePage:
     """
 
     node: Node
-    look: Look
+    look: ConditionBadge
     notes: tuple[str, ...]
     devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
-    holders: tuple[pools.Holder, ...]
+    holders: tuple[pools.DeviceHolder, ...]
     facts: tuple[tuple[str, str], ...]
     events: tuple[Event, ...]
     homes: str
@@ -80,12 +80,12 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
                 "workspace": workspace.name,
                 "owner": workspace.owner.username,
             }
-            holders.append(pools.Holder(name, reverse("workspaces:detail", args=[workspace.pk])))
+            holders.append(pools.DeviceHolder(name, reverse("workspaces:detail", args=[workspace.pk])))
         else:
             hidden += 1
     if hidden:
         holders.append(
-            pools.Holder(
+            pools.DeviceHolder(
                 ngettext("%(count)s of another team", "%(count)s of other teams", hidden) % {"count": hidden}
             )
         )
@@ -118,7 +118,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
     """Return the form for link checks, for operators on nodes with RDMA, else `None`."""
     if not actor.operates or pairs.RDMA not in node.provides:
         return None
-    others, refused = pairs.choice(node)
+    others, refused = pairs.checkable_nodes(node)
     return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
 
 
@@ -133,7 +133,7 @@ def _homes(actor: User, node: Node) -> tuple[str, str]:
     if not (may_see(actor) and has_separate_homes(node.pool)):
         return "", ""
     homes, last = evacuations.homes_on_node(actor, node), evacuations.latest_evacuation(actor, node)
-    going = last.target_name if last is not None and last.going else ""
+    going = last.target_name if last is not None and last.is_open else ""
     return (homes_text(homes), going) if homes.homes or going else ("", "")
 
 

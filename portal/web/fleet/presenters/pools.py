@@ -20,7 +20,7 @@ from portal.fleet.inventory import counting, resources
 from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
-from portal.fleet.machines.conditions import Look, look_of_node
+from portal.fleet.machines.conditions import ConditionBadge, look_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
@@ -103,7 +103,7 @@ class PoolCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class DeviceHolder:
     """The holder of a device; workspace name and `url` only if visible to the reader."""
 
     name: str
@@ -117,7 +117,7 @@ class DeviceRow:
     device: Device
     node: str
     look: StateLook
-    holders: tuple[Holder, ...]
+    holders: tuple[DeviceHolder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class NodeRow:
     slots: tuple[str, ...]
     isolation: str | Promise
     limits: str | Promise
-    look: Look
+    look: ConditionBadge
 
     @property
     def devices_free(self) -> str:
@@ -269,7 +269,7 @@ def limits_of(node: Node) -> str | Promise:
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
     """Return rows for these devices (with state). Holders are named only if visible to the reader."""
-    holders: dict[UUID, list[Holder]] = defaultdict(list)
+    holders: dict[UUID, list[DeviceHolder]] = defaultdict(list)
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True) if devices else ())
     for item in AllocatedDevice.objects.filter(device__in=devices, active=True).select_related(
         "allocation__workspace__owner"
@@ -281,9 +281,9 @@ def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
                 "workspace": workspace.name,
                 "owner": workspace.owner.username,
             }
-            holder = Holder(name, url)
+            holder = DeviceHolder(name, url)
         else:
-            holder = Holder(_("another team"))
+            holder = DeviceHolder(_("another team"))
         holders[item.device_id].append(holder)
     return [
         DeviceRow(

@@ -36,7 +36,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     form = PoolForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
-            pool = services.create_pool(actor=request.user, **form.given())
+            pool = services.create_pool(actor=request.user, **form.service_arguments())
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
@@ -65,7 +65,10 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             pools.change(
-                actor=request.user, pool=pool, given=form.given(), expected=etags.expected_versions(request)
+                actor=request.user,
+                pool=pool,
+                given=form.service_arguments(),
+                expected=etags.expected_versions(request),
             )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)

@@ -72,7 +72,7 @@ class TemplateCard:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NewWorkspaceChoice:
     """The current state of the form of a new workspace."""
 
     templates: list[TemplateCard]
@@ -125,7 +125,7 @@ class Choice:
         return self.chosen_flavor.verdict if self.chosen_flavor else None
 
     @property
-    def asks(self) -> bool:
+    def needs_approval(self) -> bool:
         """Whether it starts only after an approval."""
         return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
 
@@ -144,7 +144,7 @@ class GitFields:
     unavailable: str
 
     @property
-    def shown(self) -> bool:
+    def is_expanded(self) -> bool:
         """Whether the fields are expanded, because one has a value."""
         return bool(self.url or self.ref or self.secret)
 
@@ -168,7 +168,7 @@ def choice(
     expected_s: int | None = None,
     find: str = "",
     environment: str | None = None,
-) -> Choice:
+) -> NewWorkspaceChoice:
     """Return the form with these slugs chosen.
 
     Empty or unknown ones use the last choice, else a usable entry. `expected_s` is the expected time in
@@ -180,7 +180,7 @@ def choice(
     wishes = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
     chosen_team = _choose_team(wishes)
     templates, left_out = _template_cards(wishes, chosen_team)
-    form = Choice(
+    form = NewWorkspaceChoice(
         templates=templates,
         team=chosen_team,
         find=find,

@@ -30,7 +30,7 @@ class CapRow:
     used: int | None
 
     @property
-    def who(self) -> str:
+    def member_name(self) -> str:
         return self.cap.user.username if self.cap.user else _("Each member")
 
     @property
@@ -42,19 +42,19 @@ class CapRow:
         return format_unit(self.cap.resource)
 
     @property
-    def typed(self) -> str:
+    def form_value(self) -> str:
         return format_input(self.cap.resource, self.cap.amount)
 
     @property
-    def words(self) -> str:
+    def usage_text(self) -> str:
         return format_amount(self.cap.resource, self.cap.amount)
 
     @property
-    def used_words(self) -> str:
+    def used_text(self) -> str:
         return "" if self.used is None else format_amount(self.cap.resource, self.used)
 
     @property
-    def over(self) -> bool:
+    def is_over_cap(self) -> bool:
         return self.used is not None and self.used > self.cap.amount
 
 

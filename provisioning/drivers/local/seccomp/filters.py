@@ -16,7 +16,7 @@ from provisioning.drivers.local.state import write_atomically
 FOLDER = ".seccomp"
 
 
-class NoFilter(Exception):
+class FilterUnavailable(Exception):
     """There is no filter for this machine; the text is the reason, as the end of a sentence."""
 
 
@@ -30,16 +30,18 @@ class Filter:
 
 @lru_cache(maxsize=1)
 def machine_filter() -> Filter:
-    """Return the filter for this machine, compiled once per process. Raises `NoFilter`."""
+    """Return the filter for this machine, compiled once per process. Raises `FilterUnavailable`."""
     machine = MACHINES.get(platform.machine())
     if machine is None:
-        raise NoFilter(
+        raise FilterUnavailable(
             f"this machine is {platform.machine()}, and filters exist only for {' and '.join(MACHINES)}"
         )
     try:
         program = compile_rules(rules(machine, os.uname().release))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NoFilter(f"the list of system calls is damaged ({error}); install Berth again") from error
+        raise FilterUnavailable(
+            f"the list of system calls is damaged ({error}); install Berth again"
+        ) from error
     return Filter(program, hashlib.sha256(program).hexdigest())
 
 

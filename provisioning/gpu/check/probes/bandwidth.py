@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioning.gpu.check.device import GateGaveUp, u64, uuid_text
+from provisioning.gpu.check.device import GateTimedOut, u64, uuid_text
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, until
 
@@ -19,7 +19,7 @@ def _samples(bench: Bench, work: Callable[[], None], moved: int, count: int) -> 
     while len(values) < count and gave_up < count:
         try:
             values.append(moved / bench.device.timed(work) / 1e6)
-        except GateGaveUp:
+        except GateTimedOut:
             gave_up += 1
         bench.beat(len(values), count)
     if len(values) < (count + 1) // 2:
@@ -40,7 +40,7 @@ def _check(bench: Bench, address: int, words: int, tally: Tally, what: str) -> N
     """Check that the data of `_fill` arrived here."""
     device, log = bench.device, bench.device.fresh_log()
     device.launch("memory", "check_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0), log)
-    tally.take(device.log(), what)
+    tally.add_log(device.log(), what)
 
 
 def copy(bench: Bench) -> Outcome:
@@ -99,7 +99,7 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
             tally.errors += read_wrong
             log = device.fresh_log()
             device.launch("bandwidth", "check16", p(target), u64(size // 16), u64(bench.seed), log)
-            tally.take(device.log(), "write")
+            tally.add_log(device.log(), "write")
     return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())
 
 
@@ -140,7 +140,7 @@ def pcie(bench: Bench) -> Outcome:
             half = size // 2
 
             def both_ways() -> None:
-                with device.beside() as other:
+                with device.second_stream() as other:
                     device.call("cuMemcpyDtoHAsync", host, source, half, device.stream)
                     device.call("cuMemcpyHtoDAsync", target + half, host + half, half, other)
 
@@ -194,7 +194,7 @@ def peers(bench: Bench) -> Outcome:
 
                     def both_ways(there: int = there, context: object = context) -> None:
                         half = size // 2
-                        with device.beside() as other:
+                        with device.second_stream() as other:
                             device.call(
                                 "cuMemcpyPeerAsync", there, context, source, device.context, half,
                                 device.stream,

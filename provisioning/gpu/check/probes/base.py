@@ -21,7 +21,7 @@ class Skip(Exception):
     """The test cannot run here; the text says why. A skipped test is not a pass."""
 
 
-class Absent(Skip):
+class NotApplicable(Skip):
     """The test is not applicable here, since something it needs is missing. The text says what."""
 
 
@@ -137,7 +137,7 @@ class Tally:
         self.samples: list[dict[str, str]] = []
         self.sms: Counter[int] = Counter()
 
-    def take(self, log: ErrorLog, name: str, sm_of: Callable[[int], int] | None = None) -> None:
+    def add_log(self, log: ErrorLog, name: str, sm_of: Callable[[int], int] | None = None) -> None:
         """Add a log. `sm_of` returns the SM that computed the word at an index, if recorded."""
         if not log.count:
             return

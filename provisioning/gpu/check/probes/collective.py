@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from provisioning.gpu.check.device import MIB, CudaError, Device, u64, uuid_text
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.nccl import Nccl, NcclError
-from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, Tally, rate_of, unreachable
+from provisioning.gpu.check.probes.base import (
+    Bench,
+    NotApplicable,
+    Outcome,
+    Skip,
+    Tally,
+    rate_of,
+    unreachable,
+)
 
 # Test values add up exactly for at most this many.
 MAX_RANKS = 16
@@ -65,10 +73,10 @@ def all_reduce(bench: Bench) -> Outcome:
     if device.count > MAX_RANKS:
         raise Skip(f"The test supports up to {MAX_RANKS} devices.")
     if (ends := unreachable(device)) is not None:
-        raise Absent(f"{ends[0]} has no peer access to {ends[1]}.")
+        raise NotApplicable(f"{ends[0]} has no peer access to {ends[1]}.")
     library = bench.nccl()
     if library is None:
-        raise Absent(INSTALL)
+        raise NotApplicable(INSTALL)
     nccl = Nccl(library)
     size = min(BYTES, bench.sizes.copy_bytes // 2)
     with ExitStack() as stack:
@@ -124,7 +132,7 @@ def _compare(bench: Bench, rank: Rank, size: int, n: int, kind: Kind, tally: Tal
     device.launch(
         "memory", "check_sum", p(rank.sum), u64(size // 8), u64(bench.seed), u64(n), u64(kind.pair), log
     )  # fmt: skip
-    tally.take(device.log(), f"{kind.dtype} on {rank.name}")
+    tally.add_log(device.log(), f"{kind.dtype} on {rank.name}")
 
 
 def _queue(nccl: Nccl, ranks: Sequence[Rank], size: int, kind: Kind, times: int) -> None:
@@ -179,14 +187,14 @@ def _timed(device: Device, work: Callable[[], None]) -> float:
 # --- devices ---
 def _back(first: Rank) -> None:
     """Restore the context of the first rank, which the library may have changed."""
-    first.device.use()
+    first.device.make_current()
 
 
 @contextmanager
 def _on(first: Rank, rank: Rank) -> Iterator[None]:
     """Make calls in the block for `rank`. Raises `PeerFailed` for errors of another device."""
     try:
-        rank.device.use()
+        rank.device.make_current()
         yield
     except CudaError as error:
         if rank.device is first.device:
@@ -203,12 +211,12 @@ def _peer(bench: Bench, ordinal: int) -> Iterator[Rank]:
     handle = device.call("cuDeviceGet", ordinal)
     try:
         try:
-            other = device.another(ordinal)
+            other = device.peer(ordinal)
         except CudaError as error:
             name = uuid_text(device.call("cuDeviceGetUuid", handle).bytes)
             raise PeerFailed(f"GPU-{name}: {error}") from error
         finally:
-            device.use()
+            device.make_current()
         try:
             with _on(Rank(device), Rank(other)):
                 other.load(("memory",))
@@ -219,7 +227,7 @@ def _peer(bench: Bench, ordinal: int) -> Iterator[Rank]:
         # The library's runtime also holds the context, for the process's lifetime.
         with suppress(CudaError):
             device.call("cuDevicePrimaryCtxReset", handle)
-        device.use()
+        device.make_current()
 
 
 @contextmanager

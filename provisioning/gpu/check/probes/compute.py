@@ -17,7 +17,7 @@ from provisioning.gpu.check.device import Device, u32, u64
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes import reference
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, until
-from provisioning.gpu.check.probes.operands import Round, rounds_of
+from provisioning.gpu.check.probes.operands import ProductRound, rounds_of
 
 TILE = 128
 
@@ -46,14 +46,14 @@ class DType:
         return 8 if self.name == "fp64" else 4
 
     @property
-    def unwritten(self) -> int:
+    def fill_byte(self) -> int:
         """Byte that fills C before a product: NaN, or a number below any sum of integers."""
         return 0x80 if self.integer else 0xFF
 
     def bytes_of(self, elements: int) -> int:
         return elements * self.bits // 8
 
-    def inner(self, depth: int) -> int:
+    def depth_argument(self, depth: int) -> int:
         """Return the kernel's argument for the length of the sums: 32-bit words, or elements if plain."""
         return depth if self.unit == "gemm" else depth * self.bits // 32
 
@@ -110,14 +110,22 @@ def own_gemm(
     kernel = kernel or own_kernels(device, d)[0]
     grid = (side // d.tile, side // d.tile)
     device.launch(
-        kernel.unit, kernel.name, p(a), p(b), p(c), u32(side), u32(d.inner(depth)), p(where), grid=grid
+        kernel.unit,
+        kernel.name,
+        p(a),
+        p(b),
+        p(c),
+        u32(side),
+        u32(d.depth_argument(depth)),
+        p(where),
+        grid=grid,
     )
 
 
-class Exact:
+class ExactProduct:
     """Integer-valued operands of one round and their exact product, on the device."""
 
-    def __init__(self, bench: Bench, d: DType, round_: Round, side: int, buffers: list[int]) -> None:
+    def __init__(self, bench: Bench, d: DType, round_: ProductRound, side: int, buffers: list[int]) -> None:
         self.bench, self.d, self.round, self.side = bench, d, round_, side
         self.a64, self.b64, self.want, self.a, self.b, self.c, self.where = buffers
         device, n = bench.device, self.side * round_.depth
@@ -137,7 +145,7 @@ class Exact:
         device.sync()
 
     @staticmethod
-    def sizes(d: DType, round_: Round, side: int) -> tuple[int, ...]:
+    def sizes(d: DType, round_: ProductRound, side: int) -> tuple[int, ...]:
         n, c = side * round_.depth, side**2
         return n * 8, n * 8, c * 8, d.bytes_of(n), d.bytes_of(n), c * d.c_size, (side // d.tile) ** 2 * 4
 
@@ -151,17 +159,19 @@ class Exact:
         """Queue a product and its comparison. C is filled first, so unwritten elements fail."""
         device = self.bench.device
         size = self.side * self.side * self.d.c_size
-        device.call("cuMemsetD8Async", self.c, self.d.unwritten, size, device.stream)
+        device.call("cuMemsetD8Async", self.c, self.d.fill_byte, size, device.stream)
         multiply()
         self.compare(log)
 
-    def once(self, multiply: Callable[[], None], tally: Tally, what: str, *, signed: bool = False) -> None:
+    def run_once(
+        self, multiply: Callable[[], None], tally: Tally, what: str, *, signed: bool = False
+    ) -> None:
         """Compute and compare one product. `signed`: its kernel records the SM of each tile."""
         device = self.bench.device
         self.queue(multiply, device.fresh_log())
         self._tell(tally, what, signed)
 
-    def hammer(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
+    def run_for(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
         """Compute products without pause for `seconds`; returns their number.
 
         They are queued ahead so that the device never waits for the host, and the log is read once per
@@ -184,7 +194,7 @@ class Exact:
     def _tell(self, tally: Tally, what: str, signed: bool) -> None:
         log = self.bench.device.log()
         sm_of = self._sm_of() if signed and log.count else None
-        tally.take(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
+        tally.add_log(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
 
     def _sm_of(self) -> Callable[[int], int]:
         """Return a function from an element's index to its SM, in the last product of an own kernel."""
@@ -204,11 +214,11 @@ class Exact:
         self.bench.blas.gemm(self.d.name, self.a, self.b, self.c, self.side, self.round.depth)
 
 
-def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[Exact]:
+def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[ExactProduct]:
     """Yield the rounds of a type, each with its own buffers while in use."""
     for round_ in rounds_of(d.name, d.step, deepest):
-        with bench.device.buffers(*Exact.sizes(d, round_, side)) as buffers:
-            yield Exact(bench, d, round_, side, buffers)
+        with bench.device.buffers(*ExactProduct.sizes(d, round_, side)) as buffers:
+            yield ExactProduct(bench, d, round_, side, buffers)
 
 
 def _dtype(bench: Bench) -> DType:
@@ -225,14 +235,14 @@ def exact(bench: Bench) -> Outcome:
     Each round ends with a canary: one flipped bit of the result must be found at its index.
     """
     d, device, tally = _dtype(bench), bench.device, Tally()
-    by_blas = bench.blas is not None and bench.blas.knows(d.name)
+    by_blas = bench.blas is not None and bench.blas.supports(d.name)
     kernels = own_kernels(device, d)
     caught, done = True, 0
     for work in rounds(bench, d, bench.sizes.exact_side, bench.sizes.exact_depth):
         if by_blas:
-            work.once(work.multiply_blas, tally, "cublas")
+            work.run_once(work.multiply_blas, tally, "cublas")
         for kernel in kernels:
-            work.once(partial(work.multiply, kernel), tally, kernel.by, signed=True)
+            work.run_once(partial(work.multiply, kernel), tally, kernel.by, signed=True)
         done += 1
         if tally.errors:
             continue
@@ -283,11 +293,11 @@ def burn(bench: Bench) -> Outcome:
     """
     d, device, tally = _dtype(bench), bench.device, Tally()
     seconds, sizes = bench.seconds(10.0), bench.sizes
-    by_blas = bench.blas is not None and bench.blas.knows(d.name)
+    by_blas = bench.blas is not None and bench.blas.supports(d.name)
     done, kinds = 0, len(rounds_of(d.name, d.step, sizes.burn_depth))
     for work in rounds(bench, d, sizes.burn_side, sizes.burn_depth):
         multiply_exact = work.multiply_blas if by_blas else work.multiply
-        done += work.hammer(multiply_exact, seconds / 2 / kinds, tally, "exact")
+        done += work.run_for(multiply_exact, seconds / 2 / kinds, tally, "exact")
     side = sizes.rate_side_wide if d.name in ("fp32", "fp64") else sizes.rate_side
     n, c_bytes = side * side, side * side * d.c_size
     narrow = by_blas and d.name in ("fp16", "bf16")
@@ -323,7 +333,7 @@ def burn(bench: Bench) -> Outcome:
             took_ms = device.timed(multiply(times))
             rates.append(2.0 * side**3 * times / took_ms / 1e9)
             device.launch("memory", "compare_words", p(c), p(first), u64(words), device.fresh_log())
-            tally.take(device.log(), "run to run")
+            tally.add_log(device.log(), "run to run")
             bench.beat(done + len(rates), 0)
             if len(rates) >= 3 and not going():
                 break
@@ -344,14 +354,14 @@ def power_steps(bench: Bench) -> Outcome:
     """Alternate idle and full load with exact products, to find weak power supplies and regulators."""
     d, sizes = DTYPES["bf16" if bench.device.capability >= (8, 0) else "fp16"], bench.sizes
     cycles, tally, done = int(bench.params.get("cycles", 10)), Tally(), 0
-    by_blas = bench.blas is not None and bench.blas.knows(d.name)
+    by_blas = bench.blas is not None and bench.blas.supports(d.name)
     # All bits of A in the longest sums: the round that draws the most power.
     round_ = rounds_of(d.name, d.step, sizes.burn_depth)[0]
-    with bench.device.buffers(*Exact.sizes(d, round_, sizes.burn_side)) as buffers:
-        work = Exact(bench, d, round_, sizes.burn_side, buffers)
+    with bench.device.buffers(*ExactProduct.sizes(d, round_, sizes.burn_side)) as buffers:
+        work = ExactProduct(bench, d, round_, sizes.burn_side, buffers)
         multiply = work.multiply_blas if by_blas else work.multiply
         for cycle in range(cycles):
-            done += work.hammer(multiply, bench.seconds(1.0), tally, "after a step")
+            done += work.run_for(multiply, bench.seconds(1.0), tally, "after a step")
             time.sleep(bench.seconds(1.0))
             bench.beat(cycle + 1, cycles)
     return Outcome(tally.errors, {"cycles": float(cycles), "exact_rounds": float(done)}, tally.detail())

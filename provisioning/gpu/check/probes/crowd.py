@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
-from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, u64
+from provisioning.gpu.check.device import CudaError, Device, GateTimedOut, u64
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, unreachable
 from provisioning.gpu.check.probes.several import end_on, free_on, on_device, open_peer
@@ -19,7 +19,7 @@ ALREADY = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
 
 
 @dataclass(slots=True)
-class Pair:
+class CopyPair:
     """One direction between two devices, and its result.
 
     `stream`, `begun` and `done` belong to the source's context. Each pair has its own seed, so misdirected
@@ -81,7 +81,7 @@ def all_pairs(bench: Bench) -> Outcome:
 
 
 def _rounds(
-    bench: Bench, pairs: Sequence[Pair], begun: Any, size: int, rates: dict[str, list[float]]
+    bench: Bench, pairs: Sequence[CopyPair], begun: Any, size: int, rates: dict[str, list[float]]
 ) -> None:
     """Fill `rates` and the tallies of the pairs. All rounds are verified, including warm-up."""
     measured = gave_up = 0
@@ -93,7 +93,7 @@ def _rounds(
         took: dict[str, float] = {}
         try:
             took = _all_at_once(bench, pairs, begun, size)
-        except GateGaveUp:
+        except GateTimedOut:
             gave_up += 1
         for pair in pairs:
             _verify(bench, pair, size)
@@ -110,7 +110,7 @@ def _rounds(
         bench.beat(measured, WARM + TIMES)
 
 
-def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]], size: int) -> Outcome:
+def _outcome(device: Device, pairs: Sequence[CopyPair], rates: dict[str, list[float]], size: int) -> Outcome:
     measures = {"buffer_mib": size / 2**20}
     for name, values in rates.items():
         # Results depend on the number of devices.
@@ -141,7 +141,7 @@ def _give_access(bench: Bench, source: Device, target: Device) -> None:
                 raise
 
 
-def _pair(bench: Bench, stack: ExitStack, source: Device, target: Device, size: int, number: int) -> Pair:
+def _pair(bench: Bench, stack: ExitStack, source: Device, target: Device, size: int, number: int) -> CopyPair:
     """Create memory, stream and events of a pair; `stack` releases them in reverse order."""
     seed = bench.seed ^ (number + 1 << 48)
     with on_device(bench, target):
@@ -162,11 +162,11 @@ def _pair(bench: Bench, stack: ExitStack, source: Device, target: Device, size: 
     with on_device(bench, source):
         source.launch("memory", "fill_mix", p(origin), u64(size // 8), u64(0), u64(seed), u64(0))
         source.sync()
-    return Pair(source, target, seed, origin, arrival, stream, *events)
+    return CopyPair(source, target, seed, origin, arrival, stream, *events)
 
 
-def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> dict[str, float]:
-    """Return GB/s of one round: `all`, and by UUID what each device sent. Raises `GateGaveUp`."""
+def _all_at_once(bench: Bench, pairs: Sequence[CopyPair], begun: Any, size: int) -> dict[str, float]:
+    """Return GB/s of one round: `all`, and by UUID what each device sent. Raises `GateTimedOut`."""
     device = bench.device
 
     def work() -> None:
@@ -193,11 +193,11 @@ def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> 
     return rates
 
 
-def _verify(bench: Bench, pair: Pair, size: int) -> None:
+def _verify(bench: Bench, pair: CopyPair, size: int) -> None:
     """Verify on the target itself; copying back would be another transfer."""
     target = pair.target
     with on_device(bench, target):
         log = target.fresh_log()
         words, seed = u64(size // 8), u64(pair.seed)
         target.launch("memory", "check_mix", p(pair.arrival), words, u64(0), seed, u64(0), log)
-        pair.tally.take(target.log(), pair.name)
+        pair.tally.add_log(target.log(), pair.name)

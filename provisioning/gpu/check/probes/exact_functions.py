@@ -43,7 +43,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class OutOfBounds:
     """Number of results outside the bound, and some of them: index, result, expected value."""
 
     count: int
@@ -85,7 +85,7 @@ FUNCTIONS = (
 )
 
 
-def outside(function: Function, results: Words, seed: int) -> Outside:
+def outside(function: Function, results: Words, seed: int) -> OutOfBounds:
     """Compare the results of indexes 0, 1, … with the CPU's."""
     index = np.arange(len(results), dtype=np.uint64)
     words = (mix64(index, seed), mix64(index, ~seed & _MASK))
@@ -103,7 +103,7 @@ def outside(function: Function, results: Words, seed: int) -> Outside:
             bad = ~(np.abs(got.astype(np.float64) - expected) <= allowed) | (results >> np.uint64(32) != 0)
     places = np.flatnonzero(bad)
     samples = [(int(i), f"{got[i]:.9g}", f"{expected[i]:.9g}") for i in places[:SAMPLES]]
-    return Outside(len(places), samples)
+    return OutOfBounds(len(places), samples)
 
 
 def _as_float(results: Words, bits: int) -> NDArray[np.floating]:

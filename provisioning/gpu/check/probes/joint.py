@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioning.gpu.check.device import Device
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally
-from provisioning.gpu.check.probes.compute import DTYPES, Exact
+from provisioning.gpu.check.probes.compute import DTYPES, ExactProduct
 from provisioning.gpu.check.probes.operands import rounds_of
 from provisioning.gpu.check.probes.several import end_on, free_on, on_device, open_peer
 
@@ -27,7 +27,7 @@ class Load:
     """Exact products on one device. `events`: start and end of two chunks."""
 
     device: Device
-    work: Exact
+    work: ExactProduct
     flop: float
     events: list[tuple[Any, Any]]
     tally: Tally = field(default_factory=Tally)
@@ -81,7 +81,7 @@ def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
     # All bits of A in the longest sums: the round that draws the most power.
     round_ = rounds_of(d.name, d.step, sizes.burn_depth)[0]
     buffers = []
-    for size in Exact.sizes(d, round_, sizes.burn_side):
+    for size in ExactProduct.sizes(d, round_, sizes.burn_side):
         with on_device(bench, device):
             buffers.append(device.alloc(size))
         held.callback(free_on, bench, device, buffers[-1])
@@ -93,9 +93,9 @@ def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
     blas = bench.blas
     with on_device(bench, device):
         if blas is not None and device is not bench.device:
-            blas = blas.on(int(device.stream))
+            blas = blas.bind(int(device.stream))
             held.callback(blas.close)
-        work = Exact(replace(bench, device=device, blas=blas), d, round_, sizes.burn_side, buffers)
+        work = ExactProduct(replace(bench, device=device, blas=blas), d, round_, sizes.burn_side, buffers)
     flop = 2.0 * sizes.burn_side**2 * round_.depth * sizes.joint_products
     return Load(device, work, flop, [(events[0], events[1]), (events[2], events[3])])
 
@@ -103,7 +103,7 @@ def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
 def _burn(bench: Bench, loads: Sequence[Load], seconds: float) -> None:
     """Keep all devices busy from the same moment on; fill their rates and tallies.
 
-    Raises `Skip` if the host cannot queue fast enough, and `GateGaveUp` if it took too long at first.
+    Raises `Skip` if the host cannot queue fast enough, and `GateTimedOut` if it took too long at first.
     """
     logs = {}
     for load in loads:
@@ -137,7 +137,7 @@ def _burn(bench: Bench, loads: Sequence[Load], seconds: float) -> None:
         _wait(bench, load, load.events[(chunk - 1) % 2])
         with on_device(bench, load.device):
             load.device.check_gate()
-            load.tally.take(load.device.log(), "together" if len(loads) > 1 else "alone")
+            load.tally.add_log(load.device.log(), "together" if len(loads) > 1 else "alone")
     if waited < BUSY * (queued + waited):
         raise Skip(
             "The host queued work too slowly to keep all devices busy. Try again when the node is less busy."
@@ -148,7 +148,7 @@ def _queue(load: Load, events: tuple[Any, Any], log: Any) -> None:
     device, work = load.device, load.work
     multiply = work.multiply
     blas = work.bench.blas
-    if blas is not None and blas.knows(work.d.name):
+    if blas is not None and blas.supports(work.d.name):
         multiply = work.multiply_blas  # type: ignore[assignment]
     device.call("cuEventRecord", events[0], device.stream)
     for number in range(work.bench.sizes.joint_products):

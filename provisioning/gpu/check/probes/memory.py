@@ -62,7 +62,7 @@ class _Run:
         log = device.fresh_log()
         for c in self.chunks:
             device.launch("memory", kernel, p(c.address), u64(c.words), u64(c.base), *map(u64, args), log)
-        self.tally.take(device.log(), kernel)
+        self.tally.add_log(device.log(), kernel)
 
 
 def _memory_test(bench: Bench, steps: Callable[[_Run], list[Callable[[], None]]]) -> Outcome:

@@ -30,7 +30,7 @@ _BITS: Mapping[str, Sequence[tuple[int, int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ProductRound:
     """Operands of one product: bits of A and B, length of the sums, and sparsity of one side.
 
     One in `gap` elements is nonzero, on the side with fewer bits, or B if equal.
@@ -60,7 +60,7 @@ def largest(bits: int) -> int:
     return 2 if bits == SMALL else 2**bits - 1
 
 
-def rounds_of(dtype: str, step: int, deepest: int) -> tuple[Round, ...]:
+def rounds_of(dtype: str, step: int, deepest: int) -> tuple[ProductRound, ...]:
     """Return the rounds of a type. Its kernels take K in steps of `step`, a power of two, up to `deepest`.
 
     A sum of one term is always exact if one of its factors is a power of two.
@@ -71,5 +71,5 @@ def rounds_of(dtype: str, step: int, deepest: int) -> tuple[Round, ...]:
         fits = max(1, exact // (largest(a_bits) * largest(b_bits)))
         terms = min(2 ** (fits.bit_length() - 1), deepest)
         depth = max(step, terms)
-        rounds.append(Round(a_bits, b_bits, depth, depth // terms))
+        rounds.append(ProductRound(a_bits, b_bits, depth, depth // terms))
     return tuple(rounds)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from provisioning.gpu.check.compiler import Unbuildable
+from provisioning.gpu.check.compiler import NoCubin
 from provisioning.gpu.check.device import CudaError, Device
 from provisioning.gpu.check.probes.base import Bench, Skip
 
@@ -22,21 +22,21 @@ def on_device(bench: Bench, device: Device | None) -> Iterator[None]:
     """
     try:
         if device is not None:
-            device.use()
+            device.make_current()
         yield
-    except (CudaError, Unbuildable) as error:
+    except (CudaError, NoCubin) as error:
         if device is bench.device:
             raise
         name = f" GPU-{device.uuid}" if device is not None else ""
         raise Skip(f"The peer{name} failed: {error}.") from error
     finally:
-        bench.device.use()
+        bench.device.make_current()
 
 
 def open_peer(bench: Bench, held: ExitStack, ordinal: int, units: tuple[str, ...] = ()) -> Device:
     """Return a visible peer with its kernels loaded, by default all; `held` closes it."""
     with on_device(bench, None):
-        peer = bench.device.another(ordinal)
+        peer = bench.device.peer(ordinal)
     held.callback(close_peer, bench, peer)
     with on_device(bench, peer):
         peer.load(units)
@@ -46,20 +46,20 @@ def open_peer(bench: Bench, held: ExitStack, ordinal: int, units: tuple[str, ...
 def close_peer(bench: Bench, peer: Device) -> None:
     """Release everything on the peer."""
     peer.close()
-    bench.device.use()
+    bench.device.make_current()
 
 
 def end_on(bench: Bench, device: Device, function: str, what: Any) -> None:
     """Release something; errors are ignored, since the original failure is reported."""
     with suppress(CudaError):
-        device.use()
+        device.make_current()
         device.call(function, what)
-    bench.device.use()
+    bench.device.make_current()
 
 
 def free_on(bench: Bench, device: Device, address: int) -> None:
     """Free memory; errors are ignored, as in `end_on`."""
     with suppress(CudaError):
-        device.use()
+        device.make_current()
         device.free(address)
-    bench.device.use()
+    bench.device.make_current()

@@ -37,11 +37,11 @@ OF_THE_DEVICE = frozenset({
 """Errors that data from the other end cannot have caused."""
 
 
-class _Silent(Exception):
+class _CallTimedOut(Exception):
     """A call did not return in time."""
 
 
-class _Aside:
+class _CallThread:
     """A thread for calls that wait for the other end, possibly forever. It ends with the process."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class _Aside:
                 self._done.put((False, error))
 
     def call(self, work: Callable[[], T], seconds: float, look: Callable[[], None] | None = None) -> T:
-        """Return or raise the result of `work`. Raises `_Silent` after `seconds`, and errors of `look`.
+        """Return or raise the result of `work`. Raises `_CallTimedOut` after `seconds`, and errors of `look`.
 
         `look` is called while waiting. After an exception no further calls are possible.
         """
@@ -78,19 +78,19 @@ class _Aside:
                 look()
             result: T = value
             return result
-        raise _Silent
+        raise _CallTimedOut
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
+class _WatchedCalls:
     """Calls that wait for the other end; `look` raises errors of the connection."""
 
-    aside: _Aside
+    aside: _CallThread
     look: Callable[[], None]
     seconds: float
 
     def call(self, work: Callable[[], T]) -> T:
-        """Like `_Aside.call`, including errors of `look`."""
+        """Like `_CallThread.call`, including errors of `look`."""
         return self.aside.call(work, self.seconds, self.look)
 
     def leave(self, work: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class _Watched:
 
         All results are known by then, so errors are ignored.
         """
-        with suppress(_Silent, nccl.NcclError, CudaError):
+        with suppress(_CallTimedOut, nccl.NcclError, CudaError):
             self.aside.call(work, LEAVE_S)
 
 
@@ -110,10 +110,10 @@ def two_nodes(bench: Bench) -> Outcome:
     """
     partner = str(bench.params.get("partner") or "the other node")
     meet_s, silent_s = float(bench.params["meet_s"]), float(bench.params["silent_s"])
-    aside = _Aside()
+    aside = _CallThread()
     try:
         group, comm = aside.call(lambda: _connect(bench, meet_s), meet_s)
-    except _Silent:
+    except _CallTimedOut:
         raise Skip(
             f"Could not connect to {partner} at {_meeting_address(bench)} within {meet_s:.0f} s."
         ) from None
@@ -121,8 +121,8 @@ def two_nodes(bench: Bench) -> Outcome:
         raise Skip(f"Could not connect to {partner} at {_meeting_address(bench)}: {error}.") from error
     bench.beat(0, ROUNDS)
     try:
-        return _run_sums(bench, group, comm, _Watched(aside, lambda: group.check(comm), silent_s))
-    except _Silent:
+        return _run_sums(bench, group, comm, _WatchedCalls(aside, lambda: group.check(comm), silent_s))
+    except _CallTimedOut:
         raise Skip(f"Lost contact with {partner}: no sum completed within {silent_s:.0f} s.") from None
     except nccl.NcclError as error:
         raise Skip(f"Lost the connection to {partner}: {error}.") from error
@@ -154,7 +154,7 @@ def _connect(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
             time.sleep(1.0)
 
 
-def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _Watched) -> Outcome:
+def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _WatchedCalls) -> Outcome:
     device, rank, tally = bench.device, int(bench.params["rank"]), Tally()
     size = min(BYTES, bench.sizes.copy_bytes)
     words = size // 8
@@ -180,7 +180,7 @@ def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _Watched) -> Out
             device.launch("memory", "check_word", p(target), u64(words), u64(0), u64(ONES), log)
         else:
             device.launch("memory", "check_mix", p(target), u64(words), u64(0), u64(SEED + of), u64(0), log)
-        tally.take(device.log(), label)
+        tally.add_log(device.log(), label)
 
     def one_sum(of: int | None, label: str) -> None:
         give(of)

@@ -48,7 +48,7 @@ class _Blocks:
 
     def take(self, tally: Tally, what: str, per_block: int) -> ErrorLog:
         log = self.bench.device.log()
-        tally.take(log, what, self.sm_of(per_block) if log.count else None)
+        tally.add_log(log, what, self.sm_of(per_block) if log.count else None)
         return log
 
 
@@ -174,7 +174,7 @@ def atomics(bench: Bench) -> Outcome:
                 took = device.timed(run)
                 rates.append(n / max(took, 0.001) / 1e6)
                 log = check(cells, cells, n, op, group)
-                tally.take(log, f"{name}, global memory, {group} threads per word")
+                tally.add_log(log, f"{name}, global memory, {group} threads per word")
                 noted(log, name)
                 device.launch(
                     "atomics", "run_atomics_shared", p(memory), u32(per_block), u64(bench.seed), u32(op),
@@ -182,7 +182,7 @@ def atomics(bench: Bench) -> Outcome:
                 )  # fmt: skip
                 log = check(blocks * SHARED_CELLS, SHARED_CELLS, per_block, op, group)
                 sm_of = on_blocks.sm_of(SHARED_CELLS) if log.count else None
-                tally.take(log, f"{name}, shared memory, {group} threads per word", sm_of)
+                tally.add_log(log, f"{name}, shared memory, {group} threads per word", sm_of)
                 noted(log, name)
             if not tally.errors:
                 index, bit = _planted(bench, blocks * SHARED_CELLS)
@@ -263,7 +263,7 @@ def caches(bench: Bench) -> Outcome:
                 "cache", "invert_l2", p(memory), u64(words), u64(bench.seed), u64(flip), u64(down),
                 device.fresh_log(),
             )  # fmt: skip
-            tally.take(device.log(), "L2, inverted")
+            tally.add_log(device.log(), "L2, inverted")
 
         for turn in range(turns):
             device.launch("memory", "fill_mix", p(memory), u64(words), u64(0), u64(bench.seed), u64(0))
@@ -271,7 +271,7 @@ def caches(bench: Bench) -> Outcome:
             on_blocks.take(tally, "L1", L1_WINDOW)
             took = device.timed(partial(l2_in_all_orders, device.fresh_log()))
             rates.append(ORDERS * words * 8 / max(took, 0.001) / 1e6)
-            tally.take(device.log(), "L2")
+            tally.add_log(device.log(), "L2")
             inverted(0, 0)
             inverted(MASK, 1)
             bench.beat(turn + 1, turns)
