@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
@@ -23,6 +23,7 @@ from provisioning.types import (
 )
 
 PoolAllocation = tuple[PoolNodes, Placement, ResourceRequest]
+HeldBy = Callable[[Collection[UUID]], Mapping[str, list[tuple[UUID, Placement, ResourceRequest]]]]
 Undo = Callable[[], None]
 Owner = tuple[str, str]
 """The user and the team of a home."""
@@ -36,8 +37,15 @@ class PoolPlacer:
     leaves no trace.
     """
 
-    def __init__(self, pools: Mapping[UUID, PoolNodes], prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        pools: Mapping[UUID, PoolNodes],
+        prices: Prices | None = None,
+        held_by: HeldBy | None = None,
+    ) -> None:
+        """`held_by` returns what workspaces use by id, by default as the database has it."""
         self._pools = pools
+        self._held_by = held_by
         self._prices: Prices = prices or {}
         self._requests: dict[str, PlacementRequest] = {}
         self._explained: dict[str, Explanation | None] = {}
@@ -73,6 +81,8 @@ class PoolPlacer:
         self._running.discard(workload_id)
         self._unread.discard(workload_id)
         self._held.pop(workload_id, None)
+        self._requests.pop(workload_id, None)
+        self._found.pop(workload_id, None)
 
     def held(self) -> Mapping[str, Sequence[tuple[UUID, Placement, ResourceRequest]]]:
         """Return what running workloads use, by id: pool, placement and amounts."""
@@ -257,7 +267,8 @@ class PoolPlacer:
     def _read_held(self) -> None:
         """Read the allocations of running workloads lazily, once."""
         if self._unread:
-            self._held |= capacity.held_by([UUID(name) for name in self._unread])
+            held_by = self._held_by or capacity.held_by
+            self._held |= held_by([UUID(name) for name in self._unread])
             self._unread.clear()
 
     def _release(self, name: str, undo: list[Undo]) -> None:
