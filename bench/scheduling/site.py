@@ -97,9 +97,9 @@ class QueueSite:
         snapshot, team = self.snapshot, wanted.team
         assert team is not None
         request = snapshot.placement_requests.of(self._template, self._flavor, wanted.resources)
-        workload = wanted.workload(team, _moment(created_s), request)
+        workload = wanted.workload(team, _moment(created_s))
         self._requests[name] = request
-        self._enqueue(replace(workload, id=name, loses_work=True))
+        self._enqueue(replace(workload, id=name, place=request.place_key, loses_work=True))
 
     def _enqueue(self, workload: model.Workload) -> None:
         enqueue(self.snapshot, PendingWorkload(workload.id, self._requests[workload.id], workload))

@@ -216,7 +216,10 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
     for workload in cycle.started(snapshot.scheduler.pending.items):
         if workload.id in rows:
             pool, placement = snapshot.placer.place_of(workload.id)
-            starts.append(launches.Start(rows[workload.id], pool.pool, placement, workload.amounts))
+            choices = snapshot.pending_workloads[workload.id].choices
+            flavor = choices[workload.choice].flavor if choices else None
+            row = rows[workload.id]
+            starts.append(launches.Start(row, pool.pool, placement, workload.amounts, flavor))
     starts = _starts_at_homes(starts)
     launches.begin(starts, snapshot.now)
     moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
