@@ -73,6 +73,11 @@ class PendingWorkload:
     reason: str = ""
     choices: tuple[FlavorChoice, ...] = ()
 
+    @property
+    def placement_requests(self) -> tuple[PlacementRequest, ...]:
+        """The request on each flavor."""
+        return tuple(choice.placement_request for choice in self.choices) or (self.placement_request,)
+
     @classmethod
     def of_choices(cls, choices: Sequence[FlavorChoice], start_within_s: int) -> PendingWorkload:
         """Return a request that lists these flavors, which all have the id of the request."""
@@ -258,7 +263,7 @@ def _assumed(
 
 def _register_choices(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
     """Register a request that lists flavors: it waits for the first that could ever start."""
-    placer.expect(pending.id, *(choice.placement_request for choice in pending.choices))
+    placer.expect(pending.id, *pending.placement_requests)
     possible = [choice for choice in pending.choices if choice.placement_request.possible]
     workloads = [
         _assumed(scheduler, choice.placement_request, choice.workload)
