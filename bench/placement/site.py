@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -54,6 +54,7 @@ LAYOUTS = {
     "pool": DEFAULT_LAYOUT,
     "pool-shared-homes": Layout(homes_apart=False),
     "pool-per-model": Layout(by_model=True),
+    "pool-per-model-shared-homes": Layout(by_model=True, homes_apart=False),
     "engine": Layout(homes_apart=False, engine_alone=True),
 }
 
@@ -87,6 +88,28 @@ def _reported(node: NodeCapacity, *, homes_apart: bool) -> NodeCapacity:
     return replace(node, provides=(PROVIDES_SHARES,), labels=labels)
 
 
+def snapshot_of(
+    pools: Mapping[UUID, PoolNodes], limits: model.Snapshot, placer: PoolPlacer, now: datetime
+) -> ClusterSnapshot:
+    """What a cycle and a preview decide on, as rows of the database would give it."""
+    return ClusterSnapshot(
+        now=now,
+        generation=0,
+        pools=pools,
+        placement_requests=PlacementRequests(pools),
+        placer=placer,
+        scheduler=Scheduler(limits, placer),
+        pending_workloads={},
+        capacity=limits.capacity,
+        team_names={},
+        read_at=now,
+        limits=limits,
+        limits_at=now,
+        changes=set(),
+        later={},
+    )
+
+
 class Site:
     """Pools, one team without limits, and an empty queue."""
 
@@ -94,27 +117,11 @@ class Site:
         now = timezone.now()
         there = capacity.totals(pools.values())
         limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=there, policy=policy())
-        placer = PoolPlacer(pools)
         self.pools = pools
         self.team = Team(slug=TEAM, name="Replay")
         self.template = Template(slug="replay", name="Replay", argv=["bash"])
         self.flavor = Flavor(slug="replay", name="Replay")
-        self.snapshot = ClusterSnapshot(
-            now=now,
-            generation=0,
-            pools=pools,
-            placement_requests=PlacementRequests(pools),
-            placer=placer,
-            scheduler=Scheduler(limits, placer),
-            pending_workloads={},
-            capacity=there,
-            team_names={},
-            read_at=now,
-            limits=limits,
-            limits_at=now,
-            changes=set(),
-            later={},
-        )
+        self.snapshot = snapshot_of(pools, limits, PoolPlacer(pools), now)
         self._bodies: dict[ResourceRequest, Any] = {}
 
     def wanted(self, request: ResourceRequest) -> admission.Wanted:
@@ -136,7 +143,9 @@ class Site:
         asked = snapshot.placement_requests.of(self.template, self.flavor, wanted.resources)
         if not asked.possible:
             return ()
-        workload = replace(wanted.workload(self.team, snapshot.now, asked), id=str(uuid4()))
+        workload = replace(
+            wanted.workload(self.team, snapshot.now), id=str(uuid4()), place=asked.place_key
+        )
         enqueue(snapshot, PendingWorkload(workload.id, asked, workload))
         decision.decide(snapshot)
         del snapshot.pending_workloads[workload.id]

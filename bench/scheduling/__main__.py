@@ -6,7 +6,7 @@ Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and Themis
 lost each time that a job comes back), all of them re-implemented, and Berth's engine without and with
 preemption, with durations known and only guessed from history. Since waits in a queue this long hang on
 chance, preemption is compared once more with all submissions moved by some minutes.
-Berth decides by `Policy()`, which is what the portal decides by. Exits with 1 where a quota was over-run or
+All but the re-implemented ones take the way of a request in the portal (`site`), with its default settings. Exits with 1 where a quota was over-run or
 a reserved start delayed by back-fill.
 """
 
@@ -26,7 +26,7 @@ from bench.scheduling.peers import PeerOutcome, srsf, tiresias
 from bench.scheduling.replay import Outcome, quotas, replay
 from bench.scheduling.rounds import gavel, themis
 from bench.scheduling.trace import Job, load, shifted, synthetic, thinned
-from portal.scheduling.engine.model import Policy
+from portal.scheduling.snapshot import policy as site_policy
 
 DEFAULT_GPUS = 650
 NEVER_S = 1 << 40
@@ -75,6 +75,7 @@ def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> 
         **of_waits(outcome.waits, jobs),
         "utilisation_pct": round(100 * outcome.busy_gpu_s / span_s / gpus, 2),
         "events": outcome.events,
+        "previews": outcome.previews,
         "backfilled": outcome.backfilled,
         "preempted": outcome.preempted,
         "preempted_one_job_most": outcome.max_preempted,
@@ -130,24 +131,26 @@ def main() -> int:
     if not jobs:
         parser.error("the trace has no job that fits on so few GPUs")
     teams = quotas(jobs, options.gpus)
-    plain = Policy(preemption=False, max_wait_s=NEVER_S, due_after=0)
+    berth = site_policy()
+    without = replace(berth, preemption=False)
+    plain = replace(without, max_wait_s=NEVER_S, due_after=0)
     runs: dict[str, dict[str, Any]] = {
         "fifo": {"policy": replace(plain, backfill=False)},
         "easy": {"policy": plain},
-        "berth": {"policy": Policy(preemption=False), "teams": teams, "eta_every": options.eta_every},
+        "berth": {"policy": without, "teams": teams, "eta_every": options.eta_every},
         "berth_guessed_durations": {
-            "policy": Policy(preemption=False),
+            "policy": without,
             "teams": teams,
             "eta_every": options.eta_every,
             "known_durations": False,
         },
-        "berth_preemption": {"policy": Policy(), "teams": teams},
-        "berth_preemption_guessed_durations": {"policy": Policy(), "teams": teams, "known_durations": False},
+        "berth_preemption": {"policy": berth, "teams": teams},
+        "berth_preemption_guessed_durations": {"policy": berth, "teams": teams, "known_durations": False},
     }
     for seed in range(1, times + 1):
         moved = shifted(jobs, seed)
-        runs[f"berth_shifted_{seed}"] = {"policy": Policy(preemption=False), "teams": teams, "jobs": moved}
-        runs[f"berth_preemption_shifted_{seed}"] = {"policy": Policy(), "teams": teams, "jobs": moved}
+        runs[f"berth_shifted_{seed}"] = {"policy": without, "teams": teams, "jobs": moved}
+        runs[f"berth_preemption_shifted_{seed}"] = {"policy": berth, "teams": teams, "jobs": moved}
     result: dict[str, Any] = {
         "trace": f"synthetic {options.synthetic}"
         if options.synthetic is not None

@@ -1,4 +1,4 @@
-"""One pass over a trace through the engine, with its reserved starts checked at every event."""
+"""One pass over a trace through the portal's queue (`site`), with its reserved starts checked at every event."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from uuid import UUID
 
+from bench.scheduling.site import QueueSite
 from bench.scheduling.trace import Job
-from portal.quota.limits.shares import decay_average
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import BackfillReservation, Cycle, Policy, Snapshot, Workload
+from portal.scheduling.admission import Verdict
+from portal.scheduling.engine.model import BackfillReservation, Cycle, Policy
 from portal.scheduling.engine.scheduler import Scheduler
-from portal.scheduling.engine.verdicts import forecast
+from portal.scheduling.share_averages import borrowed_average
 
 GPU = "gpu"
 ONE = 1000
 """Amounts are in milli-GPU, as in the portal: whole GPUs are too coarse for the decayed use of an hour."""
 HISTORY = 50
 USAGE_EVERY_S = 3600
-HALF_LIFE_S = 86400
-"""The default of `BERTH_SHARE_HALF_LIFE_S`."""
+PREVIEW_EVERY = 500
+"""Every so manieth arrival is previewed first; it then has to get what was said."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Outcome:
     lost_gpu_s: int = 0
     eta_errors: list[tuple[int, int]] = field(default_factory=list)
     etas_unknown: int = 0
+    previews: int = 0
     naive_errors: list[int] = field(default_factory=list)
     cycle_s: list[float] = field(default_factory=list)
 
@@ -88,20 +91,25 @@ def replay(
     teams: Sequence[Team] = (),
     known_durations: bool = True,
     eta_every: int = 0,
+    preview_every: int = PREVIEW_EVERY,
 ) -> Outcome:
     """Run the trace. Without `teams` there is one queue with no shares, as in plain FIFO or EASY.
 
     With `known_durations` every job is expected to run as long as it does (a wall-time limit that it
     uses up); otherwise the expectation comes from history. Every `eta_every`-th job that has to wait
     is forecast when it is submitted. What is preempted begins anew when it comes back.
+
+    Raises AssertionError if a job gets something else than its preview said.
     """
     shared = tuple(teams) or (Team("all"),)
     cohorts = (Cohort("site"),) if teams else ()
     first_s = jobs[0].submit_s
-    snapshot = Snapshot(first_s, shared, cohorts, capacity={GPU: gpus * ONE}, policy=policy)
-    scheduler = Scheduler(snapshot)
+    site = QueueSite(gpus, shared, cohorts, policy, first_s)
+    scheduler = site.scheduler
     expect, learn = (_duration, _nothing) if known_durations else history_estimates()
-    by_id = {job.id: job for job in jobs}
+    # Jobs of one second go in order of their ids.
+    by_id = {str(UUID(int=place)): job for place, job in enumerate(jobs)}
+    ids = iter(by_id)
     outcome = Outcome()
     ends: list[tuple[int, str]] = []
     ends_of: dict[str, int] = {}
@@ -118,48 +126,48 @@ def replay(
         now_s = min(
             jobs[next_job].submit_s if next_job < len(jobs) else 1 << 62, ends[0][0] if ends else 1 << 62
         )
+        site.at(now_s)
         while ends and ends[0][0] <= now_s:
             _, name = ends.pop(0)
-            gone = scheduler.finish(name)
             job = by_id[name]
             outcome.busy_gpu_s += job.gpus * max(0, min(now_s, last_submit_s) - began[name])
             del ends_of[name]
-            if now_s >= began[name] + job.duration_s:
+            preempted = now_s < began[name] + job.duration_s
+            if not preempted:
                 learn(job)
             else:
-                # Preempted: it is back in the queue from its beginning.
+                # It is back in the queue from its beginning.
                 outcome.lost_gpu_s += job.gpus * (now_s - began[name])
-                times = gone.workload.preempted + 1
+                times = scheduler.running[name].workload.preempted + 1
                 outcome.max_preempted = max(outcome.max_preempted, times)
-                scheduler.submit(replace(gone.workload, nominated=False, preempted=times))
-        arrived = []
-        while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:
-            job = jobs[next_job]
-            next_job += 1
-            team = job.team if teams else "all"
-            scheduler.submit(
-                Workload(
-                    job.id,
-                    team,
-                    {GPU: job.gpus * ONE},
-                    created_s=job.submit_s,
-                    duration_s=expect(job),
-                    loses_work=True,
-                )
-            )
-            arrived.append(job.id)
+            site.finish(name, preempted=preempted)
         if teams and now_s - usage_s >= USAGE_EVERY_S:
             _age_usage(scheduler, now_s - usage_s)
             usage_s = now_s
+        arrived: list[str] = []
+        verdict: Verdict | None = None
+        while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:
+            job, name = jobs[next_job], next(ids)
+            next_job += 1
+            wanted = site.wanted(job.team if teams else "all", job.gpus, expect(job))
+            # Later arrivals of the same second are decided on together: only the last is as previewed.
+            last = next_job == len(jobs) or jobs[next_job].submit_s > now_s
+            asked = last and next_job % preview_every <= len(arrived)
+            verdict = site.preview(wanted) if asked else None
+            site.submit(name, wanted, job.submit_s)
+            arrived.append(name)
         began_at = time.perf_counter()
-        cycle = scheduler.cycle(now_s)
+        cycle = site.decide()
         outcome.cycle_s.append(time.perf_counter() - began_at)
         outcome.events += 1
+        if verdict is not None:
+            _require_kept(verdict, cycle, arrived[-1])
+            outcome.previews += 1
         for name in arrived:
             if eta_every and name not in cycle.starts:
                 waited += 1
                 if waited % eta_every == 0:
-                    eta = forecast(scheduler, cycle, [name])[name].eta_s
+                    eta = site.eta(name)
                     if eta is None:
                         outcome.etas_unknown += 1
                     else:
@@ -178,11 +186,10 @@ def replay(
                 outcome.reservations_checked += 1
                 if head.start_s > reserved[1]:
                     outcome.reservations_delayed.append(f"{head.workload}: {reserved[1]} → {head.start_s}")
-        scheduler.apply(cycle, now_s)
         head = _first(cycle)
         if head is not None and cycle.backfilled and known_durations:
             # The same reservation, looked at again after the back-fill: its start may not have moved.
-            again = _first(scheduler.cycle(now_s))
+            again = _first(site.decide_again())
             outcome.reservations_checked += 1
             if again is None or again.workload != head.workload:
                 if not cycle.victims:
@@ -194,7 +201,7 @@ def replay(
         for name in cycle.starts:
             job = by_id[name]
             began[name] = now_s
-            outcome.waits[name] = now_s - job.submit_s
+            outcome.waits[job.id] = now_s - job.submit_s
             last_waits.setdefault(job.team, deque(maxlen=HISTORY)).append(now_s - job.submit_s)
             ends_of[name] = now_s + job.duration_s
             insort(ends, (ends_of[name], name))
@@ -213,11 +220,16 @@ def replay(
     return outcome
 
 
+def _require_kept(verdict: Verdict, cycle: Cycle, name: str) -> None:
+    assert verdict.starts_now == (name in cycle.starts), "a preview is what a creation gets"
+    victims = tuple(victim.workload for victim in cycle.victims if victim.beneficiary == name)
+    assert verdict.makes_room == victims, "a preview is what a creation gets"
+
+
 def _age_usage(scheduler: Scheduler, elapsed_s: int) -> None:
     for name, team in scheduler.usage.teams.items():
         node = scheduler.usage.tree.teams[name]
-        average = decay_average(team.borrowed_avg, {GPU: node.borrowed(GPU)}, elapsed_s, HALF_LIFE_S)
-        scheduler.set_average(name, average)
+        scheduler.set_average(name, borrowed_average(node, team.borrowed_avg, elapsed_s))
 
 
 def _first(cycle: Cycle) -> BackfillReservation | None:

@@ -103,7 +103,8 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     flavor = arguments.flavor or _first_slug((row["slug"] for row in client.flavors.list()), "flavor")
     request: dict[str, Any] = {
         "template": template,
-        "flavor": flavor,
+        **flavors_of(flavor),
+        "start_within_min": arguments.start_within,
         "team": arguments.team,
         "environment": arguments.environment,
         "name": arguments.name,
@@ -177,6 +178,12 @@ def _request_quota(
     return quota_request
 
 
+def flavors_of(text: str) -> dict[str, Any]:
+    """Return the fields of a request for `--flavor`, which may list several in order of preference."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return {"flavors": names} if len(names) > 1 else {"flavor": "".join(names)}
+
+
 def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
     """Return the user's own workspace of this name. Raises `UsageError` if it differs from the request."""
     rows = client.workspaces.list(
@@ -189,7 +196,7 @@ def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> W
         if (
             matches
             and (requested := getattr(arguments, field))
-            and (actual := matches[0][field] or MINIMAL) != requested
+            and (actual := matches[0][field] or MINIMAL) not in requested.split(",")
         ):
             raise UsageError(
                 f"{arguments.name} already exists with {field} {actual}, not {requested}.",

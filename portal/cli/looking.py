@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.cli import config
 from portal.cli.client import BerthClient
-from portal.cli.commands import find, print_json, print_line, print_table
+from portal.cli.commands import find, flavors_of, print_json, print_line, print_table
 from portal.cli.errors import EXIT_NEEDS_APPROVAL, EXIT_REFUSED, NEEDS_APPROVAL
 
 EXITS = {"fits_now": 0, "queued": 0, NEEDS_APPROVAL: EXIT_NEEDS_APPROVAL, "impossible": EXIT_REFUSED}
@@ -118,7 +118,8 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Preview a request; exit code 0 if it would start without further action, now or later."""
     verdict = client.admission.preview(
         template=arguments.template,
-        flavor=arguments.flavor,
+        **flavors_of(arguments.flavor),
+        start_within_min=arguments.start_within,
         team=arguments.team,
         environment=arguments.environment,
         start_without_gpu=arguments.start_without_gpu,
@@ -129,6 +130,8 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         if verdict.get("without_gpu"):
             print("No GPU is free. It starts without; add GPUs with `berth attach-gpu`.")
         print(verdict["message"])
+        if verdict.get("flavor"):
+            print(verdict["next_flavor"] or f"Flavor: {verdict['flavor']}")
         if verdict["eta"]:
             print(f"Expected to start: {verdict['eta']}")
         if verdict["outcome"] == NEEDS_APPROVAL and verdict["ask"]:

@@ -10,11 +10,15 @@ from portal.cli import config, parser_groups
 from portal.cli.argument_types import add_workspace_argument, forward, hours, positive, wait
 
 ENVIRONMENT = "software, see `berth environments`; default: the template's"
+FLAVORS_OF_PREVIEW = "several in order of preference: the first that is free"
+FLAVORS = f"{FLAVORS_OF_PREVIEW}; default: the first in the catalog"
+START_WITHIN = "with several flavors: wait up to MIN minutes for an earlier one while a later one is free"
 EPILOG = """\
 examples:
   berth login https://berth.example.org    store address and token
   berth flavors                            list sizes
   berth up --flavor gpu-small --wait       start a workspace and print its URL
+  berth up --flavor h100,a100              on an H100, else an A100, else wait
   berth ls                                 list your workspaces
   berth logs -f NAME                       follow its log
   berth stop NAME                          stop it; files stay
@@ -69,7 +73,8 @@ def parser() -> argparse.ArgumentParser:
 
     up = command("up", "up", "Create a workspace and start it.")
     up.add_argument("--template", default="", metavar="SLUG", help="default: the first in the catalog")
-    up.add_argument("--flavor", default="", metavar="SLUG", help="default: the first in the catalog")
+    up.add_argument("--flavor", default="", metavar="SLUG[,…]", help=FLAVORS)
+    up.add_argument("--start-within", type=int, default=0, metavar="MIN", help=START_WITHIN)
     up.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
     up.add_argument("--environment", default="", metavar="SLUG", help=ENVIRONMENT)
     up.add_argument("--name", default="", help="default: a generated name")
@@ -142,7 +147,8 @@ def parser() -> argparse.ArgumentParser:
     command("flavors", "flavors", "List flavors: the sizes of workspaces.")
     preview = command("preview", "preview", "Show whether a workspace would start, without creating it.")
     preview.add_argument("--template", required=True, metavar="SLUG")
-    preview.add_argument("--flavor", required=True, metavar="SLUG")
+    preview.add_argument("--flavor", required=True, metavar="SLUG[,…]", help=FLAVORS_OF_PREVIEW)
+    preview.add_argument("--start-within", type=int, default=0, metavar="MIN", help=START_WITHIN)
     preview.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
     preview.add_argument("--environment", default="", metavar="SLUG", help=ENVIRONMENT)
 

@@ -39,8 +39,10 @@ from portal.scheduling.engine.verdicts import refusal
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools
 from portal.scheduling.snapshot import (
     ClusterSnapshot,
+    FlavorChoice,
     PendingWorkload,
     enqueue,
+    flavors_by_slug,
     register,
 )
 from portal.workspaces import gpu_requests
@@ -82,6 +84,8 @@ class Verdict:
     - `ask`: set if a request for more would help.
     - `pool`, `placement`: where it would go now.
     - `makes_room`: ids of the workspaces that would be preempted.
+    - `flavor`: of several listed flavors, the one on which it starts now or is expected to start.
+      `next_flavor`: why, if it waits.
     """
 
     outcome: Outcome
@@ -96,6 +100,8 @@ class Verdict:
     blocker: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
     makes_room: tuple[str, ...] = ()
+    flavor: Flavor | None = None
+    next_flavor: Reason | None = None
 
     @property
     def message(self) -> str:
@@ -116,6 +122,11 @@ class Verdict:
     def turn(self) -> str:
         """How the use of members changes its position, as a sentence, or an empty string."""
         return message_of(self.member_order) if self.member_order is not None else ""
+
+    @property
+    def next_choice(self) -> str:
+        """Which of several flavors it waits for and why, as a sentence, or an empty string."""
+        return message_of(self.next_flavor) if self.next_flavor is not None else ""
 
     @property
     def starts_now(self) -> bool:
@@ -154,6 +165,35 @@ def assess(
         homes=_homes(actor, team),
         blocked=budgets.blocked_teams(),
     )
+    with snapshot_cache.previews.use() as snapshot:
+        return assess_on(snapshot, wanted)
+
+
+def assess_choices(
+    *,
+    template: Template,
+    flavors: Sequence[Flavor],
+    start_within_s: int = 0,
+    team: Team,
+    actor: User,
+    priority: int = 0,
+    expected_s: int | None = None,
+    environment: str = "",
+) -> Verdict:
+    """Return the verdict on a request that lists several flavors, in order of preference."""
+    homes, blocked = _homes(actor, team), budgets.blocked_teams()
+    first, *others = (
+        Wanted(
+            *(template, flavor, team, actor),
+            resources=add_software_need(flavor.as_request(), environment),
+            priority=priority,
+            expected_s=expected_s,
+            homes=homes,
+            blocked=blocked,
+        )
+        for flavor in flavors
+    )
+    wanted = replace(first, others=tuple(others), start_within_s=start_within_s)
     with snapshot_cache.previews.use() as snapshot:
         return assess_on(snapshot, wanted)
 
@@ -271,7 +311,8 @@ class Wanted:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
     `homes` is None if its user is unknown. `instead_of` is the id of a running or pending workspace that
-    would end first. `blocked` lists the teams whose budgets are spent.
+    would end first. `blocked` lists the teams whose budgets are spent. `others` are the same request on later
+    flavors, in order of preference; the first is expected to run as long on each.
     """
 
     template: Template
@@ -284,6 +325,8 @@ class Wanted:
     homes: Homes | None = None
     instead_of: str = ""
     blocked: frozenset[UUID] = frozenset()
+    others: tuple[Wanted, ...] = ()
+    start_within_s: int = 0
 
     @property
     def over_budget(self) -> bool:
@@ -294,8 +337,8 @@ class Wanted:
         priced = bool(self.flavor.price_cents) and not self.flavor.simulated
         return priced and bool(resources["accelerators"]["count"])
 
-    def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
-        """Return the workload of the future workspace, without amounts."""
+    def workload(self, team: Team, now: datetime) -> model.Workload:
+        """Return the workload of the future workspace, without amounts and the key of its placement."""
         return model.Workload(
             id=REQUEST,
             team=team.slug,
@@ -306,7 +349,6 @@ class Wanted:
             created_ms=now.microsecond // 1000,
             duration_s=expected_run_time(self.template, self.flavor, self.expected_s),
             preemptible=self.flavor.preemptible,
-            place=placement_request.place_key,
         )
 
 
@@ -315,18 +357,19 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
 
     The request is added to a copy of the queue, and the copy is decided as in a cycle.
     """
-    placement_request = _placement_request(snapshot, wanted)
-    if isinstance(placement_request, Verdict):
-        return placement_request
     if wanted.team is None:
+        placement_request = _placement_request(snapshot, wanted)
+        if isinstance(placement_request, Verdict):
+            return placement_request
         return _by_capacity(snapshot, placement_request)
-    workload = wanted.workload(wanted.team, snapshot.now, placement_request)
+    incoming = _incoming(snapshot, wanted, wanted.team)
+    if isinstance(incoming, Verdict):
+        return incoming
     foreseen = None if wanted.instead_of else snapshot.foreseen
     leaving = [wanted.instead_of] if wanted.instead_of else []
     with snapshot.placer.without(leaving), snapshot.trial() as trial:
         for name in leaving:
             _leave(trial, name)
-        incoming = PendingWorkload(REQUEST, placement_request, workload)
         pending = register(trial.scheduler, trial.placer, incoming)
         if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*shortfall):
             return _denial_verdict(trial, wanted, pending, *shortfall)
@@ -334,11 +377,10 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         trial.placer.explain(REQUEST)
         decided = decision.decide(trial)
         if REQUEST in decided.cycle.starts:
-            pool, placement = trial.placer.place_of(REQUEST)
-            reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
-            return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement)
+            return _start_verdict(trial, pending)
         outlook = decision.outlook_with(foreseen, trial, decided, REQUEST)
-        status = queue_status.status_of(trial, trial.pending_workloads[REQUEST], outlook)
+        status = queue_status.status_of(trial, pending, outlook)
+        placement_request = pending.placement_request
         return Verdict(
             status.outcome,
             status.reason,
@@ -351,7 +393,40 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
             makes_room=tuple(
                 victim.workload for victim in decided.cycle.victims if victim.beneficiary == REQUEST
             ),
+            flavor=status.flavor,
+            next_flavor=status.next_flavor,
         )
+
+
+def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
+    """Return the verdict on a request that the trial has just started."""
+    pool, placement = trial.placer.place_of(REQUEST)
+    choice = trial.scheduler.running[REQUEST].workload.choice
+    chosen = pending.choices[choice] if pending.choices else None
+    placement_request = chosen.placement_request if chosen is not None else pending.placement_request
+    reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
+    flavor = chosen.flavor if chosen is not None else None
+    return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement, flavor=flavor)
+
+
+def _incoming(snapshot: ClusterSnapshot, wanted: Wanted, team: Team) -> PendingWorkload | Verdict:
+    """Return the request as it enters the queue, or the verdict on its first flavor if none is possible."""
+    first = _placement_request(snapshot, wanted)
+    workload = wanted.workload(team, snapshot.now)
+    if not wanted.others:
+        if isinstance(first, Verdict):
+            return first
+        return PendingWorkload(REQUEST, first, replace(workload, place=first.place_key))
+    choices, verdicts = [], []
+    for other in (wanted, *wanted.others):
+        request = first if other is wanted else _placement_request(snapshot, other)
+        if isinstance(request, Verdict):
+            verdicts.append(request)
+            continue
+        preemptible = other.flavor.preemptible
+        on_flavor = replace(workload, place=request.place_key, preemptible=preemptible)
+        choices.append(FlavorChoice(other.flavor, request, on_flavor))
+    return PendingWorkload.of_choices(choices, wanted.start_within_s) if choices else verdicts[0]
 
 
 def _leave(trial: ClusterSnapshot, name: str) -> None:
@@ -569,11 +644,25 @@ class QueueAdmission(AdmissionPolicy):
             homes=_homes(workspace.owner, workspace.team),
             blocked=budgets.blocked_teams(),
         )
+        if not released:
+            wanted = _with_choices(wanted, workspace)
         with snapshot_cache.previews.use() as snapshot:
             verdict = _refusal(snapshot, wanted)
         if verdict is None or (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
             return Admission(without_gpus=released)
         raise _admission_error(verdict)
+
+
+def _with_choices(wanted: Wanted, workspace: Workspace) -> Wanted:
+    """Return the request on each flavor that the workspace lists."""
+    stored = workspace.flavor_choices
+    flavors = flavors_by_slug(choice["flavor"] for choice in stored)
+    each = [
+        replace(wanted, flavor=flavors[choice["flavor"]], resources=choice["resources"])
+        for choice in stored
+        if choice["flavor"] in flavors
+    ]
+    return replace(each[0], others=tuple(each[1:])) if each else wanted
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:
@@ -593,13 +682,11 @@ def _starts_only_without_gpus(workspace: Workspace) -> bool:
 
 def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
     """Return the verdict if it denies the request."""
-    placement_request = _placement_request(snapshot, wanted)
-    if isinstance(placement_request, Verdict):
-        return placement_request
     assert wanted.team is not None  # every workspace has a team
-    workload = wanted.workload(wanted.team, snapshot.now, placement_request)
+    incoming = _incoming(snapshot, wanted, wanted.team)
+    if isinstance(incoming, Verdict):
+        return incoming
     with snapshot.placer.trial():
-        incoming = PendingWorkload(REQUEST, placement_request, workload)
         pending = register(snapshot.scheduler, snapshot.placer, incoming)
         shortfall = refusal(snapshot.scheduler, pending.workload)
         return (

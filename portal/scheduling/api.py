@@ -31,6 +31,7 @@ from portal.scheduling.serializers import AdmissionPreviewSerializer, PreviewSer
 from portal.workspaces import policies
 from portal.workspaces.api import team_named
 from portal.workspaces.models import Workspace
+from portal.workspaces.order import require_choices
 from portal.workspaces.order_serializers import start_of
 from portal.workspaces.software import choose_software, deprecation_of, find_environment
 
@@ -69,6 +70,13 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
         help_text=(
             "How the use of the team's members changes the position, as a sentence. Empty if it does not, or "
             "if you cannot see the workspace."
+        ),
+    )
+    next_flavor = serializers.CharField(
+        allow_blank=True,
+        help_text=(
+            "On which of its flavors it is expected to start, and why. Empty if it lists one, or if you "
+            "cannot see the workspace."
         ),
     )
     preemptible = serializers.BooleanField(help_text="Whether the workspace can be preempted.")
@@ -123,6 +131,7 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
         "eta": queued.eta_at,
         "eta_basis": message_of(basis) if basis else "",
         "member_order": entry.turn,
+        "next_flavor": entry.next_flavor,
         "preemptible": row.preemptible,
     }
 
@@ -147,8 +156,11 @@ class AdmissionPreview(ApiView):
         policies.require_create(request.user, team)
         expected_s = body.get("expected_s")
         template = catalog.template_by_slug(request.user, body["template"])
-        flavor = catalog.flavor_by_slug(request.user, body["flavor"])
-        require_use(team, template, flavor)
+        flavors = [catalog.flavor_by_slug(request.user, slug) for slug in body["flavors"]]
+        flavor, start_within_s = flavors[0], body["start_within_min"] * 60
+        for each in flavors:
+            require_use(team, template, each)
+        require_choices(flavors, start_within_s)
         software = choose_software(
             template, team, find_environment(request.user, body.get("environment", ""))
         )
@@ -161,6 +173,16 @@ class AdmissionPreview(ApiView):
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
         verdict = next(offer.verdict for offer in flavor_offers if offer.flavor == flavor)
+        if len(flavors) > 1:
+            verdict = admission.assess_choices(
+                template=template,
+                flavors=flavors,
+                start_within_s=start_within_s,
+                team=team,
+                actor=request.user,
+                expected_s=expected_s,
+                environment=software.digest,
+            )
         spared = None
         if body["start_without_gpu"]:
             spared = admission.without_gpus(

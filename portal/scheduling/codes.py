@@ -10,6 +10,10 @@ class AdmissionCode(StrEnum):
 
     FITS_NOW = "fits_now"
     FITS_NOW_ON_MODEL = "fits_now_on_model"
+    FLAVOR_FIRST = "waits_for_first_flavor"
+    FLAVOR_LATER = "waits_for_later_flavor"
+    FLAVOR_WITHIN = "waits_for_flavor_within"
+    FLAVOR_OPEN = "waits_for_any_flavor"
     HOME_LOST = "home_lost"
     HOME_MOVING = "home_moving"
     HOME_ARCHIVED = "home_archived_now"

@@ -216,14 +216,17 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
     for workload in cycle.started(snapshot.scheduler.pending.items):
         if workload.id in rows:
             pool, placement = snapshot.placer.place_of(workload.id)
-            starts.append(launches.Start(rows[workload.id], pool.pool, placement, workload.amounts))
-    starts = _starts_at_homes(starts)
+            choices = snapshot.pending_workloads[workload.id].choices
+            flavor = choices[workload.choice].flavor if choices else None
+            row = rows[workload.id]
+            starts.append(launches.Start(row, pool.pool, placement, workload.amounts, flavor))
+    starts = _starts_at_homes(snapshot, starts)
     launches.begin(starts, snapshot.now)
     moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
     return [str(start.workspace.pk) for start in starts]
 
 
-def _starts_at_homes(starts: list[launches.Start]) -> list[launches.Start]:
+def _starts_at_homes(snapshot: ClusterSnapshot, starts: list[launches.Start]) -> list[launches.Start]:
     """Return the starts on the node of their user's home. Records the node of a first start.
 
     Other pending workspaces of these users are read again: until now they could go anywhere.
@@ -232,9 +235,27 @@ def _starts_at_homes(starts: list[launches.Start]) -> list[launches.Start]:
     elsewhere = home_places.record_places(
         [(start.workspace, start.pool, start.placement.nodes[0].node) for start in one_node]
     )
-    if elsewhere:
-        snapshot_feed.workloads(elsewhere)
+    if read_again := elsewhere | _waiting_for_homes(snapshot, one_node):
+        snapshot_feed.workloads(read_again)
     return [start for start in starts if start.workspace.pk not in elsewhere]
+
+
+def _waiting_for_homes(snapshot: ClusterSnapshot, starts: Sequence[launches.Start]) -> set[UUID]:
+    """Return the pending workspaces of users whose first home in a pool comes with these starts."""
+    pending = snapshot.pending_workloads
+    started = {str(start.workspace.pk) for start in starts}
+    owners = {
+        (pending[name].workload.user, pending[name].workload.team)
+        for name in started
+        if any(request.new_home for request in pending[name].placement_requests)
+    }
+    if not owners:
+        return set()
+    return {
+        UUID(name)
+        for name, other in pending.items()
+        if name not in started and (other.workload.user, other.workload.team) in owners
+    }
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:

@@ -51,7 +51,7 @@ def decide(snapshot: ClusterSnapshot, carry_out: CarryOut = all_begin) -> Decide
         if name in scheduler.pending.items:
             scheduler.pending.nominate(name, False)
     for name in begun:
-        scheduler.start(name, snapshot.now_s, cycle.amounts.get(name))
+        scheduler.start(name, snapshot.now_s, cycle.chosen.get(name))
     for victim in cycle.victims:
         scheduler.preempt(victim, snapshot.now_s)
         snapshot.unsure.add(UUID(victim.workload))
@@ -92,9 +92,9 @@ def outlook_with(without: Foreseen | None, trial: ClusterSnapshot, decided: Deci
 
 
 def _same_for_others(one: model.Cycle, other: model.Cycle) -> bool:
-    return (one.starts, one.amounts, one.victims, one.lapsed_nominations) == (
+    return (one.starts, one.chosen, one.victims, one.lapsed_nominations) == (
         other.starts,
-        other.amounts,
+        other.chosen,
         other.victims,
         other.lapsed_nominations,
     ) and {reservation.workload for reservation in other.backfill_reservations} <= {

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
 from portal.fleet.inventory.node_commands import config_of
@@ -22,16 +23,22 @@ from portal.workspaces.transitions import advance_all
 from provisioning.types import WHOLE_DEVICE_MILLI, MigRepartition, Op, Placement
 
 BATCH = 500
+FLAVOR_COLUMNS = ("resources", "preemptible", "loses_work", "lifetime_s")
+"""Columns of a workspace that follow from its flavor, as each of its `flavor_choices` has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A locked, pending workspace with its placement and charges."""
+    """A locked, pending workspace with its placement and charges.
+
+    `flavor` is the one on which it starts, if it lists several.
+    """
 
     workspace: Workspace
     pool: Pool
     placement: Placement
     amounts: Mapping[str, int]
+    flavor: Flavor | None = None
 
     @property
     def changes(self) -> tuple[MigRepartition, ...]:
@@ -51,6 +58,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
 
     Raises `StateConflict`, and changes nothing, if one of them is no longer pending.
     """
+    _take_flavors(starts)
     alike: dict[tuple[object, ...], list[Start]] = {}
     for start in starts:
         alike.setdefault((start.pool.pk, start.workspace.generation), []).append(start)
@@ -62,9 +70,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             [start.workspace for start in group],
             Trigger.PLACE,
             actor=SYSTEM,
-            messages=[
-                f"placed it on {', '.join(item.node for item in start.placement.nodes)}" for start in group
-            ],
+            messages=[_message_of(start) for start in group],
             data={"pool": first.pool.slug, "generation": generation},
             generation=generation,
             pool=first.pool,
@@ -109,6 +115,27 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
                 allocations,
                 may_have_secrets=holders.offer(row.owner_id, row.team_id, row.template_id),
             )
+
+
+def _take_flavors(starts: Sequence[Start]) -> None:
+    """Give those that start on another flavor of their list what they asked for on it."""
+    moved = []
+    for start in starts:
+        row, flavor = start.workspace, start.flavor
+        if flavor is None or flavor.pk == row.flavor_id:
+            continue
+        choice = next(choice for choice in row.flavor_choices if choice["flavor"] == flavor.slug)
+        row.flavor = flavor
+        for name in FLAVOR_COLUMNS:
+            setattr(row, name, choice[name])
+        moved.append(row)
+    if moved:
+        Workspace.objects.bulk_update(moved, ["flavor", *FLAVOR_COLUMNS], batch_size=BATCH)
+
+
+def _message_of(start: Start) -> str:
+    nodes = ", ".join(item.node for item in start.placement.nodes)
+    return f"placed it on {nodes}" + (f", on {start.flavor.name}" if start.flavor is not None else "")
 
 
 def _secret_holders(starts: Sequence[Start]) -> effective.Holders:

@@ -70,7 +70,11 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
             placement_request = replace(placement_request, target=Target(move.pool, move.target))
             gone = copy.scheduler.finish(name)
             copy.placer.expect(name, placement_request)
-            copy.scheduler.submit(replace(gone.workload, place=placement_request.place_key, nominated=False))
+            copy.scheduler.submit(
+                replace(
+                    gone.workload, place=placement_request.place_key, nominated=False, choice=0
+                )
+            )
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))
             names.add(str(waiting))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
@@ -23,6 +23,7 @@ from provisioning.types import (
 )
 
 PoolAllocation = tuple[PoolNodes, Placement, ResourceRequest]
+HeldBy = Callable[[Collection[UUID]], Mapping[str, list[tuple[UUID, Placement, ResourceRequest]]]]
 Undo = Callable[[], None]
 Owner = tuple[str, str]
 """The user and the team of a home."""
@@ -36,10 +37,17 @@ class PoolPlacer:
     leaves no trace.
     """
 
-    def __init__(self, pools: Mapping[UUID, PoolNodes], prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        pools: Mapping[UUID, PoolNodes],
+        prices: Prices | None = None,
+        held_by: HeldBy | None = None,
+    ) -> None:
+        """`held_by` returns what workspaces use by id, by default as the database has it."""
         self._pools = pools
+        self._held_by = held_by
         self._prices: Prices = prices or {}
-        self._requests: dict[str, PlacementRequest] = {}
+        self._requests: dict[str, tuple[PlacementRequest, ...]] = {}
         self._explained: dict[str, Explanation | None] = {}
         self._running: set[str] = set()
         self._unread: set[str] = set()
@@ -51,9 +59,15 @@ class PoolPlacer:
         # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
-    def expect(self, workload_id: str, placement_request: PlacementRequest) -> None:
-        """Register the request of a workload, before any call of `fits` or `choose`."""
-        self._requests[workload_id] = placement_request
+    def expect(self, workload_id: str, *placement_requests: PlacementRequest) -> None:
+        """Register the request of a workload, before any call of `fits` or `choose`.
+
+        One that lists several flavors has a request for each, in order of `Workload.choice`.
+        """
+        self._requests[workload_id] = placement_requests
+
+    def _request_of(self, workload: Workload) -> PlacementRequest:
+        return self._requests[workload.id][workload.choice]
 
     def explain(self, workload_id: str) -> None:
         """Record why the workload gets its model, if it has a choice, for `explanation_of`."""
@@ -73,6 +87,8 @@ class PoolPlacer:
         self._running.discard(workload_id)
         self._unread.discard(workload_id)
         self._held.pop(workload_id, None)
+        self._requests.pop(workload_id, None)
+        self._found.pop(workload_id, None)
 
     def held(self) -> Mapping[str, Sequence[tuple[UUID, Placement, ResourceRequest]]]:
         """Return what running workloads use, by id: pool, placement and amounts."""
@@ -90,7 +106,7 @@ class PoolPlacer:
         self, workload: Workload, ways: Sequence[Amounts], waiting: Mapping[str, int]
     ) -> Amounts | None:
         """Return the amounts of the best way over all pools, as `choice` compares them."""
-        placement_request = self._requests[workload.id]
+        placement_request = self._request_of(workload)
         variants = [variant for variant in placement_request.variants if variant.amounts in ways]
         worth = choice.worth_of(variants, self._prices, waiting)
         place = self._best_place(workload, placement_request, variants, worth)
@@ -110,7 +126,7 @@ class PoolPlacer:
 
     def _place_for(self, workload: Workload) -> PoolAllocation | None:
         """Return where it would go now: its move target if free, else the best place of all pools."""
-        placement_request = self._requests[workload.id]
+        placement_request = self._request_of(workload)
         variant = placement_request.variant_of(workload.amounts)
         if (target := placement_request.target) is not None:
             for pool in placement_request.pools:
@@ -154,7 +170,7 @@ class PoolPlacer:
 
     def _brings_home(self, workload: Workload, pool: PoolNodes, placement: Placement) -> Owner | None:
         """Return the owner of the home that the workload brings to its node, or None if it brings none."""
-        if not (self._requests[workload.id].new_home and pool.homes_apart) or len(placement.nodes) != 1:
+        if not (self._request_of(workload).new_home and pool.homes_apart) or len(placement.nodes) != 1:
             return None
         owner = _owner_of(workload)
         return None if owner in self._new_homes else owner
@@ -257,7 +273,8 @@ class PoolPlacer:
     def _read_held(self) -> None:
         """Read the allocations of running workloads lazily, once."""
         if self._unread:
-            self._held |= capacity.held_by([UUID(name) for name in self._unread])
+            held_by = self._held_by or capacity.held_by
+            self._held |= held_by([UUID(name) for name in self._unread])
             self._unread.clear()
 
     def _release(self, name: str, undo: list[Undo]) -> None:

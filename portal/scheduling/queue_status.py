@@ -20,10 +20,11 @@ from django.db import connection, transaction
 
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
+from portal.catalog.models import Flavor
 from portal.people.accounts.models import User
 from portal.scheduling import blockers
 from portal.scheduling.codes import AdmissionCode
-from portal.scheduling.engine.model import Outcome
+from portal.scheduling.engine.model import Eta, Outcome
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload
 from portal.workspaces.lifecycle import State
@@ -50,6 +51,8 @@ class QueueStatus:
     blocker: Mapping[str, Any] | None = None
     rule: Rule | None = None
     member_order: Reason | None = None
+    flavor: Flavor | None = None
+    next_flavor: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +97,19 @@ class _Statuses:
                 rule=pending_outlook.blocker.rule,
             )
         eta = pending_outlook.eta
-        return replace(
+        status = replace(
             alike,
             position=pending_outlook.position,
             eta_at=at(eta.eta_s) if eta else None,
             basis=eta.basis if eta else None,
             member_order=None if pending_outlook.needs_change else self._member_order(pending),
         )
+        if not pending.choices or eta is None:
+            return status
+        by_choice = self._outlook.by_choice(pending.id)
+        expected = eta if pending.workload.fallbacks else by_choice[0]
+        flavor = pending.choices[expected.choice].flavor
+        return replace(status, flavor=flavor, next_flavor=_next_flavor(pending, by_choice, expected))
 
     def _member_order(self, pending: PendingWorkload) -> Reason | None:
         """Return how the use of members changes its position, with the other member's username."""
@@ -124,12 +133,13 @@ class _Statuses:
             code = basis.code if basis is not None else ""
         kind = self._outlook.kind_of(pending.id) if self._queued(pending) else pending.id
         member_order = status.member_order.as_json() if status.member_order is not None else {}
-        key = (kind, code, str(member_order))
+        next_flavor = status.next_flavor.as_json() if status.next_flavor is not None else {}
+        key = (kind, code, str(member_order), str(next_flavor))
         digest = self._digests.get(key)
         if digest is None:
             parts = [
                 *(status.outcome.value, status.reason.as_json(), dict(status.blocker or {}), str(code)),
-                member_order,
+                *(member_order, next_flavor),
             ]
             text = json.dumps(parts, sort_keys=True)
             digest = self._digests[key] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -142,6 +152,25 @@ class _Statuses:
         if pending.reason:
             return QueueStatus(Outcome.QUEUED, blockers.no_room(pending.placement_request))
         return QueueStatus(Outcome.QUEUED, Reason(AdmissionCode.LOOKED_AT_AGAIN))
+
+
+def _next_flavor(pending: PendingWorkload, etas: Sequence[Eta], expected: Eta) -> Reason:
+    """Return on which of the listed flavors a request is expected to start, and why."""
+    names = {choice.workload.choice: choice.flavor.name for choice in pending.choices}
+    flavor, first = names[expected.choice], names[pending.workload.choice]
+    if expected.eta_s is None:
+        flavors = [names[eta.choice] for eta in etas]
+        if len(flavors) > 1:
+            return Reason(AdmissionCode.FLAVOR_OPEN, {"flavors": flavors})
+        return Reason(AdmissionCode.FLAVOR_FIRST, {"flavor": flavor})
+    soonest = min((eta for eta in etas if eta.eta_s is not None), key=lambda eta: eta.eta_s or 0)
+    if soonest.eta_s != expected.eta_s:
+        minutes = pending.workload.start_within_s // 60
+        sooner = {"flavor": flavor, "sooner": names[soonest.choice], "minutes": minutes}
+        return Reason(AdmissionCode.FLAVOR_WITHIN, sooner)
+    if expected.choice != pending.workload.choice:
+        return Reason(AdmissionCode.FLAVOR_LATER, {"flavor": flavor, "first": first})
+    return Reason(AdmissionCode.FLAVOR_FIRST, {"flavor": flavor})
 
 
 def update(snapshot: ClusterSnapshot, outlook: Outlook | None = None) -> None:
@@ -183,6 +212,7 @@ def changes(
             values["reason"] = status.reason.as_json()
             values["blocker"] = dict(status.blocker or {})
             values["member_order"] = status.member_order.as_json() if status.member_order else {}
+            values["next_flavor"] = status.next_flavor.as_json() if status.next_flavor else {}
             values["digest"] = now
         if values:
             changed.append(Change(pk, values))

@@ -64,6 +64,11 @@ class QueueRow:
         """How the use of members changes its position. It names a member, so only if visible."""
         return stored_message(self.workspace.queue_entry.member_order) if self.visible else ""
 
+    @property
+    def next_flavor(self) -> str:
+        """On which of its flavors it is expected to start. It names flavors, so only if visible."""
+        return stored_message(self.workspace.queue_entry.next_flavor) if self.visible else ""
+
 
 @dataclass(frozen=True, slots=True)
 class PreemptingRow:

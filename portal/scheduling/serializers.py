@@ -101,6 +101,13 @@ class VerdictSerializer(serializers.Serializer[Any]):
         allow_blank=True,
         help_text="How the use of the team's members changes the position; empty if it does not.",
     )
+    flavor = serializers.CharField(
+        allow_null=True,
+        help_text="Of several `flavors`, the one on which it starts or is expected to start; else null.",
+    )
+    next_flavor = serializers.CharField(
+        allow_blank=True, help_text="Why it waits for this one of its `flavors`; empty if it lists one."
+    )
     blocker = BlockerSerializer(
         allow_null=True, help_text="The rule that requires an approval; null for none."
     )
@@ -145,6 +152,8 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "eta": verdict.eta_at,
         "eta_basis": verdict.eta_basis,
         "member_order": verdict.turn,
+        "flavor": verdict.flavor.slug if verdict.flavor is not None else None,
+        "next_flavor": verdict.next_choice,
         "blocker": verdict.blocker or None,
         "ask": asdict(verdict.ask) if verdict.ask else None,
         "makes_room": len(verdict.makes_room),

@@ -12,6 +12,8 @@ from django.utils import timezone
 from portal.fleet.inventory.models import Allocation
 from portal.quota.limits.models import MemberShare, ResourceRate, TeamShare
 from portal.quota.limits.shares import decay_average, weighted_use
+from portal.quota.limits.tree import Node
+from portal.quota.limits.types import Amounts
 from portal.scheduling import snapshot
 from portal.workspaces.models import Workspace
 
@@ -34,12 +36,9 @@ def update(*, now: datetime | None = None) -> int:
     changed = []
     for share in shares:
         node = tree.teams[share.team.slug]
-        borrowed = {name: amount for name in node.usage if (amount := node.borrowed(name))}
         elapsed_s = int((now - share.averaged_at).total_seconds()) if share.averaged_at else 0
-        mean = decay_average(
-            share.borrowed_avg, borrowed, max(0, elapsed_s), settings.BERTH_SHARE_HALF_LIFE_S
-        )
-        if mean != share.borrowed_avg or mean or borrowed:
+        mean = borrowed_average(node, share.borrowed_avg, max(0, elapsed_s))
+        if mean != share.borrowed_avg or mean or borrowed_now(node):
             share.borrowed_avg, share.averaged_at = mean, now
             changed.append(share)
         elif share.averaged_at is not None:
@@ -48,6 +47,16 @@ def update(*, now: datetime | None = None) -> int:
             changed.append(share)
     TeamShare.objects.bulk_update(changed, ["borrowed_avg", "averaged_at"])
     return len(changed)
+
+
+def borrowed_now(node: Node) -> dict[str, int]:
+    """Return what a team borrows now, by resource."""
+    return {name: amount for name in node.usage if (amount := node.borrowed(name))}
+
+
+def borrowed_average(node: Node, before: Amounts, elapsed_s: int) -> dict[str, int]:
+    """Return the decayed average of what a team borrows, `elapsed_s` seconds after it was `before`."""
+    return decay_average(before, borrowed_now(node), elapsed_s, settings.BERTH_SHARE_HALF_LIFE_S)
 
 
 @transaction.atomic

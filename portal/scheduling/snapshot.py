@@ -7,7 +7,7 @@ placer. A cycle decides on it and writes; a preview leaves it unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -45,18 +45,58 @@ BACKFILL_DEPTH = 2000
 BROKEN_WAIT = timedelta(seconds=30)
 OVERLAP = 500
 """Number of latest changes to check again: one may be committed after a later one."""
+NO_POOL = "no pool can take it"
 ENDS_WITHIN_S = 10
 """Seconds within which a stopping workspace is expected to end."""
 
 
 @dataclass(frozen=True, slots=True)
+class FlavorChoice:
+    """A flavor that a request lists, as its user may choose it, and the request on it."""
+
+    flavor: Flavor
+    placement_request: PlacementRequest
+    workload: model.Workload
+
+
+@dataclass(frozen=True, slots=True)
 class PendingWorkload:
-    """A pending workspace in the queue. `reason` says why no pool can ever take it."""
+    """A pending workspace in the queue. `reason` says why no pool can ever take it.
+
+    `choices` has the flavors that it lists in order of preference, if it lists any. `placement_request`
+    and `workload` are those of the first that limits and pools could ever allow.
+    """
 
     id: str
     placement_request: PlacementRequest
     workload: model.Workload
     reason: str = ""
+    choices: tuple[FlavorChoice, ...] = ()
+
+    @property
+    def placement_requests(self) -> tuple[PlacementRequest, ...]:
+        """The request on each flavor."""
+        return tuple(choice.placement_request for choice in self.choices) or (self.placement_request,)
+
+    @classmethod
+    def of_choices(cls, choices: Sequence[FlavorChoice], start_within_s: int) -> PendingWorkload:
+        """Return a request that lists these flavors, which all have the id of the request."""
+        numbered = tuple(
+            replace(
+                choice,
+                workload=replace(choice.workload, choice=number, start_within_s=start_within_s),
+            )
+            for number, choice in enumerate(choices)
+        )
+        first = numbered[0]
+        possible = any(choice.placement_request.possible for choice in numbered)
+        return cls(
+            first.workload.id,
+            first.placement_request,
+            first.workload,
+            "" if possible else NO_POOL,
+            numbered,
+        )
 
 
 @dataclass(slots=True)
@@ -199,17 +239,41 @@ def register(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload)
     Until it starts, it is assumed to take the model of which the site has most, among those that the limits
     could ever allow.
     """
+    if pending.choices:
+        return _register_choices(scheduler, placer, pending)
     placer.expect(pending.id, pending.placement_request)
-    variants = pending.placement_request.variants
+    workload = _assumed(scheduler, pending.placement_request, pending.workload)
+    return pending if workload is pending.workload else replace(pending, workload=workload)
+
+
+def _assumed(
+    scheduler: Scheduler, placement_request: PlacementRequest, workload: model.Workload
+) -> model.Workload:
+    """Return the workload with the amounts of each way to meet the request on one flavor."""
+    variants = placement_request.variants
     if len(variants) == 1:
-        if pending.workload.amounts is variants[0].amounts:
-            return pending
-        return replace(pending, workload=replace(pending.workload, amounts=variants[0].amounts))
-    workload = replace(pending.workload, alternatives=tuple(variant.amounts for variant in variants))
+        if workload.amounts is variants[0].amounts:
+            return workload
+        return replace(workload, amounts=variants[0].amounts)
+    workload = replace(workload, alternatives=tuple(variant.amounts for variant in variants))
     ways = workload.ways()
     allowed = [way for way in ways if scheduler.usage.never(way) is None]
-    assumed = max(allowed, key=scheduler.usage.times_at_site) if allowed else ways[0]
-    return replace(pending, workload=assumed)
+    return max(allowed, key=scheduler.usage.times_at_site) if allowed else ways[0]
+
+
+def _register_choices(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
+    """Register a request that lists flavors: it waits for the first that could ever start."""
+    placer.expect(pending.id, *pending.placement_requests)
+    possible = [choice for choice in pending.choices if choice.placement_request.possible]
+    workloads = [
+        _assumed(scheduler, choice.placement_request, choice.workload)
+        for choice in possible or pending.choices[:1]
+    ]
+    allowed = [workload for workload in workloads if scheduler.usage.never(workload) is None] or workloads[:1]
+    head = replace(allowed[0], fallbacks=tuple(allowed[1:]))
+    return replace(
+        pending, workload=head, placement_request=pending.choices[head.choice].placement_request
+    )
 
 
 def prices() -> dict[str, int]:
@@ -279,6 +343,7 @@ def pending_workloads(
         "next_reconcile_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources",
         "team_id", "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
         "queue_entry__reservation_seq", "queue_entry__preemption_count", "loses_work",
+        "flavor_choices", "start_within_s",
     ):  # fmt: skip
         if next_reconcile_at is not None and next_reconcile_at > now:
             later[row[0]] = next_reconcile_at
@@ -286,14 +351,20 @@ def pending_workloads(
             rows.append(row)
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
+    listed = flavors_by_slug(choice["flavor"] for row in rows for choice in row[-2])
     homes = home_places.home_places_by_user([(row[2], row[6]) for row in rows])
     targets = moves.targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
-        preemptible, nominated, reservation_seq, preempted, loses_work = rest
+        preemptible, nominated, reservation_seq, preempted, loses_work, stored, within_s = rest
+        home, like = homes.get((owner, team_id), {}), templates[template]
+        # A flavor that has been deleted meanwhile is no choice any more.
+        stored = [choice for choice in stored if choice["flavor"] in listed]
         try:
-            placement_request = placement_requests.of(
-                templates[template], flavors[flavor], data, homes=homes.get((owner, team_id), {})
-            )
+            placement_request = placement_requests.of(like, flavors[flavor], data, homes=home)
+            others = [
+                placement_requests.of(like, listed[choice["flavor"]], choice["resources"], homes=home)
+                for choice in stored
+            ]
         except ValueError:
             # A broken row must not block the others; it backs off.
             log.exception("unreadable request of workspace %s", pk)
@@ -319,6 +390,29 @@ def pending_workloads(
             loses_work=loses_work,
             place=placement_request.place_key,
         )
-        yield PendingWorkload(
-            str(pk), placement_request, workload, "" if placement_request.possible else "no pool can take it"
-        )
+        if not others:
+            reason = "" if placement_request.possible else NO_POOL
+            yield PendingWorkload(str(pk), placement_request, workload, reason)
+            continue
+        choices = [
+            FlavorChoice(
+                listed[choice["flavor"]],
+                request,
+                replace(
+                    workload,
+                    amounts={},
+                    place=request.place_key,
+                    preemptible=choice["preemptible"],
+                    loses_work=choice["loses_work"],
+                ),
+            )
+            for choice, request in zip(stored, others, strict=True)
+        ]
+        yield PendingWorkload.of_choices(choices, within_s)
+
+
+def flavors_by_slug(slugs: Iterable[str]) -> dict[str, Flavor]:
+    """Return the flavors that exist, with their pools. No query if there are none."""
+    names = set(slugs)
+    rows = Flavor.objects.select_related("pool").filter(slug__in=names) if names else ()
+    return {flavor.slug: flavor for flavor in rows}

@@ -176,13 +176,14 @@ def update_limits(snapshot: ClusterSnapshot) -> None:
 
 
 def _register_again(snapshot: ClusterSnapshot) -> None:
-    """Update what requests with alternatives are assumed to take."""
+    """Update what requests that can be met in several ways are assumed to take."""
     scheduler = snapshot.scheduler
     for name, pending in list(snapshot.pending_workloads.items()):
-        if not pending.workload.alternatives or name not in scheduler.pending.items:
+        several = pending.workload.alternatives or pending.choices
+        if not several or name not in scheduler.pending.items:
             continue
         again = register(scheduler, snapshot.placer, pending)
-        if again.workload.amounts != pending.workload.amounts:
+        if again.workload != pending.workload:
             snapshot.pending_workloads[name] = again
             scheduler.withdraw(name)
             scheduler.submit(again.workload)

@@ -29,6 +29,7 @@ from portal.quota.ledger import budgets
 from portal.quota.ledger import services as ledger
 from portal.quota.limits.models import WEIGHT_ONE, Cohort, TeamShare
 from portal.quota.limits.services import cohorts, limits
+from portal.quota.limits.types import Fungibility
 from portal.quota.requests.models import AutoApproveRule
 from portal.quota.requests.services import rules
 from portal.reclaim import policy_documents, policy_services
@@ -180,9 +181,18 @@ def _cohort(actor: User, step: Step) -> None:
         return
     parent = _named_cohort(fields["parent"]) if "parent" in fields else cohort.parent if cohort else None
     weight = fields.get("weight_milli", cohort.weight_milli if cohort else WEIGHT_ONE)
+    rules = Fungibility(
+        fields.get("borrow_first", cohort.borrow_first if cohort else True),
+        fields.get("preempt_first", cohort.preempt_first if cohort else False),
+    )
     if cohort is None:
         cohort = cohorts.create_cohort(
-            actor=actor, slug=step.name, name=fields.get("name", ""), parent=parent, weight_milli=weight
+            actor=actor,
+            slug=step.name,
+            name=fields.get("name", ""),
+            parent=parent,
+            weight_milli=weight,
+            fungibility=rules,
         )
     else:
         cohort = cohorts.change_cohort(
@@ -191,6 +201,7 @@ def _cohort(actor: User, step: Step) -> None:
             name=fields.get("name", cohort.name),
             parent=parent,
             weight_milli=weight,
+            fungibility=rules,
         )
     if "quotas" in fields:
         _quotas(actor, fields["quotas"], cohort=cohort)

@@ -132,6 +132,8 @@ def _cohorts() -> dict[str, Any]:
             "name": cohort.name,
             "parent": cohort.parent.slug if cohort.parent else None,
             "weight_milli": cohort.weight_milli,
+            "borrow_first": cohort.borrow_first,
+            "preempt_first": cohort.preempt_first,
             "quotas": quotas.get((None, cohort.pk), {}),
         }
         for cohort in Cohort.objects.select_related("parent").order_by("slug")

@@ -154,6 +154,8 @@ def schema() -> dict[str, Any]:
         "name": {"type": "string", "maxLength": 80},
         "parent": {"type": ["string", "null"]},
         "weight_milli": weight,
+        "borrow_first": {"type": "boolean"},
+        "preempt_first": {"type": "boolean"},
         "quotas": quotas,
     }
     pool = {

@@ -155,6 +155,7 @@ NOT_QUEUED: dict[str, Any] = {
     "reason": {},
     "blocker": {},
     "member_order": {},
+    "next_flavor": {},
     "digest": "",
 }
 """Columns of a queue entry that is no longer queued."""

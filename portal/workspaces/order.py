@@ -19,12 +19,16 @@ from portal.workspaces.codes import WorkspaceCode
 MIN_EXPECTED_S = 60
 MAX_EXPECTED_S = 30 * 86_400
 MAX_PRIORITY = 100
+MAX_FLAVORS = 5
+MAX_START_WITHIN_S = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceOrder:
     """A new workspace of `template` on `flavor`, charged to `team`.
 
+    - `fallbacks` are further flavors in order of preference. The workspace starts on the first that is free,
+      unless an earlier one is expected to be free within `start_within_s`.
     - `name` is empty for a generated name.
     - `lifetime_s` is the time after which the workspace stops, within the limits of template, flavor and
       site; `None` for their default.
@@ -43,6 +47,8 @@ class WorkspaceOrder:
     team: Team
     template: Template
     flavor: Flavor
+    fallbacks: Sequence[Flavor] = ()
+    start_within_s: int = 0
     name: str = ""
     expected_s: int | None = None
     lifetime_s: int | None = None
@@ -60,6 +66,11 @@ class WorkspaceOrder:
         return self.name.strip().lower()
 
     @property
+    def flavors(self) -> tuple[Flavor, ...]:
+        """All listed flavors, in order of preference."""
+        return (self.flavor, *self.fallbacks)
+
+    @property
     def duration_s(self) -> int:
         """How many seconds estimates expect the workspace to run."""
         stated = (seconds for seconds in (self.expected_s, self.lifetime_s) if seconds)
@@ -68,24 +79,31 @@ class WorkspaceOrder:
     @property
     def loses_work(self) -> bool:
         """Whether a preemption loses work."""
+        return self.loses_work_on(self.flavor)
+
+    def loses_work_on(self, flavor: Flavor) -> bool:
+        """Return whether a preemption loses work on this flavor."""
         if self.checkpointed is None:
-            return self.template.loses_work_on(self.flavor)
+            return self.template.loses_work_on(flavor)
         return not self.checkpointed
 
     def require_in_range(self) -> None:
-        """Raise `InvalidInput` if the expected time or the priority is out of range."""
+        """Raise `InvalidInput` if the expected time, the priority or the list of flavors is out of range."""
         require_in_range(self.expected_s, self.priority)
+        require_choices(self.flavors, self.start_within_s)
 
-    def granted_lifetime_s(self) -> int | None:
+    def granted_lifetime_s(self, flavor: Flavor | None = None) -> int | None:
         """Return the lifetime in seconds, or `None` for no limit. Raises `InvalidInput`."""
-        return lifetime_of(self.template, self.flavor, self.lifetime_s, expected_s=self.expected_s)
+        flavor = flavor or self.flavor
+        return lifetime_of(self.template, flavor, self.lifetime_s, expected_s=self.expected_s)
 
     def digest(self) -> str:
         """Return a digest of the order, which detects reuse of an idempotency key with another order."""
         return digest_of(
             self.team.slug,
             self.template.slug,
-            self.flavor.slug,
+            [flavor.slug for flavor in self.flavors],
+            self.start_within_s,
             self.requested_name,
             self.expected_s,
             self.lifetime_s,
@@ -97,6 +115,23 @@ class WorkspaceOrder:
             self.start_without_gpu,
             self.bound_to is not None,
         )
+
+
+def require_choices(flavors: Sequence[Flavor], start_within_s: int = 0) -> None:
+    """Raise `InvalidInput` if the flavors cannot be listed together, or the wait is out of range."""
+    slugs = [flavor.slug for flavor in flavors]
+    reason: Reason | None = None
+    if twice := next((flavor for flavor in flavors if slugs.count(flavor.slug) > 1), None):
+        reason = Reason(WorkspaceCode.FLAVOR_TWICE, {"flavor": twice.name})
+    elif len(slugs) > MAX_FLAVORS:
+        reason = Reason(WorkspaceCode.FLAVORS_TOO_MANY, {"max": MAX_FLAVORS})
+    elif len({flavor.simulated for flavor in flavors}) > 1:
+        reason = Reason(WorkspaceCode.FLAVORS_MIXED)
+    if reason is not None:
+        raise InvalidInput(reason, errors={"flavors": [reason]})
+    if not 0 <= start_within_s <= MAX_START_WITHIN_S:
+        reason = Reason(WorkspaceCode.START_WITHIN_OUT_OF_RANGE, {"max": MAX_START_WITHIN_S // 60})
+        raise InvalidInput(reason, errors={"start_within_min": [reason]})
 
 
 def require_in_range(expected_s: int | None, priority: int = 0) -> None:

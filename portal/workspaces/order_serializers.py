@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 from rest_framework.request import Request
 
@@ -17,7 +18,14 @@ from portal.common.scopes import Scope
 from portal.people.accounts.authentication import require_scope
 from portal.people.accounts.models import ApiToken, Team
 from portal.workspaces import software
-from portal.workspaces.order import MAX_EXPECTED_S, MAX_PRIORITY, MIN_EXPECTED_S, WorkspaceOrder
+from portal.workspaces.order import (
+    MAX_EXPECTED_S,
+    MAX_FLAVORS,
+    MAX_PRIORITY,
+    MAX_START_WITHIN_S,
+    MIN_EXPECTED_S,
+    WorkspaceOrder,
+)
 
 
 class GitSerializer(StrictSerializer):
@@ -65,7 +73,29 @@ class WorkspaceShapeSerializer(StrictSerializer):
     """What decides where a workspace fits. References are short names."""
 
     template = serializers.CharField(max_length=81)
-    flavor = serializers.CharField(max_length=60)
+    flavor = serializers.CharField(
+        max_length=60, required=False, help_text="Slug of the flavor. Required without `flavors`."
+    )
+    flavors = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        required=False,
+        min_length=1,
+        max_length=MAX_FLAVORS,
+        help_text=(
+            "Slugs of flavors in order of preference, instead of `flavor`. It starts on the first that is "
+            "free, else it waits for any of them."
+        ),
+    )
+    start_within_min = serializers.IntegerField(
+        required=False,
+        default=0,
+        min_value=0,
+        max_value=MAX_START_WITHIN_S // 60,
+        help_text=(
+            "How many minutes it waits for an earlier flavor of `flavors` while a later one is free, if the "
+            "earlier one is expected to be free by then."
+        ),
+    )
     expected_hours = _expected_hours(
         "Expected duration in hours. Optional. Shorter workspaces may start sooner."
     )
@@ -75,6 +105,16 @@ class WorkspaceShapeSerializer(StrictSerializer):
         max_length=40,
         help_text="Slug of the software environment. Default: the template's.",
     )
+
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the body with the first flavor as `flavor`, and all of them as `flavors`."""
+        if "flavor" in attrs and "flavors" in attrs:
+            raise serializers.ValidationError({"flavors": [_("Use either flavor or flavors.")]})
+        given = attrs.get("flavors") or ([attrs["flavor"]] if "flavor" in attrs else [])
+        if not given:
+            raise serializers.ValidationError({"flavor": [self.fields["flavor"].error_messages["required"]]})
+        return {**attrs, "flavor": given[0], "flavors": given}
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):
@@ -208,6 +248,8 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
         team=team,
         template=catalog.template_by_slug(request.user, body["template"]),
         flavor=catalog.flavor_by_slug(request.user, body["flavor"]),
+        fallbacks=[catalog.flavor_by_slug(request.user, slug) for slug in body["flavors"][1:]],
+        start_within_s=body["start_within_min"] * 60,
         name=body.get("name", ""),
         expected_s=body.get("expected_s"),
         lifetime_s=body.get("lifetime_s"),

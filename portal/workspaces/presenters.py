@@ -220,6 +220,7 @@ class WorkspaceDetail:
     home_on_its_way: str
     eta_basis: str
     turn: str
+    next_flavor: str
     ask_url: str
     preempting: str
     tries: int
@@ -332,6 +333,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
         home_on_its_way=home_presenters.move_waited_for(workspace),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         turn=stored_message(workspace.queue_entry.member_order),
+        next_flavor=stored_message(workspace.queue_entry.next_flavor),
         ask_url=ask_url(actor, workspace),
         preempting=preempted_for(workspace),
         tries=failed_start_count(workspace),

@@ -75,6 +75,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         stops=f"stopped its app, to start it again on {flavor.name}",
         refusal=WorkspaceCode.NOT_RESIZABLE_NOW,
         flavor=flavor,
+        flavor_choices=[],
         gpu_awaited=workspace.gpu_awaited and released is not None,
         preemptible=flavor.preemptible,
         loses_work=workspace.template.loses_work_on(flavor) if checkpointed is None else not checkpointed,

@@ -218,6 +218,8 @@ def mark_ready(workspace: Workspace, *, endpoint: str) -> None:
         endpoint=endpoint or workspace.endpoint,
         launched_at=workspace.launched_at or now,
         ready_at=now,
+        # From now on it has one flavor: the one on which it runs.
+        flavor_choices=[],
         # Clear a reset that is done; one requested meanwhile is for the next start.
         packages_reset_after=None if dispatch.resets_packages(workspace) else workspace.packages_reset_after,
         ends_at=None if workspace.lifetime_s is None else now + timedelta(seconds=workspace.lifetime_s),

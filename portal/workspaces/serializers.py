@@ -116,6 +116,10 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
         allow_blank=True,
         help_text="How the use of the team's members changes the position; empty if it does not.",
     )
+    next_flavor = serializers.CharField(
+        allow_blank=True,
+        help_text="On which of its `flavors` it is expected to start, and why; empty if it lists one.",
+    )
     rule = serializers.CharField(
         allow_blank=True, help_text="Rule that it waits for; empty if it waits for capacity."
     )
@@ -128,6 +132,9 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
 
     def get_member_order(self, entry: QueueEntry) -> str:
         return self.shared_value(_message_of, entry.member_order) or ""
+
+    def get_next_flavor(self, entry: QueueEntry) -> str:
+        return self.once(_message_of, entry.next_flavor) or ""
 
     def get_rule(self, entry: QueueEntry) -> str:
         return str(entry.blocker.get("rule", ""))
@@ -214,6 +221,9 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     team = serializers.CharField(source="team.slug")
     template = serializers.CharField(source="template.slug")
     flavor = serializers.CharField(source="flavor.slug")
+    flavors = serializers.SerializerMethodField(
+        help_text="Flavors that it waits for, in order of preference; empty if it lists one or runs."
+    )
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
     url = serializers.SerializerMethodField(
         help_text="URL of the first page of the app, on the workspace's own origin."
@@ -293,7 +303,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         fields = [
             *("id", "name", "state", "desired_state", "reason", "stopped", "error", "simulated"),
             *("url", "portal_url"),
-            *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
+            *("team", "owner", "template", "flavor", "flavors", "pool", "nodes", "devices", "resources", "stages"),
             *("gpu_released", "gpu_overuse", "out_of_memory"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
@@ -326,6 +336,9 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         """The parts around the name in an origin, and around the id in the URL of a page."""
         before, after = _page_path()
         return *origin_affixes(), settings.BERTH_PUBLIC_URL + before, after
+
+    def get_flavors(self, row: WorkspaceRow) -> list[str]:
+        return [choice["flavor"] for choice in row.flavor_choices]
 
     def get_url(self, row: WorkspaceRow) -> str:
         before, after, *_ = self._url_parts

@@ -92,7 +92,8 @@ def create(
     """
     policies.require_create(actor, order.team)
     policies.require_priority(actor, order.team, order.priority)
-    require_use(order.team, order.template, order.flavor)
+    for flavor in order.flavors:
+        require_use(order.team, order.template, flavor)
     order.require_in_range()
     # The requested name, because a generated one would differ when the request is repeated.
     use = KeyUse(actor, CREATION, idempotency_key, order.digest()) if idempotency_key else None
@@ -155,15 +156,16 @@ def _insert(
     if chosen.waits and chosen.environment is not None:
         version = build_for_request(actor=actor, environment=chosen.environment)
     now = timezone.now()
+    digest = digest_for(version) if version is not None else ""
     workspace = Workspace(
         name=name,
         owner=actor,
         team=team,
         template=template,
         flavor=flavor,
-        resources=software.add_software_need(
-            flavor.as_request(), digest_for(version) if version is not None else ""
-        ),
+        resources=software.add_software_need(flavor.as_request(), digest),
+        flavor_choices=_flavor_choices(order, digest) if order.fallbacks else [],
+        start_within_s=order.start_within_s,
         environment_version=version,
         priority=order.priority,
         preemptible=flavor.preemptible,
@@ -185,6 +187,8 @@ def _insert(
         workspace, unapproved=unapproved, gpus_optional=order.start_without_gpu
     )
     if admission.without_gpus:
+        # It starts at once, on the first of its flavors.
+        workspace.flavor_choices = []
         gpu_requests.release_before_start(workspace)
     workspace.save(force_insert=True)
     QueueEntry.objects.create(workspace=workspace)
@@ -194,11 +198,25 @@ def _insert(
         actor=actor,
         kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
-        message=f"asked for {template.name} on {flavor.name}"
+        message=f"asked for {template.name} on {', else '.join(each.name for each in order.flavors)}"
         + (", without its GPUs until they are attached" if workspace.gpu_released else ""),
         data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
     return workspace
+
+
+def _flavor_choices(order: WorkspaceOrder, digest: str) -> list[dict[str, Any]]:
+    """Return what the workspace would be on each listed flavor. Raises `InvalidInput` for its lifetime."""
+    return [
+        {
+            "flavor": flavor.slug,
+            "resources": software.add_software_need(flavor.as_request(), digest),
+            "preemptible": flavor.preemptible,
+            "loses_work": order.loses_work_on(flavor),
+            "lifetime_s": order.granted_lifetime_s(flavor),
+        }
+        for flavor in order.flavors
+    ]
 
 
 def _unvalidated_fields() -> set[str]:

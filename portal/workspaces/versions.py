@@ -50,6 +50,7 @@ def version_of(row: WorkspaceRow) -> str:
         row.status.memory_kill,
         row.gpu_released,
         row.flavor.slug,
+        row.queue_entry.next_flavor,
         row.name,
         row.expected_s,
         row.priority,

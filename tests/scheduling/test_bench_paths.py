@@ -14,8 +14,11 @@ import pytest
 from bench.placement.replay import replay
 from bench.placement.site import DEFAULT_LAYOUT, LAYOUTS, Layout, Site, pools_of
 from bench.placement.traces import read_nodes, read_workloads
+from bench.scheduling.replay import quotas
+from bench.scheduling.replay import replay as queue_replay
+from bench.scheduling.trace import Job
 from portal.catalog.models import Template
-from portal.scheduling import admission, choice, cycle, decision, launches, snapshot
+from portal.scheduling import admission, choice, cycle, decision, launches, queue_status, snapshot
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX
@@ -43,6 +46,20 @@ DECISION: tuple[Callable[..., Any], ...] = (
     Cluster.commit,
 )
 """What decides on a request that several models satisfy, from the request to its place."""
+QUEUE: tuple[Callable[..., Any], ...] = (
+    PlacementRequests.of,
+    snapshot.enqueue,
+    snapshot.register,
+    decision.decide,
+    Scheduler.cycle,
+    PoolPlacer.fits,
+    PoolPlacer.take,
+    PoolPlacer.place_of,
+    PoolNodes.find,
+    Cluster.commit,
+    queue_status.status_of,
+)
+"""What decides on requests of one model that wait for each other."""
 ENGINE = (Cluster, PoolNodes, Scheduler, PoolPlacer)
 
 
@@ -94,6 +111,42 @@ def test_a_replay_and_a_creation_call_the_same_functions(make, alice, team, cata
     assert names((*DECISION, admission.assess_on)) <= {name for name, _ in calls}
     by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
     assert by_itself == {"PoolPlacer.place_of"}
+
+
+@pytest.mark.django_db
+def test_a_replay_of_a_queue_and_a_creation_call_the_same_functions(make, alice, team, catalog):
+    pool = local_pool_with(node_info("a", gpus=1, model=A100))
+    pool.hand_out_max_age_hours = 0
+    pool.save()
+    flavor = FlavorFactory(slug="one", accelerator_count=1, accelerator_model=A100)
+    with recorded() as calls:
+        for _ in range(2):
+            make(alice, "one")
+        admission.assess(
+            template=Template.objects.get(slug="jupyterlab"), flavor=flavor, team=team, actor=alice
+        )
+    assert names((*QUEUE, admission.assess_on)) <= {name for name, _ in calls}
+    jobs = [Job("a", "g", 1, 0, 600), Job("b", "g", 1, 60, 60), Job("c", "g", 1, 60, 60)]
+    with recorded() as calls:
+        outcome = queue_replay(
+            jobs, 1, snapshot.policy(), teams=quotas(jobs, 1), eta_every=1, preview_every=1
+        )
+    assert outcome.waits == {"a": 0, "b": 540, "c": 600}
+    assert outcome.previews == 2
+    assert names((*QUEUE, admission.assess_on)) <= {name for name, _ in calls}
+    # Work that ends gives its place back itself: in the portal, its node is read again.
+    by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
+    assert by_itself == {
+        "PoolPlacer.__init__",
+        "PoolPlacer.gone",
+        "PoolPlacer.place_of",
+        "PoolPlacer.runs",
+        "PoolNodes.cluster",
+        "PoolNodes.changed",
+        "Cluster.release",
+        "Scheduler.__init__",
+        "Scheduler.finish",
+    }
 
 
 def test_the_portal_decides_as_well_as_its_engine():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -21,7 +22,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.people.accounts.models import Team
 from portal.quota.limits.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
 from portal.scheduling import cycle, snapshot_cache
-from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.admission import Outcome, assess, assess_choices
 from portal.scheduling.snapshot import load
 from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
@@ -65,27 +66,27 @@ def the_kept_snapshot_is_as_if_read_anew() -> None:
             assert pool.cluster.snapshot() == fresh.pools[key].cluster.snapshot()
 
 
-def limits(chance: random.Random, teams: list[Team]) -> None:
-    cohort = Cohort.objects.create(slug="c", name="C")
+def limits(chance: random.Random, teams: list[Team], resource: str = H100) -> None:
+    cohort, _ = Cohort.objects.get_or_create(slug="c", defaults={"name": "C"})
     for team in teams:
         if chance.random() < 0.8:
-            TeamShare.objects.create(
-                team=team,
-                cohort=cohort if chance.random() < 0.7 else None,
-                weight_milli=chance.choice((500, 1000)),
-            )
+            place = {
+                "cohort": cohort if chance.random() < 0.7 else None,
+                "weight_milli": chance.choice((500, 1000)),
+            }
+            TeamShare.objects.get_or_create(team=team, defaults=place)
         if chance.random() < 0.8:
             Quota.objects.create(
                 team=team,
-                resource=H100,
+                resource=resource,
                 quota=chance.randrange(0, 6000, 500),
                 borrowing_limit=chance.choice((None, 0, 2000)),
                 lending_limit=chance.choice((None, 0, 1000)),
             )
         if chance.random() < 0.3:
-            MemberCap.objects.create(team=team, resource=H100, amount=chance.randrange(500, 4000, 500))
+            MemberCap.objects.create(team=team, resource=resource, amount=chance.randrange(500, 4000, 500))
     if chance.random() < 0.3:
-        SiteLimit.objects.create(resource=H100, amount=chance.randrange(2000, 8000, 500))
+        SiteLimit.objects.create(resource=resource, amount=chance.randrange(2000, 8000, 500))
 
 
 @pytest.fixture
@@ -135,20 +136,28 @@ def step(chance: random.Random, teams: list[Team], sent) -> None:
                 assert what == "start"
 
 
-def create(chance: random.Random, teams: list[Team]) -> None:
+def create(
+    chance: random.Random, teams: list[Team], slugs: Sequence[str] = FLAVORS, *, lists: bool = False
+) -> None:
     """Ask, then do: what the preview said is what happens, to place, time, reason and who makes room."""
     team = chance.choice(teams)
     actor = chance.choice(list(team.members.order_by("username")))
     asked = {
         "template": selectors.all_templates().get(slug="jupyterlab"),
-        "flavor": selectors.all_flavors().get(slug=chance.choice(FLAVORS)),
         "expected_s": chance.choice((None, 600, 7200, 86_400)),
         "priority": chance.choice((-1, 0, 0)),
     }
-    said = assess(**asked, team=team, actor=actor)
+    count = chance.choice((1, 1, 2, 3)) if lists else 1
+    flavors = [selectors.all_flavors().get(slug=slug) for slug in chance.sample(slugs, count)]
+    within_s = chance.choice((0, 0, 900, 7200)) if count > 1 else 0
+    if count == 1:
+        said = assess(**asked, flavor=flavors[0], team=team, actor=actor)
+    else:
+        said = assess_choices(**asked, flavors=flavors, start_within_s=within_s, team=team, actor=actor)
+    order = {"flavor": flavors[0], "fallbacks": flavors[1:], "start_within_s": within_s}
     try:
         with transaction.atomic():
-            made = create_workspace(**asked, team=team, actor=actor)
+            made = create_workspace(**asked, **order, team=team, actor=actor)
     except PortalError as refused:
         assert (said.outcome.value, said.message) == (refused.code, refused.message)
         assert not said.possible
@@ -157,6 +166,7 @@ def create(chance: random.Random, teams: list[Team]) -> None:
     assert room == {UUID(name) for name in said.makes_room}
     if said.outcome is Outcome.FITS_NOW:
         assert made.state == State.PROVISIONING, error_message(made)
+        assert made.flavor == (said.flavor or flavors[0])
         assert said.pool == made.pool
         nodes = made.allocations.filter(released_at=None).values_list("node__name", flat=True)
         assert sorted(item.node for item in said.placement.nodes) == sorted(nodes)
@@ -169,6 +179,10 @@ def create(chance: random.Random, teams: list[Team]) -> None:
         stored_message(entry.eta_basis),
     )
     assert (said.message, dict(said.blocker)) == (stored_message(entry.reason), entry.blocker)
+    assert (said.turn, said.next_choice) == (
+        stored_message(entry.member_order),
+        stored_message(entry.next_flavor),
+    )
 
 
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.

@@ -12,11 +12,18 @@ from _pytest.mark import ParameterSet
 T = TypeVar("T")
 THOROUGH = "BERTH_TEST_THOROUGH"
 """Set while pytest runs with `--thorough`."""
+WORLDS = "BERTH_TEST_WORLDS"
 
 
 def examples(number: int) -> int:
     """Return how many examples of a property are tried: `number`, or a quarter of it in `make test`."""
     return number if os.environ.get(THOROUGH) else max(number // 4, 5)
+
+
+def worlds(number: int) -> range:
+    """Return the seeds of random worlds to try: `BERTH_TEST_WORLDS=FIRST:COUNT`, else as many as `examples`."""
+    first, _, count = os.environ.get(WORLDS, "").partition(":")
+    return range(int(first), int(first) + int(count)) if count else range(examples(number))
 
 
 def quick_of(

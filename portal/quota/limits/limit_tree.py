@@ -105,5 +105,8 @@ def cohorts() -> Iterable[types.Cohort]:
     limits = _limits(Quota.objects.filter(cohort__isnull=False).values_list(
         "cohort_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip
-    for pk, slug, parent, weight in Cohort.objects.values_list("pk", "slug", "parent__slug", "weight_milli"):
-        yield types.Cohort(slug, parent or "", limits.get(pk, {}), weight)
+    for pk, slug, parent, weight, borrow_first, preempt_first in Cohort.objects.values_list(
+        "pk", "slug", "parent__slug", "weight_milli", "borrow_first", "preempt_first"
+    ):
+        rules = types.Fungibility(borrow_first, preempt_first)
+        yield types.Cohort(slug, parent or "", limits.get(pk, {}), weight, rules)

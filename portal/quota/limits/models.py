@@ -33,6 +33,13 @@ class Cohort(models.Model):
     weight_milli = models.PositiveIntegerField(
         default=WEIGHT_ONE, help_text="Weight in fair sharing, in thousandths."
     )
+    # Of requests that list several flavors (`types.Fungibility`).
+    borrow_first = models.BooleanField(
+        default=True, help_text=_("Whether a request borrows quota for a flavor before it tries the next one.")
+    )
+    preempt_first = models.BooleanField(
+        default=False, help_text=_("Whether a request preempts for a flavor before it tries the next one.")
+    )
 
     class Meta:
         ordering = ["slug"]
@@ -43,7 +50,10 @@ class Cohort(models.Model):
     @property
     def version_state(self) -> tuple[object, ...]:
         """The editable fields (`portal.common.etags`)."""
-        return (self.pk, self.name, self.parent_id, self.weight_milli)
+        return (
+            *(self.pk, self.name, self.parent_id, self.weight_milli),
+            *(self.borrow_first, self.preempt_first),
+        )
 
 
 class TeamShare(models.Model):

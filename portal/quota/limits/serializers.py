@@ -117,7 +117,7 @@ class CohortSerializer(serializers.ModelSerializer[Cohort]):
 
     class Meta:
         model = Cohort
-        fields = ["slug", "name", "parent", "weight_milli", "team_count"]
+        fields = ["slug", "name", "parent", "weight_milli", "borrow_first", "preempt_first", "team_count"]
         read_only_fields = fields
 
 
@@ -132,7 +132,20 @@ class _Weight(serializers.IntegerField):
         )
 
 
-class CohortChangeSerializer(StrictSerializer):
+class _FungibilitySerializer(StrictSerializer):
+    """When a request that lists several flavors takes its next one."""
+
+    borrow_first = serializers.BooleanField(
+        default=True,
+        help_text="Whether a request borrows quota for a flavor before it tries the next one.",
+    )
+    preempt_first = serializers.BooleanField(
+        default=False,
+        help_text="Whether a request preempts for a flavor before it tries the next one.",
+    )
+
+
+class CohortChangeSerializer(_FungibilitySerializer):
     name = serializers.CharField(max_length=80)
     parent = serializers.CharField(
         max_length=40,
@@ -143,7 +156,7 @@ class CohortChangeSerializer(StrictSerializer):
     weight_milli = _Weight()
 
 
-class CohortCreateSerializer(StrictSerializer):
+class CohortCreateSerializer(_FungibilitySerializer):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
     parent = serializers.CharField(

@@ -19,13 +19,29 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Fungibility:
+    """When a request takes its next flavor, with the defaults of Kueue's `flavorFungibility`.
+
+    - `borrow_first`: it borrows quota for a flavor before it tries the next one (`whenCanBorrow: Borrow`).
+    - `preempt_first`: it preempts for a flavor before it tries the next one (`whenCanPreempt: Preempt`).
+    """
+
+    borrow_first: bool = True
+    preempt_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Cohort:
-    """A group within which unused quota is lent. Its own limits are shared by its members."""
+    """A group within which unused quota is lent. Its own limits are shared by its members.
+
+    `fungibility` is for requests that list several flavors.
+    """
 
     name: str
     parent: str = ""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     weight_milli: int = WEIGHT_ONE
+    fungibility: Fungibility = Fungibility()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ def decide(state: CycleState, now_s: int) -> Cycle:
     """
     decision = _Decision(state, now_s)
     for head, binding in decision.heads():
+        if head.fallbacks and decision.start_on_any(head, binding):
+            continue
         workload, shortfall = decision.nominate(head)
         if workload is not head:
             binding = decision.binding_on(workload)
@@ -133,17 +135,65 @@ class _Decision:
             return None
         waiting = dict(self._pending.waiting)
         for other in self._starts:
-            if not other.alternatives:
+            if not self._pending.items[other.id].flexible:
                 for resource in other.amounts:
                     waiting[resource] -= 1
         amounts = placer.choose(workload, [way.amounts for way in allowed], waiting)
         return None if amounts is None else replace(workload, amounts=amounts)
 
+    def start_on_any(self, head: Workload, binding: Sequence[ReservedStart]) -> bool:
+        """Start the request on the first of its flavors that fits. Returns False if it has to wait.
+
+        As Kueue's flavor fungibility: the cohort says whether the next flavor is tried before this one
+        borrows, and before workloads are preempted for this one. A later flavor is not tried if an earlier
+        one is expected to be free within `start_within_s`, or if workloads are being preempted for it.
+        """
+        if head.id in self._nominees:
+            return False
+        rules = self._usage.fungibility(head.team)
+        borrowing: Workload | None = None
+        for choice in (head, *head.fallbacks):
+            workload, shortfall = self.nominate(choice)
+            its = binding if workload is head else self.binding_on(workload)
+            if shortfall is None and self._may_start(workload, its):
+                if rules.borrow_first or within_nominal(self._usage, workload):
+                    self.admit(workload, its)
+                    return True
+                borrowing = borrowing or choice
+            elif self._waits_for(head, choice, workload, shortfall, its):
+                break
+        if borrowing is None:
+            return False
+        # Nominated again: the placer keeps the last place that it has found for a request.
+        workload, _ = self.nominate(borrowing)
+        self.admit(workload, self.binding_on(workload))
+        return True
+
+    def _waits_for(
+        self,
+        head: Workload,
+        choice: Workload,
+        workload: Workload,
+        shortfall: Shortfall | None,
+        binding: Sequence[ReservedStart],
+    ) -> bool:
+        """Return whether the request waits for this flavor, although a later one may be free."""
+        until_s = self._now_s + head.start_within_s
+        if head.start_within_s and self._starts_without_preemption(workload, until_s, binding):
+            return True
+        if choice is not head or shortfall is None or not self._usage.fungibility(head.team).preempt_first:
+            return False
+        return self._may_preempt(workload) and bool(self._victims_for(workload, shortfall, binding))
+
+    def _may_start(self, workload: Workload, binding: Sequence[ReservedStart]) -> bool:
+        """Return whether its start delays no reserved start in `binding` and no nominated request."""
+        return all(
+            self._allows(reserved_start, workload) for reserved_start in binding
+        ) and self._leaves_room_for_nominated(workload)
+
     def admit(self, workload: Workload, binding: Sequence[ReservedStart]) -> None:
         """Start the request unless that delays a reserved start in `binding` or a nominated request."""
-        if not all(self._allows(reserved_start, workload) for reserved_start in binding):
-            return
-        if not self._leaves_room_for_nominated(workload):
+        if not self._may_start(workload, binding):
             return
         for reserved_start in self._reserved_starts:
             reserved_start.passed = reserved_start not in binding and not self._allows(
@@ -157,21 +207,22 @@ class _Decision:
         self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
     ) -> tuple[Victim, ...]:
         """Choose the workloads to preempt for the request. Empty if it may not preempt now."""
-        # Behind a reserved start, a request may only reclaim quota of its own team.
-        is_allowed = self._policy.preemption and (
-            not self._reserved_starts or within_nominal(self._usage, workload)
-        )
-        if (
-            not is_allowed
-            or self._attempts >= self._policy.preemption_attempts
-            or workload.id in self._nominees
-        ):
+        if not self._may_preempt(workload):
             return ()
         self._attempts += 1
         victims = self._find_victims(workload, shortfall, binding)
         self._victims.extend(victims)
         self._preempting.update(victim.workload for victim in victims)
         return victims
+
+    def _may_preempt(self, workload: Workload) -> bool:
+        # Behind a reserved start, a request may only reclaim quota of its own team.
+        return (
+            self._policy.preemption
+            and (not self._reserved_starts or within_nominal(self._usage, workload))
+            and self._attempts < self._policy.preemption_attempts
+            and workload.id not in self._nominees
+        )
 
     def requeue(self, workload: Workload, shortfall: Shortfall, *, has_victims: bool) -> None:
         """Leave the request in the queue, with a reserved start if possible.
@@ -200,7 +251,11 @@ class _Decision:
             tuple(self._victims),
             tuple(reserved_start.backfill for reserved_start in self._reserved_starts),
             tuple(name for name in self._lapsed if name not in beneficiaries),
-            {workload.id: workload.amounts for workload in self._starts if workload.alternatives},
+            {
+                workload.id: replace(workload, fallbacks=())
+                for workload in self._starts
+                if self._pending.items[workload.id].flexible
+            },
         )
 
     # --- nominations --------------------------------------------------------------------------------------
@@ -252,9 +307,24 @@ class _Decision:
     def _find_victims(
         self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
     ) -> tuple[Victim, ...]:
+        """Return the workloads to preempt for the request, and count them at reserved starts."""
+        victims = self._victims_for(workload, shortfall, binding)
+        running = [self._state.running[victim.workload] for victim in victims]
+        from_s = self._now_s + self._policy.grace_s
+        for start in self._reserved_starts if victims else ():
+            start.passed = start not in binding and not start.allows_swap(
+                workload, running, from_s, self._placer
+            )
+            start.swap(workload, running, from_s)
+        return victims
+
+    def _victims_for(
+        self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
+    ) -> tuple[Victim, ...]:
         """Return the workloads to preempt so that the request starts without delaying `binding`.
 
         Empty if enough capacity is freed within `patience_s`, or if waiting costs less than preemption.
+        Changes nothing.
         """
         patience_s = max(self._policy.patience_s, self._policy.grace_s)
         if self._starts_without_preemption(workload, self._now_s + patience_s, binding):
@@ -266,11 +336,6 @@ class _Decision:
         from_s = self._now_s + self._policy.grace_s
         if not all(start.allows_swap(workload, running, from_s, self._placer) for start in binding):
             return ()
-        for start in self._reserved_starts:
-            start.passed = start not in binding and not start.allows_swap(
-                workload, running, from_s, self._placer
-            )
-            start.swap(workload, running, from_s)
         return victims
 
     def _search_victims(self, workload: Workload) -> tuple[Victim, ...]:

@@ -129,6 +129,7 @@ class FairShareOrder:
         self._running: Iterator[tuple[int, Workload]] = scheduler.by_end()
         self._next_end = next(self._running, None)
         self._ends: list[tuple[int, str]] = []
+        self._slotted: dict[str, Workload] = {}
         self._heap: list[tuple[Rank, int, str]] = []
         self._pending = scheduler.pending
         self._starting = starting
@@ -185,6 +186,8 @@ class FairShareOrder:
     def starts(self, workload: Workload, start_s: int) -> None:
         """Record that the request has its slot from `start_s` on."""
         self._change(workload, 1)
+        # As it starts, which may be on a later flavor than its first.
+        self._slotted[workload.id] = workload
         heappush(self._ends, (start_s + workload.duration_s, workload.id))
         if start_s <= self._front_s:
             return
@@ -193,7 +196,7 @@ class FairShareOrder:
             self._change(self._next_end[1], -1)
             self._next_end = next(self._running, None)
         while self._ends and self._ends[0][0] <= start_s:
-            self._change(self._items[heappop(self._ends)[1]], -1)
+            self._change(self._slotted.pop(heappop(self._ends)[1]), -1)
 
     def index_of(self, team: str, key: Key) -> int:
         """Return the index among the picked requests at which another request of the team would have come.

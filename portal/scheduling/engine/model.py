@@ -42,6 +42,10 @@ class Workload:
       waiting costs less than the work lost.
     - `alternatives`: amounts of each way to meet it, if there are several (GPU models). A cycle starts it in
       any of these ways. Estimates and preemption assume `amounts`, which is one of them.
+    - `choice`: index of its flavor among those that the request lists, 0 if it lists one.
+    - `fallbacks`: the same request on each later flavor, in order of preference. A cycle starts the first
+      that fits, unless an earlier one is expected to start within `start_within_s`. Preemption and reserved
+      starts are for the request itself, never for a fallback.
     """
 
     id: str
@@ -59,6 +63,14 @@ class Workload:
     place: str = ""
     loses_work: bool = False
     alternatives: tuple[Amounts, ...] = ()
+    choice: int = 0
+    fallbacks: tuple[Workload, ...] = ()
+    start_within_s: int = 0
+
+    @property
+    def flexible(self) -> bool:
+        """Whether it can be met in several ways, so that it waits for no single resource."""
+        return bool(self.alternatives or self.fallbacks)
 
     def ways(self) -> tuple[Workload, ...]:
         """Return the request in each way to meet it."""
@@ -149,10 +161,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """When a request is expected to start (UTC seconds), or None. The code of `basis` is a `WaitBasis`."""
+    """When a request is expected to start (UTC seconds), or None. The code of `basis` is a `WaitBasis`.
+
+    `choice` is the flavor on which it is expected to start (`Workload.choice`).
+    """
 
     eta_s: int | None
     basis: Reason
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +234,8 @@ class Cycle:
     """The decision of one cycle: starts in order, victims and reserved starts.
 
     `backfilled` lists the `starts` that overtook a reserved start. `lapsed_nominations` lists requests that
-    still do not fit after all their victims have left: they return to the usual order. `amounts` has the
-    amounts of those `starts` that had alternatives.
+    still do not fit after all their victims have left: they return to the usual order. `chosen` has those
+    `starts` that could be met in several ways, as they start.
     """
 
     starts: tuple[str, ...] = ()
@@ -227,14 +243,11 @@ class Cycle:
     victims: tuple[Victim, ...] = ()
     backfill_reservations: tuple[BackfillReservation, ...] = ()
     lapsed_nominations: tuple[str, ...] = ()
-    amounts: Mapping[str, Amounts] = field(default_factory=dict)
+    chosen: Mapping[str, Workload] = field(default_factory=dict)
 
     def started(self, pending: Mapping[str, Workload]) -> list[Workload]:
-        """Return the `starts` among the pending requests, with the amounts that they take."""
-        return [
-            replace(pending[name], amounts=self.amounts[name]) if name in self.amounts else pending[name]
-            for name in self.starts
-        ]
+        """Return the `starts` among the pending requests, as they start."""
+        return [self.chosen.get(name) or pending[name] for name in self.starts]
 
 
 @dataclass(frozen=True, slots=True)

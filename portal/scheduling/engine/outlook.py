@@ -11,7 +11,7 @@ from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
 from portal.scheduling.engine.member_order import Turn
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
-from portal.scheduling.engine.plan import Plan
+from portal.scheduling.engine.plan import Plan, expected_choice
 from portal.scheduling.engine.ranks import in_turns
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import Shortfall
@@ -73,9 +73,15 @@ class Outlook:
     def share_plan(self, other: Outlook, added: str) -> None:
         """Reuse the plan of an outlook that differs only in lacking the request `added`.
 
-        Does nothing if that request has changed what starts next, or the turns of other members.
+        Does nothing if that request has changed what starts next, or the turns of other members, or lists
+        several flavors: its place in the plan depends on all of them.
         """
-        if self.cycle.starts == other.cycle.starts and not self._scheduler.pending.has_rivals(added):
+        pending = self._scheduler.pending
+        if (
+            self.cycle.starts == other.cycle.starts
+            and not pending.has_rivals(added)
+            and not pending.items[added].fallbacks
+        ):
             self._plan, self._shared = other.plan, True
 
     def of(self, workload_id: str) -> PendingOutlook:
@@ -141,22 +147,53 @@ class Outlook:
             return self._positions[request.id]
         return self._scheduler.pending.position(request.id, self._scheduler.usage)
 
+    def by_choice(self, workload_id: str) -> tuple[Eta, ...]:
+        """Return the ETAs of a pending request on each flavor that it lists, in order of preference.
+
+        Raises KeyError if it is not pending.
+        """
+        request = self._scheduler.pending.items[workload_id]
+        etas = self.plan.by_choice(workload_id)
+        if not request.fallbacks or len(etas) == 1:
+            return (replace(etas[0], choice=request.choice),)
+        choices = (request, *request.fallbacks)
+        shortfalls = [self._find_shortfall(choice) for choice in choices]
+        on_nodes = [
+            self._eta_on_nodes(choice, eta, shortfall)
+            for choice, eta, shortfall in zip(choices, etas, shortfalls, strict=True)
+        ]
+        now_s = self._scheduler.now_s
+        soon_s = now_s + request.start_within_s
+        soon = [eta.eta_s is not None and eta.eta_s <= soon_s for eta in on_nodes]
+        # A later flavor is free, and waits for an earlier one.
+        return tuple(
+            replace(eta, eta_s=now_s) if shortfall[0] is Rule.ORDER and any(soon[:index]) else eta
+            for index, (eta, shortfall) in enumerate(zip(on_nodes, shortfalls, strict=True))
+        )
+
     def _eta(self, request: Workload, shortfall: Shortfall) -> Eta:
         if self._shared:
             eta = self.plan.insert(request, self._scheduler.pending.key_of(request))
         else:
             eta = self._etas[request.id] if self._etas is not None else self.plan.eta(request.id)
+        if request.fallbacks:
+            etas = self.by_choice(request.id)
+            return etas[expected_choice(etas, request.start_within_s)]
+        return self._eta_on_nodes(request, eta, shortfall)
+
+    def _eta_on_nodes(self, request: Workload, eta: Eta, shortfall: Shortfall) -> Eta:
+        """Return the ETA, or a later one if the nodes have no room by then."""
         if shortfall[0] is not Rule.PLACEMENT or eta.eta_s is None:
             return eta
-        shape = self._scheduler.pending.shape_of(request.id)
+        shape = (self._scheduler.pending.shape_of(request.id), request.choice)
         if shape not in self._rooms:
             if len(self._rooms) >= MAX_ROOMS:
                 return eta
             self._rooms[shape] = self._scheduler.room(request)
         room = self._rooms[shape]
         if room is None:
-            return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES))
-        return Eta(max(eta.eta_s, room[0]), eta.basis)
+            return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES), eta.choice)
+        return replace(eta, eta_s=max(eta.eta_s, room[0]))
 
     def _find_shortfall(self, request: Workload) -> Shortfall:
         """Return the shortfall after the requests that start now have started."""
@@ -174,7 +211,7 @@ class Outlook:
         if scheduler.placer is None:
             return (Rule.ORDER, resource)
         # Requests of equal shape fit alike.
-        shape = scheduler.pending.shape_of(request.id)
+        shape = (scheduler.pending.shape_of(request.id), request.choice)
         if shape not in self._fits:
             self._fits[shape] = any(scheduler.placer.fits(way, ()) for way in allowed)
         return (Rule.ORDER if self._fits[shape] else Rule.PLACEMENT, resource)

@@ -60,7 +60,7 @@ class PendingQueue:
         self.in_turns = in_turns
         self.items: dict[str, Workload] = {}
         self.waiting: dict[str, int] = {}
-        """Number of requests by resource, without those that have alternatives."""
+        """Number of requests by resource, without those that can be met in several ways."""
         self._keys: dict[str, tuple[Group, Key]] = {}
         self._lists: dict[Group, list[Key]] = {}
         self._ages: list[tuple[int, str]] = []
@@ -106,7 +106,7 @@ class PendingQueue:
         return workload
 
     def _count(self, workload: Workload, change: int) -> None:
-        if not workload.alternatives:
+        if not workload.flexible:
             for resource in workload.amounts:
                 self.waiting[resource] = self.waiting.get(resource, 0) + change
 

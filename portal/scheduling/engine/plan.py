@@ -11,7 +11,7 @@ remaining amounts of its rows (`plan_tail`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,7 @@ class Plan:
         self._after: dict[int, Rows] = {}
         self._kept: dict[tuple[str, str], Ints] = {}
         self._etas: dict[str, Eta] = {}
+        self._by_choice: dict[str, tuple[Eta, ...]] = {}
         self._slots: list[_Slot | None] = []
         self._rest: Tail | None = None
         starts = cycle.starts if cycle is not None else ()
@@ -93,12 +94,15 @@ class Plan:
             self._etas[workload.id] = Eta(self._now_s, ENOUGH_FREE)
         self._earliest = 0 if cycle is None else self._next
         while len(self._slots) < DEPTH and (pending := order.pick()) is not None:
-            slot, eta = self._find(self._left, pending, self._earliest)
+            slots = self._find_all(self._left, pending, self._earliest)
+            slot, eta, chosen = slots[expected_choice([eta for _, eta, _ in slots], pending.start_within_s)]
             self._slots.append(slot)
             self._etas[pending.id] = eta
+            if pending.fallbacks:
+                self._by_choice[pending.id] = tuple(eta for _, eta, _ in slots)
             if slot is not None and eta.eta_s is not None:
                 self._take(self._left, slot, -1)
-                order.starts(pending, eta.eta_s)
+                order.starts(chosen, eta.eta_s)
 
     def eta(self, workload_id: str) -> Eta:
         """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
@@ -108,6 +112,10 @@ class Plan:
         pending = self._scheduler.pending
         workload = pending.items[workload_id]
         return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
+
+    def by_choice(self, workload_id: str) -> tuple[Eta, ...]:
+        """Return the ETAs of a request on each of its flavors; behind the first `DEPTH`, on the first only."""
+        return self._by_choice.get(workload_id) or (self.eta(workload_id),)
 
     def etas(self) -> dict[str, Eta]:
         """Return the ETAs of all pending requests by id."""
@@ -178,6 +186,21 @@ class Plan:
         return (
             Eta(int(self._build_grid[index]), self._basis) if index < len(self._build_grid) else TOO_FAR_AHEAD
         )
+
+    # --- slots of several flavors -----------------------------------------------------------------------
+
+    def _find_all(
+        self, left: Ints, workload: Workload, earliest: int
+    ) -> list[tuple[_Slot | None, Eta, Workload]]:
+        """Return the slot and the ETA of a request on each of its flavors."""
+        slot, eta = self._find(left, workload, earliest)
+        if not workload.fallbacks:
+            return [(slot, eta, workload)]
+        slots = [(slot, replace(eta, choice=workload.choice), workload)]
+        for other in workload.fallbacks:
+            slot, eta = self._find(left, other, earliest)
+            slots.append((slot, replace(eta, choice=other.choice), other))
+        return slots
 
     # --- slots -----------------------------------------------------------------------------------------
 
@@ -413,6 +436,15 @@ def _build_grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
     if len(ends) > EXACT_TIMES:
         ends = ends[np.linspace(0, len(ends) - 1, EXACT_TIMES).astype(np.intp)]
     return np.unique(np.concatenate([now_s + ahead.astype(np.int64), ends, np.array(moments, np.int64)]))
+
+
+def expected_choice(etas: Sequence[Eta], within_s: int) -> int:
+    """Return the index of the flavor to expect: the first within `within_s` of the soonest."""
+    known = [eta.eta_s for eta in etas if eta.eta_s is not None]
+    if not known:
+        return 0
+    latest_s = min(known) + within_s
+    return next(index for index, eta in enumerate(etas) if eta.eta_s is not None and eta.eta_s <= latest_s)
 
 
 def plan(scheduler: SchedulerState, cycle: Cycle | None = None) -> Plan:

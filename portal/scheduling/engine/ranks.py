@@ -18,7 +18,11 @@ UNRESERVED = 1 << 60
 def shape_of(workload: Workload, capped: bool) -> Shape:
     """Return the key of everything that decides whether a request fits: equal shapes fit alike."""
     user = workload.user if capped else ""
-    return (workload.team, user, workload.place, tuple(sorted(workload.amounts.items())))
+    place = workload.place
+    if workload.fallbacks:
+        others = "|".join(f"{other.place}{sorted(other.amounts.items())}" for other in workload.fallbacks)
+        place = f"{place}|{workload.start_within_s}|{others}"
+    return (workload.team, user, place, tuple(sorted(workload.amounts.items())))
 
 
 def rank_of(key: Key, delay_ms: int) -> Rank:

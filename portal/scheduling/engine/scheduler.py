@@ -83,16 +83,14 @@ class Scheduler:
             ids.discard(workload_id)
         return run
 
-    def start(self, workload_id: str, now_s: int, amounts: Amounts | None = None) -> None:
+    def start(self, workload_id: str, now_s: int, chosen: Workload | None = None) -> None:
         """Record that a pending workload has been started. Raises KeyError if it is not pending.
 
-        `amounts` is the way that a cycle has chosen, of a request with alternatives.
+        `chosen` is the way that a cycle has chosen, of a request with several.
         """
         workload = self.pending.remove(workload_id)
-        if amounts is not None:
-            workload = replace(workload, amounts=amounts)
         self._preempting.pop(workload_id, None)
-        self._hold(Running(workload, now_s))
+        self._hold(Running(chosen or workload, now_s))
 
     def adopt(self, run: Running) -> None:
         """Add a workload that is already running."""
@@ -130,7 +128,7 @@ class Scheduler:
         for workload_id in cycle.lapsed_nominations:
             self.pending.nominate(workload_id, False)
         for workload_id in cycle.starts:
-            self.start(workload_id, now_s, cycle.amounts.get(workload_id))
+            self.start(workload_id, now_s, cycle.chosen.get(workload_id))
         for victim in cycle.victims:
             self.preempt(victim, now_s)
 

@@ -13,9 +13,10 @@ from portal.quota.limits.shares import (
     weighted_use,
 )
 from portal.quota.limits.tree import NO_LIMIT, Node, QuotaTree
-from portal.quota.limits.types import Team
+from portal.quota.limits.types import Fungibility, Team
 from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 
+DEFAULT_FUNGIBILITY = Fungibility()
 Shortfall = tuple[Rule, str]
 Promised = Mapping[str, Mapping[str, int]]
 """Additional future usage: amounts by team and resource."""
@@ -66,6 +67,7 @@ class Usage:
 
     __slots__ = (
         "_delays_ms",
+        "_fungibility",
         "_rates_milli",
         "_share_delay_s",
         "_weighted",
@@ -83,6 +85,7 @@ class Usage:
     def __init__(self, snapshot: Snapshot) -> None:
         self.tree = QuotaTree(snapshot.teams, snapshot.cohorts)
         self.teams: dict[str, Team] = {team.name: team for team in snapshot.teams}
+        self._fungibility = {cohort.name: cohort.fungibility for cohort in snapshot.cohorts}
         self.calendar = Calendar(snapshot.reservations)
         self.capacity = dict(snapshot.capacity)
         self.site_limits = dict(snapshot.site_limits)
@@ -99,6 +102,7 @@ class Usage:
         twin = Usage.__new__(Usage)
         twin.tree = self.tree.clone()
         twin.teams, twin.calendar = self.teams, self.calendar
+        twin._fungibility = self._fungibility
         twin.capacity, twin.site_limits = self.capacity, self.site_limits
         twin.used, twin.team_used = dict(self.used), dict(self.team_used)
         twin.member_use, twin._delays_ms = dict(self.member_use), dict(self._delays_ms)
@@ -188,6 +192,10 @@ class Usage:
     def capped_teams(self) -> frozenset[str]:
         """Return the teams with capped members."""
         return frozenset(name for name, team in self.teams.items() if team.capped)
+
+    def fungibility(self, team: str) -> Fungibility:
+        """Return when requests of the team take their next flavor: by its cohort, else by default."""
+        return self._fungibility.get(self.teams[team].cohort, DEFAULT_FUNGIBILITY)
 
     def team_use(self, team: str, resource: str) -> int:
         return self.team_used.get((team, resource), 0)

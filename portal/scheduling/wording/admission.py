@@ -122,9 +122,27 @@ def _on_model(params: Params) -> Params:
     }
 
 
+def _flavors(params: Params) -> Params:
+    return {"flavors": ", ".join(params["flavors"])}
+
+
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
     AdmissionCode.FITS_NOW_ON_MODEL: Text(gettext_lazy("Starts now on %(model)s%(why)s."), prepare=_on_model),
+    AdmissionCode.FLAVOR_FIRST: Text(
+        gettext_lazy("Waits for %(flavor)s. No later choice is expected to be free sooner.")
+    ),
+    AdmissionCode.FLAVOR_LATER: Text(
+        gettext_lazy("Next is %(flavor)s, which is expected to be free before %(first)s.")
+    ),
+    AdmissionCode.FLAVOR_WITHIN: Text(
+        gettext_lazy(
+            "Waits for %(flavor)s, which is expected to be free within %(minutes)d minutes of %(sooner)s."
+        )
+    ),
+    AdmissionCode.FLAVOR_OPEN: Text(
+        gettext_lazy("Starts on the first of these that is free: %(flavors)s."), prepare=_flavors
+    ),
     AdmissionCode.HOME_LOST: Text(
         gettext_lazy("Your home folder was on %(node)s, which was removed."),
         gettext_lazy("Start a new home on the Home folders page, or ask an operator to recover the old one."),

@@ -76,6 +76,12 @@ class Workspace(models.Model):
     flavor = models.ForeignKey("catalog.Flavor", on_delete=models.PROTECT, related_name="workspaces")
     # A copy, so that changes of the catalog do not affect running workspaces.
     resources = models.JSONField()
+    # The flavors that it lists in order of preference, if there are several, until it runs: `flavor` (slug),
+    # `resources`, `preemptible`, `loses_work` and `lifetime_s` of each. `flavor` and `resources` of the
+    # workspace are those of the first, or of the one on which it was placed last.
+    flavor_choices = models.JSONField(default=list, blank=True)
+    # How long it waits for an earlier flavor of the list while a later one is free.
+    start_within_s = models.PositiveIntegerField(default=0)
     # The original request for accelerators, cores and memory, while the GPUs are released (`gpus.py`).
     released_resources = models.JSONField(null=True, blank=True, default=None)
     # Started without its GPUs because none was free. The user is notified once when they are.
@@ -259,8 +265,9 @@ class QueueEntry(models.Model):
     `nominated` is set while others are preempted for it. `reservation_seq` is above zero once its start is
     reserved; lower values go first (`scheduling.engine.model.Workload`). `reason` and `eta_basis` are reasons
     (`code`, `params`). `blocker` is the limiting rule with its amounts and holders, as REST shows it.
-    `member_order` is the reason that the use of members has changed its position, if it has.
-    `digest` covers outcome, reason, blocker and member order as last written, so that a cycle can detect
+    `member_order` is the reason that the use of members has changed its position, if it has. `next_flavor`
+    says on which of several flavors it is expected to start.
+    `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a cycle can detect
     changes without reading them.
     """
 
@@ -277,6 +284,7 @@ class QueueEntry(models.Model):
     reason = models.JSONField(default=dict, blank=True)
     blocker = models.JSONField(default=dict, blank=True)
     member_order = models.JSONField(default=dict, blank=True)
+    next_flavor = models.JSONField(default=dict, blank=True)
     digest = models.CharField(max_length=32, blank=True)
 
     def __str__(self) -> str:

@@ -72,6 +72,12 @@ TEXTS: dict[StrEnum, Text] = {
         _("Extend the workspace, or stop it when you are done."),
     ),
     WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Enter a duration from 1 minute to 30 days.")),
+    WorkspaceCode.FLAVOR_TWICE: Text(_("%(flavor)s is listed twice."), _("List each flavor once.")),
+    WorkspaceCode.FLAVORS_MIXED: Text(
+        _("Only some of the flavors are simulated."), _("List simulated flavors only, or none.")
+    ),
+    WorkspaceCode.FLAVORS_TOO_MANY: Text(_("List up to %(max)d flavors.")),
+    WorkspaceCode.START_WITHIN_OUT_OF_RANGE: Text(_("Enter a wait from 0 to %(max)d minutes.")),
     WorkspaceCode.HOME_IS_PRIVATE: Text(
         _("The home folder of %(owner)s is private."), _("Ask %(owner)s to share the files that you need.")
     ),

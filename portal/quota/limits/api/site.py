@@ -41,6 +41,7 @@ from portal.quota.limits.serializers import (
 )
 from portal.quota.limits.services import cohorts
 from portal.quota.limits.services import limits as services
+from portal.quota.limits.types import Fungibility
 
 
 class ResourceConverter:
@@ -111,6 +112,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
             name=body.get("name", ""),
             parent=named_cohort(request.user, body["parent"], "parent"),
             weight_milli=body["weight_milli"],
+            fungibility=Fungibility(body["borrow_first"], body["preempt_first"]),
         )
         self.kwargs["slug"] = cohort.slug
         location = reverse("api:cohort-detail", args=[cohort.slug])
@@ -133,6 +135,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
             name=body["name"],
             parent=named_cohort(request.user, body["parent"], "parent"),
             weight_milli=body["weight_milli"],
+            fungibility=Fungibility(body["borrow_first"], body["preempt_first"]),
             expected=etags.expected_versions(request),
         )
         return self.answer(self.get_object())

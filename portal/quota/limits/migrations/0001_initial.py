@@ -25,6 +25,8 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=80)),
                 ('parent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='quotas.cohort')),
                 ('weight_milli', models.PositiveIntegerField(default=1000, help_text='Weight in fair sharing, in thousandths.')),
+                ('borrow_first', models.BooleanField(default=True, help_text='Whether a request borrows quota for a flavor before it tries the next one.')),
+                ('preempt_first', models.BooleanField(default=False, help_text='Whether a request preempts for a flavor before it tries the next one.')),
             ],
             options={
                 'ordering': ['slug'],

@@ -21,11 +21,13 @@ from portal.quota.limits import policies
 from portal.quota.limits.codes import QuotaCode
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.limits.models import WEIGHT_ONE, Cohort, TeamShare
+from portal.quota.limits.types import Fungibility
 
 MAX_DEPTH = 8
 MAX_WEIGHT_MILLI = 1_000_000
 MAX_NAMED = 5
 MAX_NAME = 80
+DEFAULT_FUNGIBILITY = Fungibility()
 
 
 @transaction.atomic
@@ -36,6 +38,7 @@ def create_cohort(
     name: str = "",
     parent: Cohort | None = None,
     weight_milli: int = WEIGHT_ONE,
+    fungibility: Fungibility = DEFAULT_FUNGIBILITY,
 ) -> Cohort:
     """Create a cohort, optionally inside another. Raises `InvalidInput`."""
     policies.require_set_limits(actor)
@@ -46,6 +49,8 @@ def create_cohort(
         name=(strip_nul(name).strip() or strip_nul(slug).strip())[:80],
         parent=parent,
         weight_milli=weight_milli,
+        borrow_first=fungibility.borrow_first,
+        preempt_first=fungibility.preempt_first,
     )
     try:
         cohort.full_clean(exclude=["parent"])
@@ -79,9 +84,10 @@ def change_cohort(
     name: str,
     parent: Cohort | None,
     weight_milli: int,
+    fungibility: Fungibility | None = None,
     expected: frozenset[str] = etags.ANY,
 ) -> Cohort:
-    """Change a cohort's name, parent and weight.
+    """Change a cohort's name, parent, weight and, if given, the rules for requests that list flavors.
 
     Raises `InvalidInput` for a cycle, `PreconditionFailed`.
     """
@@ -105,9 +111,15 @@ def change_cohort(
         changes.append(f"inside {old} → {parent.name if parent else 'on its own'}")
     if row.weight_milli != weight_milli:
         changes.append(f"weight {_weight(row.weight_milli)} → {_weight(weight_milli)}")
+    rules = fungibility or Fungibility(row.borrow_first, row.preempt_first)
+    if row.borrow_first != rules.borrow_first:
+        changes.append("borrows first" if rules.borrow_first else "tries the next flavor before it borrows")
+    if row.preempt_first != rules.preempt_first:
+        changes.append("preempts first" if rules.preempt_first else "tries the next flavor before it preempts")
     if not changes:
         return row
     before = row.name
+    row.borrow_first, row.preempt_first = rules.borrow_first, rules.preempt_first
     row.name, row.parent, row.weight_milli = name, parent, weight_milli
     row.save()
     events.record(
@@ -119,6 +131,8 @@ def change_cohort(
             "name": name,
             "parent": parent.slug if parent else None,
             "weight_milli": weight_milli,
+            "borrow_first": rules.borrow_first,
+            "preempt_first": rules.preempt_first,
         },
     )
     emit(LimitsChanged())

@@ -22,11 +22,13 @@ from portal.quota.limits.selectors import limits
 from portal.scheduling import admission, offers
 from portal.web.catalog.environments import environment_states
 from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
+from portal.web.home.presenters.later_flavors import LaterFlavors
 from portal.workspaces import selectors, software
 from portal.workspaces.codes import GitCode
 from portal.workspaces.models import Workspace
 
 E = TypeVar("E", Template, Flavor)
+NO_LATER_FLAVORS = LaterFlavors()
 CARDS = 48
 """Maximum number of templates, and of flavors, on a page."""
 
@@ -89,6 +91,10 @@ class NewWorkspaceChoice:
     many_environments: bool = False
     without_gpu: admission.Verdict | None = None
     """Verdict for a start without GPUs, if that starts at once while the chosen flavor would wait."""
+    later: list[Flavor] = field(default_factory=list)
+    """Further flavors in order of preference."""
+    of_all: admission.Verdict | None = None
+    """Verdict on the chosen flavor and the further ones."""
 
     @property
     def template(self) -> Template | None:
@@ -122,6 +128,8 @@ class NewWorkspaceChoice:
 
     @property
     def verdict(self) -> admission.Verdict | None:
+        if self.of_all is not None:
+            return self.of_all
         return self.chosen_flavor.verdict if self.chosen_flavor else None
 
     @property
@@ -168,6 +176,7 @@ def choice(
     expected_s: int | None = None,
     find: str = "",
     environment: str | None = None,
+    later: LaterFlavors = NO_LATER_FLAVORS,
 ) -> NewWorkspaceChoice:
     """Return the form with these slugs chosen.
 
@@ -193,7 +202,7 @@ def choice(
     slug = _environment_slug(wishes, form.template)
     environments = environment_field(actor, form.template, chosen_team, slug)
     flavors = _flavor_field(wishes, form.template, chosen_team, environments.software.digest)
-    return replace(
+    form = replace(
         form,
         left_out=left_out + flavors.left_out,
         flavors=flavors.cards,
@@ -204,6 +213,33 @@ def choice(
         many_environments=environments.many,
         written_environment=slug,
     )
+    return _with_later_flavors(form, wishes, later, environments.software.digest)
+
+
+def _with_later_flavors(
+    form: Choice, wishes: _Preferences, later: LaterFlavors, environment: str
+) -> Choice:
+    """Return the form with the further flavors that may follow the chosen one, and the verdict on all."""
+    if form.flavor is None or form.team is None or form.template is None or not later.slugs:
+        return form
+    by_slug = {card.flavor.slug: card.flavor for card in form.flavors}
+    allowed = (by_slug[slug] for slug in dict.fromkeys(later.slugs) if slug in by_slug)
+    chosen = [
+        flavor for flavor in allowed if flavor != form.flavor and flavor.simulated == form.flavor.simulated
+    ]
+    if not chosen or not later.valid:
+        return form
+    verdict = admission.assess_choices(
+        template=form.template,
+        flavors=[form.flavor, *chosen],
+        start_within_s=later.start_within_s,
+        team=form.team,
+        actor=wishes.actor,
+        expected_s=wishes.expected_s,
+        environment=environment,
+    )
+    waits = verdict.outcome is admission.Outcome.QUEUED
+    return replace(form, later=chosen, of_all=verdict, without_gpu=form.without_gpu if waits else None)
 
 
 @dataclass(frozen=True, slots=True)

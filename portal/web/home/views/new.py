@@ -24,6 +24,7 @@ from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import selectors as accounts
 from portal.web.home.presenters import new_workspace
+from portal.web.home.presenters.later_flavors import FIELDS, LaterFlavors, fields
 from portal.workspaces import selectors, services, software
 from portal.workspaces.order import MAX_EXPECTED_S, MIN_EXPECTED_S, WorkspaceOrder, require_in_range
 from portal.workspaces.secrets import presenters as secrets
@@ -59,12 +60,14 @@ def new(request: SignedInRequest) -> HttpResponse:
         except PortalError as refused:
             error = refused
     environment = _environment(data)
+    later = LaterFlavors.submitted(data)
     choice = new_workspace.choice(
         request.user,
         **chosen,
         expected_s=_seconds_if_valid(data.get("hours", "")),
         find=strip_nul(data.get("find", ""))[:100],
         environment=environment,
+        later=later,
     )
     suggested = ""
     if choice.team and choice.template:
@@ -78,6 +81,8 @@ def new(request: SignedInRequest) -> HttpResponse:
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
         "start_without_gpu": "start_without_gpu" in data,
+        "later_fields": fields(later, [card.flavor for card in choice.flavors], choice.flavor),
+        "start_within": later.minutes,
         "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.available_names(request.user, choice.team, choice.template),
@@ -91,12 +96,14 @@ def new(request: SignedInRequest) -> HttpResponse:
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
         # Keeps the choice across reloads, bookmarks and the back button.
         params = {**chosen, "environment": environment, "name": "" if rename else name}
+        params |= {field: data.get(field, "") for field in (*FIELDS, "start_within")}
         return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in params.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
         "teams": accounts.chargeable_teams(request.user),
         "name_problems": problems.get("name", []),
         "secret_problems": problems.get("secrets", []),
+        "later_problems": [*problems.get("flavors", []), *problems.get("start_within_min", [])],
         "git_problems": {name: problems.get(f"git.{name}", []) for name in ("url", "ref", "secret")},
         "error": error,
     }
@@ -170,10 +177,13 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
             raise InvalidInput(Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": field}))
+    later = LaterFlavors.submitted(request.POST)
     order = WorkspaceOrder(
         team=accounts.team_by_slug(request.user, chosen["team"]),
         template=catalog.template_by_slug(request.user, chosen["template"]),
         flavor=catalog.flavor_by_slug(request.user, chosen["flavor"]),
+        fallbacks=[catalog.flavor_by_slug(request.user, slug) for slug in later.slugs],
+        start_within_s=later.start_within_s,
         name=name,
         environment=software.find_environment(request.user, _environment_to_start(request.POST)),
         lifetime_s=parse_hours(request.POST.get("hours", "")),
