@@ -485,6 +485,8 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="N",
         help="port for access to workspaces; default: 8646",
     )
+    join.add_argument("--rack", default="", metavar="NAME", help="rack of the machine, for placement")
+    join.add_argument("--block", default="", metavar="NAME", help="block of racks, as one network switch has")
     join.add_argument("--no-service", action="store_true", help="do not create a systemd unit")
     join.add_argument("--no-environment", action="store_true", help="do not install the notebook environment")
     verb("run", "Run the node's services in the foreground, as the systemd unit does.")

@@ -152,6 +152,7 @@ class AuditKind(StrEnum):
     NODE_ONLINE = "node.online"
     NODE_OFFLINE = "node.offline"
     NODE_CHANGED = "node.changed"
+    NODE_LOCATED = "node.located"
     NODE_ACCELERATORS = "node.accelerators"
     NODE_DRIVER_CHANGED = "node.driver_changed"
     NODE_CORDONED = "node.cordoned"

@@ -207,7 +207,9 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
         yield _("CUDA up to"), node.cuda_version
     if node.provides:
         yield _("Provides"), ", ".join(node.provides)
-    if node.rack or node.block:
-        yield _("Location"), ", ".join(filter(None, (node.rack, node.block)))
+    if node.rack:
+        yield _("Rack"), node.rack
+    if node.block:
+        yield _("Block"), node.block
     for key, value in sorted(node.labels.items()):
         yield key, str(value)
