@@ -431,10 +431,14 @@ def gpu(commands: Any, common: argparse.ArgumentParser) -> None:
     check.add_argument("--uuid", default="", metavar="UUID", help="GPU of this machine; default: all")
     check.add_argument("--device", default="", metavar="UUID", help="GPU of a node, through the portal")
     check.add_argument(
-        "--node", default="", metavar="NAME", help="check the link of this node, through the portal"
+        "--node", default="", metavar="NAME", help="check all GPUs of this node at once, through the portal"
     )
     check.add_argument(
-        "--with", dest="with_node", default="", metavar="NAME", help="node at the other end of the link"
+        "--with",
+        dest="with_node",
+        default="",
+        metavar="NAME",
+        help="check the link between --node and this node",
     )
     check.add_argument(
         "--level", choices=("quick", "standard", "extended"), default="quick", help="default: quick"
