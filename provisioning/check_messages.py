@@ -16,6 +16,7 @@ SCRUB = "scrub"
 REPARTITION = "repartition"
 RESET = "reset"
 PAIR = "pair"
+JOINT = "joint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class CheckCommand:
     the whole run. `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
     `baseline_mib` is the free memory of a clean device. `bus` is the device's PCI address, if known. `peers`
     are UUIDs of idle devices to which a check may measure its links. `meeting`, with the kind `pair`: check
-    the link to another node, whose command has the same meeting.
+    the link to another node, whose command has the same meeting. The kind `joint` checks the device and all
+    `peers` under load at once.
     """
 
     kind: str

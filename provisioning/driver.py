@@ -194,6 +194,7 @@ class Driver(ABC):
         baseline_of: str = "",
         peers: Sequence[str] = (),
         meeting: Rendezvous | None = None,
+        joint: bool = False,
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
@@ -201,7 +202,8 @@ class Driver(ABC):
 
         `baseline_of`: the software versions of both baselines; they are ignored with other versions. `peers`:
         UUIDs of idle devices; links to them are measured if possible. `meeting`: check only the link to
-        another node, whose driver gets the same meeting. The default implementation runs processes on this
+        another node, whose driver gets the same meeting. `joint`: check only the device and all `peers` under
+        load at once. The default implementation runs processes on this
         machine. A driver whose devices are elsewhere overrides it or raises `MissingDependency`.
         """
         # Imported here so that only processes that check a GPU load it.
@@ -218,6 +220,7 @@ class Driver(ABC):
             peers=peers,
             peers_required=False,
             meeting=meeting,
+            joint=joint,
             deadline_s=deadline_s,
             on_progress=on_progress,
         )

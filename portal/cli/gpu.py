@@ -38,10 +38,8 @@ class _CheckCommandError(CliError):
 def check(arguments: argparse.Namespace) -> int:
     """Run the check; return the exit code of the worst verdict."""
     if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
-        raise _CheckCommandError(
-            "--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE
-        )
-    if bool(arguments.node) != bool(arguments.with_node):
+        raise _CheckCommandError("--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE)
+    if arguments.with_node and not arguments.node:
         raise _CheckCommandError("A link check needs two nodes.", "Set --node and --with.", EXIT_USAGE)
     if arguments.device or arguments.node:
         try:
@@ -112,8 +110,12 @@ def _through_portal(arguments: argparse.Namespace) -> int:
     stored = config.load(os.environ)
     with BerthClient(stored.url, stored.token) as client:
         if arguments.node:
-            ends = [_node(client, name) for name in (arguments.node, arguments.with_node)]
-            run = client.gpu_checks.create_link(node=ends[0], with_node=ends[1])
+            node = _node(client, arguments.node)
+            if arguments.with_node:
+                far = _node(client, arguments.with_node)
+                run = client.gpu_checks.create_link(node=node, with_node=far)
+            else:
+                run = client.gpu_checks.create_joint(node=node)
         else:
             run = client.gpu_checks.create(device=arguments.device, level=arguments.level)
         last_line = ""
@@ -179,6 +181,8 @@ def _end(run: dict[str, Any], arguments: argparse.Namespace) -> int:
         subject = f"{run['uuid']}  {run['level']}"
         if run["kind"] == "pair":
             subject = f"{run['node']} – {run['partner_node']}  {run['uuid']}"
+        elif run["kind"] == "joint":
+            subject = f"{run['node']}  {1 + len(run['peers'])} GPUs at once"
         print(f"{subject}  {verdict}{simulated}: {run['summary']}")
         if run["recovery"] not in ("", "none"):
             print(f"  recovery: {run['recovery'].replace('_', ' ')}")

@@ -81,6 +81,8 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
         gateway_port=arguments.gateway_port,
         service=not arguments.no_service,
         environment=not arguments.no_environment,
+        rack=arguments.rack,
+        block=arguments.block,
     )
     joined = JoinCommand(folder, wanted, os.environ, console).run()
     if arguments.json:

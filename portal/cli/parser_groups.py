@@ -431,10 +431,14 @@ def gpu(commands: Any, common: argparse.ArgumentParser) -> None:
     check.add_argument("--uuid", default="", metavar="UUID", help="GPU of this machine; default: all")
     check.add_argument("--device", default="", metavar="UUID", help="GPU of a node, through the portal")
     check.add_argument(
-        "--node", default="", metavar="NAME", help="check the link of this node, through the portal"
+        "--node", default="", metavar="NAME", help="check all GPUs of this node at once, through the portal"
     )
     check.add_argument(
-        "--with", dest="with_node", default="", metavar="NAME", help="node at the other end of the link"
+        "--with",
+        dest="with_node",
+        default="",
+        metavar="NAME",
+        help="check the link between --node and this node",
     )
     check.add_argument(
         "--level", choices=("quick", "standard", "extended"), default="quick", help="default: quick"
@@ -485,6 +489,8 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="N",
         help="port for access to workspaces; default: 8646",
     )
+    join.add_argument("--rack", default="", metavar="NAME", help="rack of the machine, for placement")
+    join.add_argument("--block", default="", metavar="NAME", help="block of racks, as one network switch has")
     join.add_argument("--no-service", action="store_true", help="do not create a systemd unit")
     join.add_argument("--no-environment", action="store_true", help="do not install the notebook environment")
     verb("run", "Run the node's services in the foreground, as the systemd unit does.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.core.validators import RegexValidator
 from django.utils.translation import gettext_lazy as _
 
+from provisioning import location
+
 SERVICE_PREFIX = "svc-"
 """Reserved name prefix of service accounts."""
 
@@ -16,4 +18,8 @@ slug_validator = RegexValidator(
 username_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\Z",
     _("Use lower-case letters, digits, dots, hyphens and underscores. Start and end with a letter or digit."),
+)
+location_validator = RegexValidator(
+    rf"^{location.PATTERN}\Z",
+    _("Use up to 63 letters, digits, dots, hyphens and underscores. Start and end with a letter or digit."),
 )

@@ -60,6 +60,7 @@ class ProblemCode(StrEnum):
     NEEDS_NO_APPROVAL = "needs_no_approval"
     NOTHING_INSTALLED = "nothing_installed"
     NOT_A_MEMBER = "not_a_member"
+    NODE_NOT_CHECKABLE = "node_not_checkable"
     NOT_RETIRED = "not_retired"
     NO_BUILD_TO_CANCEL = "no_build_to_cancel"
     ON_ITS_WAY = "on_its_way"

@@ -36,7 +36,7 @@ from portal.common.events import live, stream
 from portal.common.scopes import Scope
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.fleet.inventory.selectors import pool_by_slug
-from portal.gpu_checks import pairs, resets, runs, selectors, settings
+from portal.gpu_checks import joint, pairs, resets, runs, selectors, settings
 from portal.gpu_checks.kinds.proofs import PROOFS, proof_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts import selectors as accounts
@@ -98,7 +98,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         slug_field="uuid",
         many=True,
         read_only=True,
-        help_text="UUIDs of linked devices that the run keeps free to measure the links.",
+        help_text=("UUIDs of other devices that the run reserves: to measure links, or to load all at once."),
     )
     progress = ProgressSerializer(help_text="Progress of the run; `phase` is empty before it starts.")
     measures = serializers.JSONField(help_text="Measured values by name, with unit and minimum.")
@@ -291,9 +291,9 @@ class LinkCheckCreateSerializer(StrictSerializer):
     examples = {"with_node": "6f1c2a52-0f57-4f0e-8d4c-3b1f5a7e9c21"}
 
 
-class NodeLinkViewSet(ApiViewSet):
+class NodeCheckViewSet(ApiViewSet):
     tag = "gpus"
-    operation_ids = {"check_link": "checkNodeLink"}
+    operation_ids = {"check_link": "checkNodeLink", "check_joint": "checkNodeGpus"}
     serializer_class = GpuCheckSerializer
     scopes = SCOPES
     lookup_url_kwarg = "node_id"
@@ -320,6 +320,29 @@ class NodeLinkViewSet(ApiViewSet):
     def check_link(self, request: UserRequest, node_id: UUID) -> Response:
         body = body_of(request, LinkCheckCreateSerializer)
         run = pairs.request_link_check(actor=request.user, node_id=node_id, with_node_id=body["with_node"])
+        return self._accepted(run)
+
+    @operation(
+        "Check all GPUs of a node at once",
+        idempotent=True,
+        description=(
+            "For operators. No workspace may use a GPU of the node. All its whole GPUs in service multiply "
+            "matrices for 2 minutes, first each alone, then all at once. Each is compared with itself, and "
+            "its results are checked bit by bit. Returns a run of the kind `joint` on the first GPU; "
+            "`peers` lists the others, and `report` has the figures of each. A GPU below 85 % of its own "
+            "speed is `degraded`: power or cooling of the node may be the cause. A GPU with wrong results "
+            "is cordoned. If such a check is already in progress, returns that one."
+        ),
+        request=None,
+        responses={202: GpuCheckSerializer},
+        retry_after_s=5,
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"], url_path="check-joint")
+    def check_joint(self, request: UserRequest, node_id: UUID) -> Response:
+        return self._accepted(joint.request_joint_check(actor=request.user, node_id=node_id))
+
+    def _accepted(self, run: GpuCheckRun) -> Response:
         location = reverse("api:gpu-check-detail", args=[run.pk])
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
@@ -411,7 +434,7 @@ def _checks(pool: Pool) -> Response:
 router = Router()
 router.register("gpu-checks", GpuCheckViewSet, basename="gpu-check")
 router.register("devices", DeviceResetViewSet, basename="device-reset")
-router.register("nodes", NodeLinkViewSet, basename="node-link")
+router.register("nodes", NodeCheckViewSet, basename="node-check")
 urlpatterns = [
     *routes("pools/<slug:slug>/checks", PoolChecks, "pool-checks"),
     *router.urls,

@@ -10,6 +10,10 @@ class CheckCode(StrEnum):
 
     CANCELLED = "check_cancelled"
     CHECK_BEGUN = "check_begun"
+    JOINT_NODE_BUSY = "joint_node_busy"
+    JOINT_NODE_IN_USE = "joint_node_in_use"
+    JOINT_NOT_BY_DRIVER = "joint_not_by_driver"
+    JOINT_TOO_FEW = "joint_too_few"
     LINK_NEEDS_TWO_NODES = "link_needs_two_nodes"
     LINK_NODE_BUSY = "link_node_busy"
     LINK_NOT_AS_IT_SHOULD_BE = "link_not_as_it_should_be"

@@ -18,6 +18,7 @@ class CheckKind(models.TextChoices):
     REPARTITION = "repartition", _("Change of MIG layout")
     RESET = "reset", _("Reset")
     PAIR = "pair", _("Link to another node")
+    JOINT = "joint", _("All GPUs of a node at once")
 
 
 class CheckCause(models.TextChoices):
@@ -58,9 +59,9 @@ class GpuCheckRun(models.Model):
     A device has at most one open run. `report` is the result in the published schema; `measures` are its
     judged figures by name with their limits, for trends. Runs in simulated pools are marked `simulated` and
     say nothing about hardware. `plan` is the layout change: `destroy` and `create`. `unjudged` means that
-    only figures without a known limit prevented a pass. `peers` are idle devices that links are measured to,
-    reserved while the run is open. `partner` is the run at the other end of a link between two nodes; `plan`
-    is then their meeting point.
+    only figures without a known limit prevented a pass. `peers` are idle devices that links are measured to
+    or, of a joint check, the other GPUs under load; they are reserved while the run is open. `partner` is the
+    run at the other end of a link between two nodes; `plan` is then their meeting point.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

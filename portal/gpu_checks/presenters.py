@@ -21,7 +21,9 @@ from portal.gpu_checks.kinds.looks import RepeatForm, StateBadge
 from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
+from provisioning.gpu.check import joint_load
 from provisioning.gpu.check.thresholds import ALL_PAIRS, JOINT
+from provisioning.gpu.check.types import Status
 
 RUNS_SHOWN = 8
 
@@ -169,8 +171,20 @@ class DeviceChecks:
 
 
 @dataclass(frozen=True, slots=True)
+class PartRow:
+    """What one GPU did in a joint check: speeds in TFLOP/s as text, wrong words, and its state."""
+
+    name: str
+    alone: str
+    together: str
+    percent: str
+    errors: int
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """A run's page. `peers` are id and name of the devices that its links were measured to."""
+    """A run's page. `peers` are id and name of its other devices; `parts` what each did under joint load."""
 
     row: RunRow
     device_name: str
@@ -186,6 +200,8 @@ class Page:
     simulated_text: str | Promise
     running_title: str | Promise
     peers: tuple[tuple[UUID, str], ...]
+    peers_text: str | Promise
+    parts: tuple[PartRow, ...]
     partner: tuple[UUID, str] | None
     now: str | Promise
     took_s: float | None
@@ -244,12 +260,32 @@ def page(actor: User, run: GpuCheckRun) -> Page:
         simulated_text=handler.simulated_text,
         running_title=handler.running_title,
         peers=tuple((peer.pk, display_name(peer)) for peer in run.peers.order_by("index")),
+        peers_text=handler.peers_open_text if run.open else handler.peers_done_text,
+        parts=tuple(_parts(run, report)),
         partner=_partner(run),
         now=handler.open_text or (test_title(str(test)) if test else ""),
         took_s=(run.finished_at - run.started_at).total_seconds()
         if run.finished_at and run.started_at
         else None,
     )
+
+
+def _parts(run: GpuCheckRun, report: Mapping[str, Any]) -> Iterable[PartRow]:
+    """Yield what each GPU did while all were under load; nothing for reports without such a test."""
+    parts = [part for test in report.get("tests", ()) for part in joint_load.results_of(test["detail"])]
+    if not parts:
+        return
+    names = {device.uuid: display_name(device) for device in (run.device, *run.peers.select_related("node"))}
+    for part in parts:
+        status = Status.FAILED if part.errors or part.blind else Status.WARNED if part.slow else Status.PASSED
+        yield PartRow(
+            name=names.get(part.uuid, part.uuid),
+            alone=format_number(part.alone_tflops, 1),
+            together=format_number(part.together_tflops, 1),
+            percent=format_number(part.percent, 1),
+            errors=part.errors,
+            look=Look(*_STATUS_LOOKS[status]),
+        )
 
 
 def _partner(run: GpuCheckRun) -> tuple[UUID, str] | None:

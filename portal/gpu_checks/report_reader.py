@@ -22,8 +22,9 @@ from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.check import standing, wrong_pairs
+from provisioning.gpu.check import joint_load, standing, wrong_pairs
 from provisioning.gpu.check import verdict as judging
+from provisioning.gpu.check.joint_load import JointResult
 from provisioning.gpu.check.report import schema, software_key
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 from provisioning.gpu.check.wrong_pairs import WrongPair
@@ -60,6 +61,8 @@ class RunResult:
     unjudged: bool = False
     between_peers: tuple[WrongPair, ...] = ()
     """Wrong words between two peers of the run, which do not count against its own device."""
+    parts: tuple[JointResult, ...] = ()
+    """What each device did while all were under load, the run's own first."""
 
 
 class InvalidReport(Exception):
@@ -92,6 +95,7 @@ def read_check(answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         report=report,
         measures=_measures(tests, run, _software(report), _memory_metric(report)) | _own(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.pairs_of(test.detail, own=False)),
+        parts=tuple(part for test in tests for part in joint_load.results_of(test.detail)),
         unjudged=counts == CheckVerdict.DEGRADED and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
             finding.code.startswith(HEALTH_OF_THE_GPU) and finding.severity in (Severity.FAIL, Severity.HUNG)
@@ -191,8 +195,9 @@ def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
     try:
         for test in report["tests"]:
             wrong_pairs.pairs_of(test["detail"], own=False)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidReport("it names pairs of devices as no check does") from error
+            joint_load.results_of(test["detail"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidReport("it names other devices as no check does") from error
     return report
 
 

@@ -10,5 +10,6 @@ urlpatterns = [
     path("gpus/devices/<uuid:device_id>/checks/", views.device_checks, name="device-checks"),
     path("gpus/devices/<uuid:device_id>/reset/", views.reset, name="reset"),
     path("gpus/nodes/<uuid:node_id>/check-link/", views.node_link, name="check-link"),
+    path("gpus/nodes/<uuid:node_id>/check-joint/", views.node_joint, name="check-joint"),
     path("gpus/checks/<uuid:check_id>/", views.check, name="check"),
 ]

@@ -16,7 +16,7 @@ from portal.common.errors import InvalidInput, PreconditionFailed, StateConflict
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory.models import CheckLevel
-from portal.gpu_checks import pairs, presenters, reset_presenters, resets, runs, selectors, settings
+from portal.gpu_checks import joint, pairs, presenters, reset_presenters, resets, runs, selectors, settings
 from portal.gpu_checks.kinds.proofs import PROOFS, proof_of
 from portal.gpu_checks.models import CheckKind
 from portal.people.accounts.policies import require_operator
@@ -74,6 +74,18 @@ def node_link(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     else:
         return redirect("gpu_checks:check", run.pk)
     return redirect("fleet:node", node_id)
+
+
+@require_POST
+def node_joint(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """Request a check of all GPUs of a node at once, and redirect to its run."""
+    require_operator(request.user)
+    try:
+        run = joint.request_joint_check(actor=request.user, node_id=node_id)
+    except StateConflict as error:
+        messages.error(request, error.sentence)
+        return redirect("fleet:node", node_id)
+    return redirect("gpu_checks:check", run.pk)
 
 
 @require_POST

@@ -16,6 +16,7 @@ NOUNS = {
     "repartition": _("MIG layout change"),
     "reset": _("reset"),
     "pair": _("link check"),
+    "joint": _("joint check"),
 }
 """Nouns of runs within a sentence, by kind."""
 
@@ -65,6 +66,21 @@ TEXTS: dict[StrEnum, Text] = {
     CheckCode.LAYOUT_CHANGE_LOST: Text(
         _("The result of a MIG layout change was lost."),
         _("Check the instances on the node, scrub them, then return the GPU to service."),
+    ),
+    CheckCode.JOINT_NODE_BUSY: Text(
+        _("Checks of GPUs of %(node)s are in progress."), _("Wait until they are complete.")
+    ),
+    CheckCode.JOINT_NODE_IN_USE: Text(
+        _("Workspaces use GPUs of %(node)s."),
+        _("Drain the node, and request the check when the node is empty."),
+    ),
+    CheckCode.JOINT_NOT_BY_DRIVER: Text(
+        _("The node workers of %(pool)s do not check its GPUs."),
+        _("Check them on the node itself: python -m provisioning.gpu.check --joint."),
+    ),
+    CheckCode.JOINT_TOO_FEW: Text(
+        _("%(node)s has fewer than 2 whole GPUs in service."),
+        _("Return its GPUs to service, or check each alone."),
     ),
     CheckCode.LINK_NEEDS_TWO_NODES: Text(
         _("A link check needs %(node)s and another node of its pool."), _("Choose another node.")

@@ -16,7 +16,7 @@ from portal.catalog.models import Flavor, Template
 from portal.catalog.rules import is_secret_name
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory import pools
+from portal.fleet.inventory import locations, pools
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Pool
 from portal.gpu_checks.settings import NAMES as CHECKS
@@ -112,7 +112,7 @@ def _order_steps(steps: list[Step]) -> list[Step]:
             inner.remove(step)
             names.discard(step.name)
     rest = [step for step in changing if step not in ordered]
-    before = [step for step in rest if step.section == "pools"]
+    before = [step for step in rest if step.section in ("pools", "nodes")]
     return [*before, *ordered, *(step for step in rest if step not in before), *reversed(gone)]
 
 
@@ -162,6 +162,12 @@ def _pool(actor: User, step: Step) -> None:
     pools.change(actor=actor, pool=pool, given=fields)
     if checks:
         set_checks(actor=actor, slug=step.name, **checks)
+
+
+def _node(actor: User, step: Step) -> None:
+    pool, _slash, name = step.name.partition("/")
+    key = locations.node_id_of(pool, name)
+    locations.set_location(actor=actor, node_id=key, given=step.wanted or {})
 
 
 def _with_secrets(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,6 +373,7 @@ SUCCEEDED = frozenset(_SUCCEEDED)
 """Sections whose entries have successors, which are set in a second pass."""
 _HOW = {
     "pools": _pool,
+    "nodes": _node,
     "cohorts": _cohort,
     "teams": _team,
     "site_limits": _site_limit,

@@ -10,8 +10,8 @@ from portal.catalog import documents, selectors
 from portal.catalog.environments import documents as environments
 from portal.catalog.rules import is_secret_name
 from portal.common.actors import SystemActor
-from portal.fleet.inventory import pools
-from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory import locations, pools
+from portal.fleet.inventory.models import Node, Pool
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.people.accounts import team_egress
 from portal.people.accounts.models import Team, User
@@ -37,9 +37,14 @@ RULE = ("resource", "amount_at_most", "hours_at_most", "enabled")
 
 
 def export(*, actor: User | SystemActor) -> dict[str, Any]:
-    """Return the site without users, workspaces and secrets. For administrators and auditors."""
+    """Return the site without users, workspaces and secrets. For administrators and auditors.
+
+    Nodes without a location are omitted.
+    """
     require_see_people(actor)
-    return current()
+    site = current()
+    site["nodes"] = {name: where for name, where in site["nodes"].items() if any(where.values())}
+    return site
 
 
 def current() -> dict[str, Any]:
@@ -48,6 +53,7 @@ def current() -> dict[str, Any]:
     return {
         "berth": VERSION,
         "pools": {pool.slug: _pool(pool) for pool in Pool.objects.filter(deleted_at=None).order_by("slug")},
+        "nodes": _nodes(),
         "cohorts": _cohorts(),
         "teams": _teams(of_teams),
         "site_limits": dict(SiteLimit.objects.order_by("resource").values_list("resource", "amount")),
@@ -112,6 +118,14 @@ def drop_secrets(document: dict[str, Any]) -> dict[str, Any]:
 def _pool(pool: Pool) -> dict[str, Any]:
     checks = {name: getattr(pool, name) for name in CHECKS}
     return {**drop_secrets(pools.document_of(pool)), **checks}
+
+
+def _nodes() -> dict[str, dict[str, str]]:
+    nodes = Node.objects.filter(pool__deleted_at=None, retired=False).select_related("pool")
+    return {
+        f"{node.pool.slug}/{node.name}": locations.document_of(node)
+        for node in nodes.only("name", "pool__slug", *locations.FIELDS).order_by("pool__slug", "name")
+    }
 
 
 def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:

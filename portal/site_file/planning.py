@@ -12,13 +12,13 @@ from typing import Any
 from portal.common.history.selectors import Difference
 
 SECTIONS = (
-    *("pools", "cohorts", "teams", "site_limits", "rates", "environments", "flavors", "templates"),
+    *("pools", "nodes", "cohorts", "teams", "site_limits", "rates", "environments", "flavors", "templates"),
     "reclaim_policies",
 )
 MAX_LINES = 40
 NONE_KEPT: Mapping[str, Collection[str]] = {}
-KEPT = frozenset({"teams"})
-"""Sections without deletions: workspaces and records are charged to teams."""
+KEPT = frozenset({"nodes", "teams"})
+"""Sections without deletions: records are charged to teams, and nodes are machines."""
 
 
 class Action(StrEnum):

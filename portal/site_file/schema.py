@@ -12,6 +12,7 @@ from portal.catalog.environments.documents import ABOUT
 from portal.catalog.environments.models import PYTHONS, Environment, SourceKind
 from portal.catalog.models import LARGEST, Flavor, Template
 from portal.catalog.rules import ICONS
+from portal.fleet.inventory.locations import FIELDS as LOCATION
 from portal.fleet.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.people.accounts.models import Team
@@ -22,6 +23,7 @@ from portal.reclaim.policy_documents import LIMITS, TIMES, WEEK
 from portal.workspaces.secrets.models import Secret
 from portal.workspaces.secrets.names import NAME_PATTERN
 from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
+from provisioning import location
 from provisioning.registry import DRIVERS
 
 VERSION = 1
@@ -108,6 +110,8 @@ TEMPLATE_SLUG = r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:_[a-z0-9](?:[a-z0-9-]*[a-z0
 TARGET = rf"^(?:site|(?:pool|flavor|team):{SLUG[1:-1]}|template:{TEMPLATE_SLUG[1:-1]})$"
 TIME = r"^(?:[01][0-9]|2[0-3]):[0-5][0-9]$"
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+LOCATION_NAME = {"type": "string", "pattern": rf"^(?:{location.PATTERN})?$"}
+NODE = rf"^{SLUG[1:-1]}/.+$"
 RESOURCE = r"^[a-z][a-z0-9:._+-]*$"
 
 
@@ -150,6 +154,7 @@ def schema() -> dict[str, Any]:
         },
         "vault_secrets": vault_secrets,
     }
+    where = _object(dict.fromkeys(LOCATION, LOCATION_NAME))
     cohort = {
         "name": {"type": "string", "maxLength": 80},
         "parent": {"type": ["string", "null"]},
@@ -219,6 +224,7 @@ def schema() -> dict[str, Any]:
     properties = {
         "berth": {"const": VERSION, "description": "Version of the format."},
         "pools": _map(_object(pool), SLUG, "Pools of machines, by slug."),
+        "nodes": _map(where, NODE, "Locations of nodes, by pool and name: `pool/name`."),
         "cohorts": _map(_object(cohort), SLUG, "Groups of teams that lend each other unused quota, by slug."),
         "teams": _map(_object(team), SLUG, "Teams with their quotas, GPU-hours and budgets, by slug."),
         "site_limits": _map(

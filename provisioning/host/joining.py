@@ -46,6 +46,8 @@ class JoinOptions:
     gateway_port: int = DEFAULT_PORT
     service: bool = True
     environment: bool = True
+    rack: str = ""
+    block: str = ""
 
 
 class JoinCommand:
@@ -64,6 +66,8 @@ class JoinCommand:
         options = self._options
         url, token = tokens.check_url(options.url), tokens.parse(options.token)
         name = tokens.check_name(options.name or tokens.name_of(socket.gethostname()))
+        tokens.check_location(options.rack, "--rack")
+        tokens.check_location(options.block, "--block")
         home.check_platform()
         self._check_folder()
         running.prepare(self._folder)
@@ -147,6 +151,8 @@ class JoinCommand:
                     "csr": new_keys.csr,
                     "signing_key": new_keys.signing_public,
                     "address": options.address,
+                    "rack": options.rack,
+                    "block": options.block,
                     "gateway_port": options.gateway_port,
                     "version": VERSION,
                     "clock": time.time(),

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from provisioning import location
 from provisioning.service.console import Problem
 
 _TOKEN = re.compile(r"berth-join\.([^.\s]+)\.([^.\s]+)\.([0-9a-f]{64})")
@@ -55,6 +56,16 @@ def check_name(name: str) -> str:
         raise Problem(
             f"“{name}” is not a valid node name.",
             "Set --name: up to 63 lowercase letters, digits and hyphens.",
+        )
+    return name
+
+
+def check_location(name: str, option: str) -> str:
+    """Return a valid name of a rack or block, or empty text. Raises `Problem`."""
+    if name and not location.is_name(name):
+        raise Problem(
+            f"“{name}” is not a valid name for {option}.",
+            f"Set {option}: up to 63 letters, digits, dots, hyphens and underscores.",
         )
     return name
 

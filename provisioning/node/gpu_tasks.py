@@ -21,6 +21,7 @@ from typing import Any
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.check_messages import (
+    JOINT,
     PAIR,
     REPARTITION,
     RESET,
@@ -59,6 +60,12 @@ def gpu_check(command: dict[str, Any]) -> None:
 @app.task(name="node.gpu_pair")  # type: ignore[untyped-decorator]
 def gpu_pair(command: dict[str, Any]) -> None:
     """Start this end of a check of the link between two nodes; its report is sent when it has ended."""
+    begin(messages.load(command, CheckCommand))
+
+
+@app.task(name="node.gpu_joint")  # type: ignore[untyped-decorator]
+def gpu_joint(command: dict[str, Any]) -> None:
+    """Start a check of all GPUs of this node at once; its report is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
@@ -154,6 +161,7 @@ def _run_command(driver: Driver, command: CheckCommand, on_progress: _ProgressSe
             baseline_of=command.baseline_of,
             peers=command.peers,
             meeting=command.meeting,
+            joint=command.kind == JOINT,
             deadline_s=command.deadline_s,
             on_progress=on_progress,
         )

@@ -63,6 +63,10 @@ def _put(path: str, body: Any) -> Callable[[Any], str]:
     return make
 
 
+def _node(program: Any) -> str:
+    return f"nodes/{program.get('nodes').json()['results'][0]['id']}"
+
+
 def _there(path: str) -> Callable[[Any], str]:
     return lambda _program: path
 
@@ -163,6 +167,7 @@ KINDS = {
         who="root",
         deleted=False,
     ),
+    "node": Kind(_node, "PATCH", {"rack": "r1"}, {"rack": "r1", "block": "b1"}, deleted=False),
     "checks": Kind(
         _there("pools/sim/checks"), "PUT", {"check_every_hours": 5}, {"check_every_hours": 6}, deleted=False
     ),

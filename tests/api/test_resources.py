@@ -51,7 +51,7 @@ class TestPools(DetailCase, CreateCase):
 
 
 class TestNodes(DetailCase):
-    path, read_scope = "nodes", "pools:read"
+    path, read_scope, write_scope = "nodes", "pools:read", "pools:write"
     reader, fixtures, lacks = "bob", ("pool",), ("POST", "DELETE")
     filters = {"online=true": 2, "online=false": 0, "cordoned=true": 0, "pool=x": 0, "pool=sim": 2}
 

@@ -40,7 +40,8 @@ def linked_node(name: str, gpus: int, *, of: int = 8) -> NodeInfo:
 
 def commands(sent: Broker) -> list[CheckCommand]:
     """Checks and scrubs on their way to nodes; they are taken off."""
-    found = [*sent.take("node.gpu_check"), *sent.take("node.gpu_scrub"), *sent.take("node.gpu_pair")]
+    kinds = ("check", "scrub", "pair", "joint")
+    found = [message for kind in kinds for message in sent.take(f"node.gpu_{kind}")]
     return [messages.load(message.kwargs["command"], CheckCommand) for message in found]
 
 
@@ -62,6 +63,7 @@ def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str,
         now=1_800_000_000.0,
         check_s=0,
         meeting=command.meeting,
+        joint_with=command.peers if command.kind == "joint" else (),
     )
     report = copy.deepcopy(made.to_dict())
     report["simulated"] = False

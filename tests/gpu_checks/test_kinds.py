@@ -75,6 +75,7 @@ def run_of_kind(device: Device, kind: CheckKind, **fields: Any) -> GpuCheckRun:
         (CheckKind.REPARTITION, "Change of MIG layout"),
         (CheckKind.RESET, "Reset"),
         (CheckKind.PAIR, "Link to another node"),
+        (CheckKind.JOINT, "All GPUs of a node at once"),
     ],
 )
 def test_an_open_run_has_a_label_beside_its_device(

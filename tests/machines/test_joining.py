@@ -31,6 +31,19 @@ from tests.workspaces.helpers import run_until_ready
 pytestmark = pytest.mark.django_db
 
 
+def test_a_machine_says_where_it_is_and_keeps_that_when_it_joins_again(token, local_pool, olga):
+    newcomer = Newcomer()
+    refused = newcomer.join(token, rack="r 7")
+    assert refused.status_code == 400 and not Machine.objects.exists()
+    assert newcomer.join(token, rack="r07", block="b1").status_code == 201
+    node = Node.objects.get(pool=local_pool, name="gpu-07")
+    assert node.location == ("r07", "b1")
+    assert newcomer.as_node("leave", {}).status_code == 204
+    assert Newcomer().join(token_for(local_pool, olga), block="b2").status_code == 201
+    node.refresh_from_db()
+    assert node.location == ("r07", "b2")
+
+
 def test_a_machine_joins(joined, local_pool, settings, sent):
     answer = joined.answer
     assert (answer["node"], answer["pool"]) == ("gpu-07", local_pool.slug)

@@ -448,6 +448,12 @@ class TestReset(TestDevice):
         return f"{super().url}reset/"
 
 
+class TestNodeLocation(TestNode):
+    @property
+    def url(self) -> str:
+        return f"{super().url}location/"
+
+
 class TestDrain(TestNode):
     @property
     def url(self) -> str:

@@ -17,6 +17,10 @@ class GpuChecks(Resource):
         """Check a device. Returns the running check, if there is one."""
         return self._transport.post("/gpu-checks", {"device": device, "level": level})
 
+    def create_joint(self, *, node: str) -> JsonObject:
+        """Check all GPUs of a node at once, by its id. Returns the running check, if there is one."""
+        return self._transport.post(path_of("nodes", node, "check-joint"))
+
     def create_link(self, *, node: str, with_node: str) -> JsonObject:
         """Check the link between two nodes, by their ids. Returns the running check, if there is one."""
         return self._transport.post(path_of("nodes", node, "check-link"), {"with_node": with_node})

@@ -17,13 +17,14 @@ from portal.common.history import selectors as history
 from portal.common.history.models import SubjectKind
 from portal.common.history.serializers import RevisionSerializer
 from portal.common.scopes import Scope
-from portal.fleet.inventory import cordons, pools, selectors, services
+from portal.fleet.inventory import cordons, locations, pools, selectors, services
 from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.device_states import LOOKS, DeviceState
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.inventory.serializers import (
     CordonSerializer,
     DeviceSerializer,
+    NodeChangeSerializer,
     NodeSerializer,
     PoolChangeSerializer,
     PoolCreateSerializer,
@@ -152,11 +153,14 @@ class NodeFilter(filters.FilterSet):
 
 
 @documented(list="List nodes", retrieve="Read a node")
-class NodeViewSet(ReadViewSet):
+class NodeViewSet(TaggedViewSet, ReadViewSet):
+    # An operator sets the location; inventories, checks and other operations change the rest.
+    observed = frozenset(NodeSerializer.Meta.fields) - {"id", "name", "pool", "simulated", *locations.FIELDS}
     tag = "gpus"
     operation_ids = {
         "list": "listNodes",
         "retrieve": "getNode",
+        "partial_update": "updateNode",
         "cordon": "cordonNode",
         "uncordon": "uncordonNode",
     }
@@ -171,6 +175,24 @@ class NodeViewSet(ReadViewSet):
 
     def get_queryset(self) -> QuerySet[Node]:
         return selectors.nodes()
+
+    @operation(
+        "Change a node",
+        description=(
+            "For operators. Omitted fields stay unchanged. Placement keeps requests for several nodes within "
+            "a rack, else within a block."
+        ),
+        request=NodeChangeSerializer(partial=True),
+        responses={200: NodeSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, node_id: UUID) -> Response:
+        require_operator(request.user)
+        body = body_of(request, NodeChangeSerializer, partial=True)
+        expected = etags.expected_versions(request)
+        locations.set_location(actor=request.user, node_id=node_id, given=body, expected=expected)
+        return self.answer(self.get_object())
 
     def _set_cordon(self, cordoned: bool) -> Response:
         services.set_cordon(

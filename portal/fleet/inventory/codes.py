@@ -8,6 +8,8 @@ from enum import StrEnum
 class InventoryCode(StrEnum):
     """Errors about pools, nodes and devices."""
 
+    LOCATION_NOT_VALID = "location_not_valid"
+    NODE_NOT_IN_POOL = "node_not_in_pool"
     NO_SUCH_DEVICE = "no_such_device"
     NO_SUCH_NODE = "no_such_node"
     NO_SUCH_POOL = "no_such_pool"

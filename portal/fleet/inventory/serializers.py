@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
+from portal.common.names import location_validator
 from portal.fleet.inventory import counting, missing_gpus
 from portal.fleet.inventory.counting import Counts
 from portal.fleet.inventory.device_states import DeviceState
@@ -281,6 +282,25 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
     def get_devices(self, node: Node) -> list[str]:
         return [device.uuid for device in node.devices.all() if device.present]
+
+
+def _location(what: str) -> serializers.CharField:
+    return serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=63,
+        validators=[location_validator],
+        help_text=f"Name of the {what}; empty if unknown.",
+    )
+
+
+class NodeChangeSerializer(StrictSerializer):
+    """Fields of a node that can be changed."""
+
+    rack = _location("rack")
+    block = _location("block of racks")
+
+    examples = {"rack": "r07", "block": "b1"}
 
 
 class CordonSerializer(StrictSerializer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -25,7 +26,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.fleet.inventory import held_environments, notices, pools
+from portal.fleet.inventory import held_environments, locations, notices, pools
 from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.domain_events import (
     CapacityChanged,
@@ -47,6 +48,11 @@ SILENT_AFTER_INVENTORIES = 3
 ASK_AGAIN_S = 10
 PLACED_BY = ("cpu_milli", "memory_mib", "programs", "provides", "labels")
 """Attributes of a node used by placement, besides its devices. Free disk space is compared separately."""
+REPORTED = (
+    *PLACED_BY, "disk_mib", "isolation", "limits", "limited", "accelerator_note", "warnings", "environments",
+    "driver_version", "cuda_version", "facts", "accelerator_state", "online", "seen_at",
+)  # fmt: skip
+"""Attributes of a node that an inventory writes."""
 DISK_CHANGED = 8
 """Free disk space counts as changed from one part in this many."""
 
@@ -188,7 +194,8 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     was_state, node.accelerator_state = node.accelerator_state, info.accelerator_state
     node.online = info.online
     node.seen_at = now
-    node.save()
+    # An operator may have changed the cordon or the location since the node was read.
+    node.save(update_fields=None if node._state.adding else REPORTED)
     if was_online is None:
         emit(CapacityChanged())
         events.record(
@@ -264,16 +271,20 @@ def _node_offline(pool: Pool, node: Node) -> None:
         notices.node_offline(pool, node)
 
 
-def expect_node(*, actor: User | SystemActor, pool: Pool, name: str) -> Node:
+def expect_node(
+    *, actor: User | SystemActor, pool: Pool, name: str, location: Mapping[str, str] | None = None
+) -> Node:
     """Create or reset the node of a machine that has joined: offline until its first inventory, due now.
 
-    Requires a transaction.
+    A `location` as in `locations` replaces an earlier one. Requires a transaction. Raises `InvalidInput`.
     """
     require_operator(actor)
     node, created = Node.objects.get_or_create(pool=pool, name=name)
     if not created:
         node.retired, node.online, node.cordoned, node.cordon_reason = False, False, False, ""
         node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
+    if location:
+        node = locations.set_location(actor=actor, node_id=node.pk, given=location)
     Pool.objects.filter(pk=pool.pk).update(inventory_due_at=timezone.now())
     emit(CapacityChanged())
     return node

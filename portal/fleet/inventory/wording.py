@@ -11,6 +11,11 @@ from portal.common.reasons.wording import Text, joined_lists
 from portal.fleet.inventory.codes import InventoryCode
 
 TEXTS: dict[StrEnum, Text] = {
+    InventoryCode.LOCATION_NOT_VALID: Text(_("The location is not valid."), _("Correct the marked fields.")),
+    InventoryCode.NODE_NOT_IN_POOL: Text(
+        _("Node “%(node)s” not found in the pool “%(pool)s”."),
+        _("Remove it from the file, or apply the file after the machine has joined."),
+    ),
     InventoryCode.NO_SUCH_DEVICE: Text(_("Device not found."), _("Check the list of devices.")),
     InventoryCode.NO_SUCH_NODE: Text(_("Node not found."), _("Check the list of nodes.")),
     InventoryCode.NO_SUCH_POOL: Text(_("Pool “%(slug)s” not found."), _("Check the list of pools.")),

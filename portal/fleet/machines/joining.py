@@ -39,7 +39,7 @@ from portal.fleet.machines.certificates import (
 from portal.fleet.machines.codes import MachineCode
 from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
-from provisioning import signing
+from provisioning import location, signing
 from provisioning.version import VERSION, is_compatible
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -47,13 +47,15 @@ CLOCK_MAX_OFF_S = 60.0
 OVERLAP = timedelta(minutes=10)
 MAX_NAMED = 200
 ADDRESS = r"^([0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)?$"
+LOCATION = rf"^({location.PATTERN})?$"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeJoinRequest:
     """Request to join with a token.
 
-    `clock` is the machine's unix time. An empty `address` means the peer's.
+    `clock` is the machine's unix time. An empty `address` means the peer's. An empty `rack` or `block` keeps
+    that of a node that joins again.
     """
 
     token: Annotated[str, Meta(max_length=300)]
@@ -66,6 +68,8 @@ class NodeJoinRequest:
     machine_id: Annotated[str, Meta(min_length=16, max_length=128, pattern=r"^[0-9A-Za-z-]+$")]
     instance: Annotated[str, Meta(min_length=16, max_length=128, pattern=r"^[0-9A-Za-z-]+$")]
     address: Annotated[str, Meta(max_length=253, pattern=ADDRESS)] = ""
+    rack: Annotated[str, Meta(max_length=63, pattern=LOCATION)] = ""
+    block: Annotated[str, Meta(max_length=63, pattern=LOCATION)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +363,8 @@ def _take_in(
     machine.save()
     token.used_at, token.machine = now, machine
     token.save(update_fields=["used_at", "machine"])
-    inventory.expect_node(actor=_actor(machine), pool=token.pool, name=machine.name)
+    where = {name: text for name, text in (("rack", request.rack), ("block", request.block)) if text}
+    inventory.expect_node(actor=_actor(machine), pool=token.pool, name=machine.name, location=where)
     _record(
         AuditKind.MACHINE_JOINED,
         machine,

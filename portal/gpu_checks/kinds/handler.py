@@ -36,6 +36,8 @@ class KindHandler(Protocol):
     """Heading while it runs; empty for its progress."""
     open_text: ClassVar[str | Promise] = ""
     """Text while it is open; empty for the current test."""
+    peers_open_text: ClassVar[str | Promise] = _("Reserved to measure the links:")
+    peers_done_text: ClassVar[str | Promise] = _("Links measured to:")
     simulated_text: ClassVar[str | Promise] = _(
         "This device and its check are simulated. The result says nothing about real hardware."
     )

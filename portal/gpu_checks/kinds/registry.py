@@ -20,6 +20,7 @@ HANDLERS: Mapping[CheckKind, str] = {
     CheckKind.REPARTITION: "portal.gpu_checks.kinds.repartition.RepartitionHandler",
     CheckKind.RESET: "portal.gpu_checks.kinds.reset.ResetHandler",
     CheckKind.PAIR: "portal.gpu_checks.kinds.pair.PairHandler",
+    CheckKind.JOINT: "portal.gpu_checks.kinds.joint.JointHandler",
 }
 
 

@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('device', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='checks', to='inventory.device')),
-                ('kind', models.CharField(choices=[('check', 'GPU check'), ('scrub', 'Scrub'), ('repartition', 'Change of MIG layout'), ('reset', 'Reset'), ('pair', 'Link to another node')], default='check', max_length=12)),
+                ('kind', models.CharField(choices=[('check', 'GPU check'), ('scrub', 'Scrub'), ('repartition', 'Change of MIG layout'), ('reset', 'Reset'), ('pair', 'Link to another node'), ('joint', 'All GPUs of a node at once')], default='check', max_length=12)),
                 ('level', models.CharField(choices=[('quick', 'Quick, seconds'), ('standard', 'Standard, 1 minute'), ('extended', 'Extended, many minutes')], default='quick', max_length=10)),
                 ('cause', models.CharField(choices=[('schedule', 'On schedule'), ('new', 'New device'), ('returned', 'Device returned'), ('hand_out', 'Before a start'), ('reclaim', 'After reclaim'), ('operator', 'Requested'), ('recheck', 'Repeat')], max_length=10)),
                 ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('done', 'Done'), ('lost', 'Lost')], default='queued', max_length=8)),

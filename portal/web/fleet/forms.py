@@ -1,4 +1,4 @@
-"""The form of a pool. It only parses; services apply the rules."""
+"""Forms of pools and nodes. They only parse; services apply the rules."""
 
 from __future__ import annotations
 
@@ -63,6 +63,26 @@ class PoolForm(forms.Form):
         # A form without this field leaves it unchanged.
         left_out = {"version"} if self.cleaned_data.get("rebalancing") else {"version", "rebalancing"}
         return {name: value for name, value in self.cleaned_data.items() if name not in left_out}
+
+
+class LocationForm(forms.Form):
+    """Rack and block of a node."""
+
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
+    rack = forms.CharField(
+        label=_("Rack"), required=False, max_length=63, widget=forms.TextInput(attrs=PLAIN)
+    )
+    block = forms.CharField(
+        label=_("Block"),
+        required=False,
+        max_length=63,
+        help_text=_("Group of racks with fast links between them."),
+        widget=forms.TextInput(attrs=PLAIN),
+    )
+
+    def given(self) -> dict[str, str]:
+        """Return the arguments for services."""
+        return {name: self.cleaned_data[name] for name in ("rack", "block")}
 
 
 def config_text(config: dict[str, Any]) -> str:

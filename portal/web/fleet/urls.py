@@ -16,6 +16,7 @@ urlpatterns = [
     path("gpus/", gpus.gpus, name="gpus"),
     path("gpus/at/<slug:pool>/<str:node>/<int:index>/", gpus.redirect_to_device, name="device-at"),
     path("gpus/nodes/<uuid:node_id>/", gpus.node, name="node"),
+    path("gpus/nodes/<uuid:node_id>/location/", gpus.location, name="node-location"),
     path("gpus/nodes/<uuid:node_id>/drain/", gpus.drain_node, name="drain-node"),
     path("gpus/devices/<uuid:device_id>/", gpus.device, name="device"),
     path("gpus/devices/<uuid:device_id>/drain/", gpus.drain_device, name="drain-device"),

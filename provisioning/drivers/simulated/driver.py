@@ -210,6 +210,7 @@ class SimulatedDriver(Driver):
         baseline_of: str = "",
         peers: Sequence[str] = (),
         meeting: Rendezvous | None = None,
+        joint: bool = False,
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
@@ -231,6 +232,7 @@ class SimulatedDriver(Driver):
                 baseline=baseline,
                 node_median=node_median,
                 meeting=meeting,
+                joint_with=tuple(peers) if joint else (),
                 on_progress=on_progress,
                 sleep=self._sleep,
             )

@@ -9,19 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioning.gpu.check import health
+from provisioning.gpu.check import health, joint_load
 from provisioning.gpu.check import verdict as judging
-from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
+from provisioning.gpu.check.plan import DEADLINE_S, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.report import Report, Unavailable, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
-from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, UNIT_METRIC, Peak, peak_of
-from provisioning.gpu.check.types import Action, Facts, Level, Progress, Raw, Rendezvous, Severity, Verdict
+from provisioning.gpu.check.thresholds import BETWEEN_NODES, JOINT, PCIE_PEAK, UNIT_METRIC, Peak, peak_of
+from provisioning.gpu.check.types import Action, Facts, Level, Rendezvous, Progress, Raw, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
 # Fraction of its datasheet that a healthy device reaches (slightly less without HBM), and the fraction of
 # that for slow memory.
 HEALTHY, HEALTHY_GDDR, SLOW = 0.88, 0.80, 0.875
 LEAKED = 0.1
+JOINT_HEALTHY, JOINT_SLOW = 97.0, 71.0
+"""Speed in percent of that alone, while all devices of the node are busy."""
 GENERATION = 5
 PORT_GB_S = 50.0
 AS_NVML_SAYS = {
@@ -53,10 +55,14 @@ def check_report(
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
     meeting: Rendezvous | None = None,
+    joint_with: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     sleep: Sleep = float,
 ) -> Report:
-    """Return a scripted report. `check_s` is spent with `sleep`, divided among the tests."""
+    """Return a scripted report. `check_s` is spent with `sleep`, divided among the tests.
+
+    `joint_with`: the peers of a joint check.
+    """
     check_level = Level(level)
     facts = _facts(uuid, model, memory_mib)
     check = Check(
@@ -71,7 +77,8 @@ def check_report(
     if busy:
         state.findings += _stranger_findings(state.before)
     else:
-        _run_tests(check, plan_for(check_level, facts, meeting=meeting), faults, memory_mib, check_s, sleep)
+        plan = plan_for(check_level, facts, joint_with, meeting=meeting, joint=bool(joint_with))
+        _run_tests(check, plan, faults, memory_mib, check_s, sleep, joint_with)
     free = _free_mib(memory_mib, frozenset())
     tests, findings = check.judge({"free_mib:ecc": free, **(baseline or {})}, node_median)
     verdict, action = judging.decide(findings, tests, simulated=True)
@@ -149,6 +156,7 @@ def _run_tests(
     memory_mib: int,
     check_s: float,
     sleep: Sleep,
+    peers: Sequence[str],
 ) -> None:
     state = check.state
     state.plan = tuple(plan)
@@ -171,7 +179,10 @@ def _run_tests(
                 state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)
                 state.after = state.before
                 return
-        state.results[test.name] = _raw_result(test, peak, faults, memory_mib)
+        if test.probe in WITH_PEERS:
+            state.results[test.name] = _raw_with_peers(test, peak, [state.facts.uuid, *peers], faults)
+        else:
+            state.results[test.name] = _raw_result(test, peak, faults, memory_mib)
         check.report_progress(Progress("result", test.name, number + 1, len(plan)))
     state.samples = [_sample(at) for at in range(3)]
     state.link = [(GENERATION, 16)]
@@ -207,6 +218,30 @@ def _raw_result(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int)
             measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * HEALTHY}
     rounded = {name: round(value, 2) for name, value in measures.items()}
     return Raw(test.name, "done", errors=0, measures=rounded, duration_ms=round(1000 * test.deadline_s / 20))
+
+
+def _raw_with_peers(test: Test, peak: Peak, uuids: Sequence[str], faults: frozenset[str]) -> Raw:
+    """Return the result of a test of several devices: power suffices for all, and there are no links."""
+    if test.probe != joint_load.PROBE:
+        return Raw(test.name, "skipped", reason="Simulated devices have no links.")
+    alone = round(peak.tflops[str(test.params["dtype"])] * HEALTHY, 3)
+    percents = [JOINT_SLOW if "slow_joint" in faults else JOINT_HEALTHY, *[JOINT_HEALTHY] * (len(uuids) - 1)]
+    by_device = {
+        uuid: {
+            "alone_tflops": alone, "together_tflops": round(alone * percent / 100, 3), "percent": percent,
+            "errors": 0, "canary_found": True,
+        }
+        for uuid, percent in zip(uuids, percents, strict=True)
+    }  # fmt: skip
+    measures = {
+        f"{JOINT}{len(uuids)}": percents[0],
+        "joint_burn_alone": alone,
+        "joint_burn_together": by_device[uuids[0]]["together_tflops"],
+    }
+    took_ms = round(1000 * test.deadline_s / 2)
+    return Raw(
+        test.name, "done", errors=0, measures=measures, detail={"by_device": by_device}, duration_ms=took_ms
+    )
 
 
 def _facts(uuid: str, model: str, memory_mib: int) -> Facts:

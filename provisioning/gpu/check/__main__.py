@@ -60,12 +60,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rank", type=int, choices=(0, 1), help="0 on the node with ADDRESS, 1 on the other")
     parser.add_argument("--with", dest="partner", default="", metavar="NAME", help="name of the other node")
     parser.add_argument("--transport", choices=sorted(meeting_env.NET), default="rdma")
+    parser.add_argument("--joint", action="store_true", help="load this GPU and all peers at once")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="stop after this time")
     args = parser.parse_args(argv)
     if not args.uuid.startswith(("GPU-", "MIG-")):
         parser.error(f"invalid UUID {args.uuid!r}: it must start with GPU- or MIG-")
     if (args.meet is None) != (args.rank is None):
         parser.error("--meet and --rank must be used together")
+    if args.joint and (args.meet is not None or not args.peer):
+        parser.error("--joint needs --peer, and excludes --meet")
     if args.deadline is not None and not args.deadline > 0:
         parser.error("--deadline must be greater than 0")
     try:
@@ -84,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
 
     report = run_check(
         args.uuid, args.level, baseline=baseline, node_median=median, on_progress=show,
-        deadline_s=args.deadline, peers=args.peer, meeting=meeting,
+        deadline_s=args.deadline, peers=args.peer, meeting=meeting, joint=args.joint,
     )  # fmt: skip
     print(json.dumps(report.to_dict(), indent=2) if args.json else render(report))
     return report.exit_code

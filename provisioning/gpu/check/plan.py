@@ -38,6 +38,10 @@ MEET_S = 150.0
 # Maximum silence of the other end once both are connected.
 SILENT_S = 30.0
 PAIR_DEADLINE_S = 480.0
+# All GPUs of a node at once: each is first measured alone.
+JOINT_DEADLINE_S = 900.0
+# Temperatures settle within about a minute of full load.
+JOINT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,12 @@ def plan_for(
     *,
     peers_required: bool = True,
     meeting: Rendezvous | None = None,
+    joint: bool = False,
 ) -> tuple[Test, ...]:
     """Return the tests of a level in order: correctness first, since a faulty device needs no measurements.
 
-    With a `meeting`, only those of a link to another node.
+    With a `meeting`, only those of a link to another node. With `joint`, only those of the device and all
+    `peers` at once.
     """
     if meeting is not None:
         params = {**asdict(meeting), "meet_s": MEET_S, "silent_s": SILENT_S}
@@ -78,6 +84,9 @@ def plan_for(
         whole_s = PAIR_DEADLINE_S + 60.0
         return Test("canary", "canary", 15.0), Test("two_nodes", "two_nodes", whole_s, params=params)
     supported = dtypes(facts.compute_capability)
+    main = next(name for name in ("bf16", "fp16", "fp32") if name in supported)
+    if joint:
+        return _joint_plan(main, peers)
     tests = [
         Test("canary", "canary", 15.0),
         Test("residue", "residue", 30.0),
@@ -86,7 +95,6 @@ def plan_for(
     ]
     if level == Level.QUICK:
         return (*tests, Test("copy", "copy", 15.0), Test("pcie", "pcie", 15.0))
-    main = next(name for name in ("bf16", "fp16", "fp32") if name in supported)
     burns = tuple(dict.fromkeys((main, "fp32"))) if level == Level.STANDARD else supported
     full = level == Level.EXTENDED
     tests += [
@@ -111,10 +119,22 @@ def plan_for(
             Test("power_steps", "power_steps", 90.0, params={"cycles": 10, "seconds": 1.0}),
         ]
     if full and peers and not facts.mig:
-        joint = {"dtype": main, "seconds": 30.0}
-        deadline_s = 90.0 + 15.0 * len(peers)
-        tests.append(Test("joint_burn", "joint_burn", deadline_s, required=peers_required, params=joint))
+        tests.append(_joint_burn(main, 30.0, peers, required=peers_required))
     if peers and not facts.mig:
         # Last, since its library stays loaded in this process, and a hang affects no other test.
         tests.append(Test("all_reduce", "all_reduce", 90.0, required=peers_required))
     return tuple(tests)
+
+
+def _joint_plan(dtype: str, peers: Sequence[str]) -> tuple[Test, ...]:
+    """Return the tests of all GPUs of a node at once: power and heat, then all links."""
+    tests = [Test("canary", "canary", 15.0), _joint_burn(dtype, JOINT_S, peers, required=True)]
+    if len(peers) >= 2:
+        tests.append(Test("all_pairs", "all_pairs", 60.0, required=False))
+    return (*tests, Test("all_reduce", "all_reduce", 90.0, required=False))
+
+
+def _joint_burn(dtype: str, seconds: float, peers: Sequence[str], *, required: bool) -> Test:
+    deadline_s = seconds + 60.0 + 15.0 * len(peers)
+    params = {"dtype": dtype, "seconds": seconds}
+    return Test("joint_burn", "joint_burn", deadline_s, required=required, params=params)

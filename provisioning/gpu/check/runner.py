@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from provisioning.gpu.check import second_look, verdict
-from provisioning.gpu.check.plan import DEADLINE_S, PAIR_DEADLINE_S, Test
+from provisioning.gpu.check.plan import DEADLINE_S, JOINT_DEADLINE_S, PAIR_DEADLINE_S, Test
 from provisioning.gpu.check.process import python, reap_abandoned
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
@@ -41,6 +41,7 @@ def run_check(
     peers: Sequence[str] = (),
     peers_required: bool = True,
     meeting: Rendezvous | None = None,
+    joint: bool = False,
     simulation: Simulation | None = None,
     child: Sequence[str] = (),
     watcher: Sequence[str] = (),
@@ -54,8 +55,9 @@ def run_check(
     of this device (or model), and the median of its neighbours. `baseline_of` is the `Report.software_key` of
     both; with another key they are ignored. `peers`: UUIDs of idle devices whose links are measured (standard
     and extended); without `peers_required` a missing measurement is accepted. `meeting`: test only the link
-    to another node, whose check connects to the same rendezvous. `deadline_s`: limit for the whole check,
-    after which it is aborted. The rest is for tests.
+    to another node, whose check connects to the same rendezvous. `joint`: test only the device and all
+    `peers` under load at once. `deadline_s`: limit for the whole check, after which it is aborted. The rest
+    is for tests.
 
     Values below their floor are measured again, alone on this node, before they count. Blocks until the
     report is complete; two devices can be checked from two threads. Only `KeyboardInterrupt` and similar
@@ -69,7 +71,7 @@ def run_check(
         return _refusal(uuid, started, f"Unknown level {level!r}. Use quick, standard or extended.")
     if turns is None and simulation is None:
         turns = folder()
-    whole_s = PAIR_DEADLINE_S if meeting is not None else DEADLINE_S[wanted]
+    whole_s = PAIR_DEADLINE_S if meeting is not None else JOINT_DEADLINE_S if joint else DEADLINE_S[wanted]
     until = time.monotonic() + (deadline_s or whole_s)
 
     def look(
@@ -77,7 +79,7 @@ def run_check(
     ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
         check = Check(
             uuid, wanted,
-            peers=tuple(peers), peers_required=peers_required, meeting=meeting,
+            peers=tuple(peers), peers_required=peers_required, meeting=meeting, joint=joint,
             deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
             watcher=watcher or python("provisioning.gpu.check.watch"),

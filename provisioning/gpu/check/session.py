@@ -73,6 +73,7 @@ class Check:
         peers: tuple[str, ...],
         peers_required: bool = True,
         meeting: Rendezvous | None = None,
+        joint: bool = False,
         deadline_s: float,
         on_progress: Callable[[Progress], object] | None,
         simulation: Simulation | None,
@@ -86,7 +87,7 @@ class Check:
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
         self._turns, self._alone, self._peers_required = turns, alone, peers_required
-        self._meeting, self._last = meeting, last
+        self._meeting, self._joint, self._last = meeting, joint, last
         self.state = CheckState(Facts(uuid), self.report_progress)
         self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
@@ -164,6 +165,7 @@ class Check:
                 self.peers,
                 peers_required=self._peers_required,
                 meeting=self._meeting,
+                joint=self._joint,
             )
         )
         config: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from provisioning.gpu.check import joint_load, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
 from provisioning.gpu.check.joint_load import JointResult
-from provisioning.gpu.check.plan import Test, plan_for
+from provisioning.gpu.check.plan import JOINT_DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.types import Action, Facts, Finding, Level, Raw, Severity, Status, TestResult
 from provisioning.gpu.check.verdict import decide, of_tests
 from tests.gpu.check.test_rules import H200
@@ -19,7 +19,12 @@ PERCENT = "joint_burn_percent:3"
 
 
 def detail(*parts: tuple[str, float, int]) -> dict[str, Any]:
-    return {"by_device": {uuid: {"percent": percent, "errors": errors} for uuid, percent, errors in parts}}
+    return {"by_device": {uuid: part(percent, errors) for uuid, percent, errors in parts}}
+
+
+def part(percent: float, errors: int, *, caught: bool = True) -> dict[str, Any]:
+    speeds = {"alone_tflops": 600.0, "together_tflops": 6 * percent}
+    return {**speeds, "percent": percent, "errors": errors, "canary_found": caught}
 
 
 def raw(percent: float = 100.0, errors: int | None = 0, *parts: tuple[str, float, int]) -> Raw:
@@ -39,6 +44,22 @@ def test_it_is_of_the_extended_level_with_peers(required: bool) -> None:
     # Each GPU runs alone, too.
     eight = plan_for(Level.EXTENDED, H200, tuple(f"GPU-{n}" for n in range(7)))
     assert next(test for test in eight if test.name == "joint_burn").deadline_s == 195.0
+
+
+def test_a_joint_check_is_of_all_gpus_alone() -> None:
+    plan = plan_for(Level.QUICK, H200, ("GPU-2", "GPU-3"), peers_required=False, joint=True)
+    required = {test.name: test.required for test in plan}
+    assert required == {"canary": True, "joint_burn": True, "all_pairs": False, "all_reduce": False}
+    assert dict(plan[1].params) == {"dtype": "bf16", "seconds": 120.0}
+    assert sum(test.deadline_s for test in plan) < JOINT_DEADLINE_S
+    assert "all_pairs" not in [test.name for test in plan_for(Level.QUICK, H200, ("GPU-2",), joint=True)]
+
+
+def test_a_peer_that_misses_a_planted_error_is_named() -> None:
+    blind = {"by_device": {"GPU-1": part(100.0, 0), "GPU-2": part(100.0, 0, caught=False)}}
+    (note,) = joint_load.findings([TestResult("joint_burn", Status.PASSED, True, "x", detail=blind)])
+    assert (note.code, note.severity) == (joint_load.BLIND, Severity.INFO)
+    assert note.text == "A planted error was not detected on peers: GPU-2. Check each peer."
 
 
 @pytest.mark.parametrize(
@@ -107,7 +128,7 @@ def test_the_checked_device_is_no_peer_and_another_test_has_none() -> None:
     assert joint_load.findings([slow]) == []
     other = TestResult("copy", Status.PASSED, True, "x", detail=detail(("GPU-1", 1.0, 9), ("GPU-2", 1.0, 9)))
     assert joint_load.findings([other]) == []
-    assert joint_load.results_of(detail(("GPU-1", 1.5, 9))) == (JointResult("GPU-1", 1.5, 9),)
+    assert joint_load.results_of(detail(("GPU-1", 1.5, 9))) == (JointResult("GPU-1", 600.0, 9.0, 1.5, 9, False),)
     assert joint_load.results_of({}) == ()
 
 

@@ -89,7 +89,7 @@ def test_a_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, c
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
 def test_a_dead_bit_of_all_multiprocessors_is_outside_the_bound(whole: Host, code: int) -> None:
-    """Every bit of a rounded function. Of an approximation those above its bound: 2^-19 of 2^-23, or 2^-9."""
+    """Every bit of a rounded function. Of an approximation those well above its bound."""
     function = FUNCTIONS[code]
     good = results(whole, code)
     first = 0 if function.relative is None else 15 if function.name == "tanh" else 6

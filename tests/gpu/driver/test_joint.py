@@ -54,6 +54,7 @@ def test_all_are_as_fast_together_as_alone(node: Make, check: Check) -> None:
     assert joint.errors == 0
     assert list(joint.detail["by_device"]) == GPUS[:3]
     assert {round(each["percent"]) for each in joint.detail["by_device"].values()} == {100}
+    assert {each["canary_found"] for each in joint.detail["by_device"].values()} == {True}
     assert report.tests[1].measures["free_mib"] == 16, "all is given back"
 
 

@@ -8,7 +8,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.names import slug_validator
+from portal.common.names import location_validator, slug_validator
 from provisioning.driver import Plane
 from provisioning.registry import driver_class
 from provisioning.types import Capability, DeviceKind, Isolation, LimitEnforcement
@@ -174,10 +174,17 @@ class Node(models.Model):
     # Installed software environments: `digest`, `size_mib`, `programs` (`held_environments`).
     environments = models.JSONField(default=list, blank=True)
     labels = models.JSONField(default=dict, blank=True)
-    rack = models.CharField(max_length=60, blank=True, help_text="Name of the rack; empty if unknown.")
-    block = models.CharField(
-        max_length=60,
+    # Set by operators, never by inventories (`locations`).
+    rack = models.CharField(
+        max_length=63,
         blank=True,
+        validators=[location_validator],
+        help_text="Name of the rack; empty if unknown.",
+    )
+    block = models.CharField(
+        max_length=63,
+        blank=True,
+        validators=[location_validator],
         help_text="Name of the block of racks; empty if unknown.",
     )
     driver_version = models.CharField(
@@ -206,6 +213,16 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What operators can edit, for versions: inventories change the rest by themselves."""
+        return (self.pk, self.rack, self.block)
+
+    @property
+    def location(self) -> tuple[str, str]:
+        """Rack and block, which place requests for several nodes close together."""
+        return (self.rack, self.block)
 
 
 class Device(models.Model):

@@ -15,6 +15,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from portal.fleet.inventory import locations
 from portal.fleet.inventory.device_states import (
     BUSY,
     KNOWN,
@@ -57,10 +58,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MapNode:
-    """A node with its cells. `at` is the path prefix of each cell."""
+    """A node with its cells. `at` is the path prefix of each cell; `location` is empty if unknown."""
 
     id: UUID
     name: str
+    location: str
     note: str
     tone: str
     at: str
@@ -102,8 +104,9 @@ BY = (
     ("", gettext_lazy("By pool")),
     ("model", gettext_lazy("By model")),
     ("state", gettext_lazy("By state")),
+    ("rack", gettext_lazy("By rack")),
 )
-"""Groupings of devices."""
+"""Groupings of devices, and of nodes by rack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +163,12 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
-    narrowed = filters.state or filters.model or filters.by
+    narrowed = filters.state or filters.model or filters.by in ("model", "state")
     listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
     listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
+    if filters.by == "rack":
+        # Nodes of one rack are on one page.
+        listed.sort(key=lambda node: (pools[node.pool_id].simulated, not any(node.location), _rack_of(node)))
     chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
     return GpuMap(
         headline=_headline(counted[False]),
@@ -239,20 +245,27 @@ def _groups(
     for node in nodes:
         pool = pools[node.pool_id]
         cells: dict[tuple[bool, int, str, str], list[Cell]] = defaultdict(list)
+        where = (pool.simulated, 0, pool.slug, pool.name)
+        if by == "rack":
+            where = (pool.simulated, 0 if any(node.location) else 1, "", _rack_of(node))
         if by not in ("model", "state"):
-            cells[pool.simulated, 0, pool.slug, pool.name] = []
+            cells[where] = []
         for row in sorted(by_node[node.pk], key=lambda device: device.index):
             if by == "model":
                 key = (pool.simulated, 0, "", row.model)
             elif by == "state":
                 key = (pool.simulated, places.index(row.state), "", str(row.look.word))
             else:
-                key = (pool.simulated, 0, pool.slug, pool.name)
+                key = where
             cells[key].append(_cell(row))
         for key, cell_rows in cells.items():
             groups[key].append(_map_node(node, pool, cell_rows))
     for (simulated, _place, slug, name), listed in sorted(groups.items()):
         yield Group(name, simulated, slug, tuple(listed))
+
+
+def _rack_of(node: Node) -> str:
+    return locations.location_text(node) or _("Unknown rack")
 
 
 def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
@@ -262,7 +275,7 @@ def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
     elif node.cordoned:
         note, tone = _("cordoned"), "wait"
     at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
-    return MapNode(node.pk, node.name, note, tone, at, tuple(cells))
+    return MapNode(node.pk, node.name, locations.location_text(node), note, tone, at, tuple(cells))
 
 
 def _cell(row: _DeviceRow) -> Cell:

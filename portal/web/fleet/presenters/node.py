@@ -22,7 +22,7 @@ from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines.conditions import ConditionBadge, look_of_node, notes_of
 from portal.fleet.machines.policies import may_see
 from portal.fleet.machines.selectors import machines_by_node
-from portal.gpu_checks import pairs
+from portal.gpu_checks import joint, pairs
 from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
@@ -33,7 +33,7 @@ from portal.workspaces.homes.evacuation_presenters import homes_text
 from portal.workspaces.homes.places import has_separate_homes
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
-from provisioning.types import HEADROOM, PRESSURE
+from provisioning.types import HEADROOM, PRESSURE, DeviceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class NodePage:
     homes: str
     homes_go_to: str
     link: LinkForm | None
+    joint: JointForm | None
     may: bool
 
 
@@ -62,6 +63,14 @@ class LinkForm:
     """The nodes to which the link can be checked now; `refused` says why there is none."""
 
     nodes: tuple[Node, ...]
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class JointForm:
+    """The check of all GPUs at once: their number, or why it is not possible now."""
+
+    gpus: int
     refused: str
 
 
@@ -110,6 +119,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         homes=homes,
         homes_go_to=homes_go_to,
         link=_link(actor, node),
+        joint=_joint(actor, node, devices),
         may=actor.operates,
     )
 
@@ -120,6 +130,15 @@ def _link(actor: User, node: Node) -> LinkForm | None:
         return None
     others, refused = pairs.checkable_nodes(node)
     return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
+
+
+def _joint(actor: User, node: Node, devices: Iterable[Device]) -> JointForm | None:
+    """Return the form for a check of all GPUs at once, for operators on nodes with several, else `None`."""
+    whole = [device for device in devices if device.kind == DeviceKind.GPU and not device.mig_mode]
+    if not actor.operates or len(whole) < joint.LEAST:
+        return None
+    refused = joint.refusal(node)
+    return JointForm(joint.participants(node).count(), "" if refused is None else sentence_of(refused))
 
 
 def _missing_text(gpu: MissingGpu) -> str:
@@ -207,7 +226,9 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
         yield _("CUDA up to"), node.cuda_version
     if node.provides:
         yield _("Provides"), ", ".join(node.provides)
-    if node.rack or node.block:
-        yield _("Location"), ", ".join(filter(None, (node.rack, node.block)))
+    if node.rack:
+        yield _("Rack"), node.rack
+    if node.block:
+        yield _("Block"), node.block
     for key, value in sorted(node.labels.items()):
         yield key, str(value)

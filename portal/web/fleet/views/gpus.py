@@ -15,16 +15,19 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from portal.common.errors import NotFound
+from portal.common import etags
+from portal.common.errors import NotFound, PortalError
 from portal.common.htmx import local_path, partial_of
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.fleet.inventory import cordons, selectors, services
+from portal.fleet.inventory import cordons, locations, selectors, services
 from portal.fleet.inventory.models import Device, Node
+from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.policies import require_operator
 from portal.scheduling import drains
 from portal.web.fleet.codes import MapCode
+from portal.web.fleet.forms import LocationForm
 from portal.web.fleet.presenters import device as device_page
 from portal.web.fleet.presenters import gpu_map
 from portal.web.fleet.presenters import node as node_page
@@ -115,6 +118,32 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
         return redirect(local_path(request.POST.get("next", ""), reverse("fleet:node", args=[node.pk])))
     context = {"view": node_page.node_page(request.user, node, timezone.now()), "node": node}
     return render(request, partial_of(request, "fleet/node.html", "live"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def location(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """Show and handle the form of a node's rack and block."""
+    require_operator(request.user)
+    node = _node(node_id)
+    back = reverse("fleet:node", args=[node.pk])
+    initial = {**locations.document_of(node), "version": etags.version_of(node)}
+    form = LocationForm(request.POST if request.method == "POST" else None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        try:
+            locations.set_location(
+                actor=request.user,
+                node_id=node.pk,
+                given=form.given(),
+                expected=etags.expected_versions(request),
+            )
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("Location of %(name)s saved.") % {"name": node.name})
+            return redirect(back)
+    context = {"form": form, "node": node, "back": back}
+    return render(request, "fleet/node_location.html", context, status=form_status(form))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

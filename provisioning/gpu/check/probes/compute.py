@@ -191,6 +191,17 @@ class ExactProduct:
             if not going():
                 return done
 
+    def finds_planted_bit(self) -> bool:
+        """Return whether the comparison finds one flipped bit of a correct C, alone and at its index."""
+        bench, device = self.bench, self.bench.device
+        words = self.side * self.side * self.d.c_size // 8
+        index, bit = bench.seed % words, bench.seed // words % 64
+        device.launch("memory", "flip_bit", p(self.c), u64(index), u64(bit), grid=(1, 1), threads=1)
+        self.compare(device.fresh_log())
+        found = device.log()
+        one = index if self.d.name == "fp64" else index * 2 + bit // 32
+        return (found.count, found.first) == (1, one)
+
     def _tell(self, tally: Tally, what: str, signed: bool) -> None:
         log = self.bench.device.log()
         sm_of = self._sm_of() if signed and log.count else None
@@ -246,13 +257,7 @@ def exact(bench: Bench) -> Outcome:
         done += 1
         if tally.errors:
             continue
-        words = work.side * work.side * d.c_size // 8
-        index, bit = bench.seed % words, bench.seed // words % 64
-        device.launch("memory", "flip_bit", p(work.c), u64(index), u64(bit), grid=(1, 1), threads=1)
-        work.compare(device.fresh_log())
-        found = device.log()
-        one = index if d.name == "fp64" else index * 2 + bit // 32
-        caught = caught and (found.count, found.first) == (1, one)
+        caught = work.finds_planted_bit() and caught
     by = [*(kernel.by for kernel in kernels), *(["cublas"] if by_blas else [])]
     detail = {**tally.detail(), "canary_found": caught, "by": by}
     return Outcome(

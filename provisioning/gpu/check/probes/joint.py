@@ -42,7 +42,8 @@ def joint_burn(bench: Bench) -> Outcome:
     """Burn each device alone, then all from the same moment; compare each with itself.
 
     Every device multiplies exact integers, and errors count for the device that made them. Results of peers
-    are details: only the checked device is judged.
+    are details: only the checked device is judged. On each device without errors, a flipped bit has to be
+    found in its last product; `canary_found` says whether it was.
     """
     device, seconds = bench.device, bench.seconds(30.0)
     if device.count < 2:
@@ -56,6 +57,7 @@ def joint_burn(bench: Bench) -> Outcome:
             alone[load.name] = _sustained(load)
             bench.beat(number + 1, len(loads) + 1)
         _burn(bench, loads, seconds)
+        found = {load.name: _canary(bench, load) for load in loads}
     by_device = {}
     for load in loads:
         together = _sustained(load)
@@ -64,6 +66,7 @@ def joint_burn(bench: Bench) -> Outcome:
             "together_tflops": round(together, 3),
             "percent": round(100 * together / alone[load.name], 1),
             "errors": load.tally.errors,
+            "canary_found": found[load.name],
         }
     own = by_device[loads[0].name]
     measures = {
@@ -71,8 +74,8 @@ def joint_burn(bench: Bench) -> Outcome:
         "joint_burn_alone": float(own["alone_tflops"]),
         "joint_burn_together": float(own["together_tflops"]),
     }
-    detail = {**loads[0].tally.detail(), "by_device": by_device}
-    return Outcome(errors=loads[0].tally.errors, measures=measures, detail=detail)
+    detail = {**loads[0].tally.detail(), "by_device": by_device, "canary_found": own["canary_found"]}
+    return Outcome(errors=loads[0].tally.errors + (not own["canary_found"]), measures=measures, detail=detail)
 
 
 def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
@@ -142,6 +145,14 @@ def _burn(bench: Bench, loads: Sequence[Load], seconds: float) -> None:
         raise Skip(
             "The host queued work too slowly to keep all devices busy. Try again when the node is less busy."
         )
+
+
+def _canary(bench: Bench, load: Load) -> bool:
+    """Return whether the device finds a planted bit. With wrong products, which are errors anyway, True."""
+    if load.tally.errors:
+        return True
+    with on_device(bench, load.device):
+        return load.work.finds_planted_bit()
 
 
 def _queue(load: Load, events: tuple[Any, Any], log: Any) -> None:
