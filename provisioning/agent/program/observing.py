@@ -33,7 +33,9 @@ class Observer:
         self.app = app
         self.app_listener = app_listener
         self.spare = spare
-        self.gpus = Gpus(config["devices"])
+        self.gpus = Gpus(
+            config["devices"], config["shared_devices"], by_process=config["gpu_processes_visible"]
+        )
         self.progress = ProgressCounters(config["progress_dir"])
         self.job_meter = Meter()
         self.kernel_meter = Meter()
