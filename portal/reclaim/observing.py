@@ -76,6 +76,9 @@ class Seen(msgspec.Struct):
     jobs: int | None = None
     jobs_cpu_seconds: float | None = None
     jobs_io_bytes: int | None = None
+    jobs_unused_servers: int | None = None
+    monitors_cpu_seconds: float | None = None
+    editor_cpu_seconds: float | None = None
     kernels_cpu_seconds: float | None = None
     kernels_io_bytes: int | None = None
     gpus: list[_Gpu] | None = None
@@ -258,6 +261,9 @@ def report_of(
         jobs=seen.jobs,
         jobs_cpu_seconds=seen.jobs_cpu_seconds,
         jobs_io_bytes=seen.jobs_io_bytes,
+        jobs_unused_servers=seen.jobs_unused_servers,
+        monitors_cpu_seconds=seen.monitors_cpu_seconds,
+        editor_cpu_seconds=seen.editor_cpu_seconds,
         has_traffic=traffic is not msgspec.UNSET,
         traffic_bytes=traffic if isinstance(traffic, int) else None,
     )

@@ -94,6 +94,11 @@ FIGURES: dict[str, Any] = {
     "jobs_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
     "kernels_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "kernels_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
+    # Commands that listen on TCP ports without a connection.
+    "jobs_unused_servers": Count | None,
+    # CPU time since the start: by programs that only show what others do, and by VS Code's own processes.
+    "monitors_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
+    "editor_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
     # Seconds without an answer from their driver; null if it answers or there are no GPUs.
     "gpus_stale_s": Whole | None,

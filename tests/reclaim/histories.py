@@ -29,6 +29,7 @@ STAMPED = ("kernels", "terminals")
 COUNTED = (
     *("cpu_seconds", "traffic_bytes"),
     *("jobs_cpu_seconds", "jobs_io_bytes", "kernels_cpu_seconds", "kernels_io_bytes"),
+    *("monitors_cpu_seconds", "editor_cpu_seconds"),
 )
 Figures = dict[str, Any]
 

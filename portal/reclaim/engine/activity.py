@@ -20,12 +20,17 @@ CPU_CORES = 0.05
 """Average cores from which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
+EDITOR_CORES = 0.2
+"""Average cores from which VS Code's own processes compute. An open tab uses up to 0.1."""
 WAITING_S = 4 * 3600.0
 """Seconds after which commands that only wait stop to count as work, if there is no other work."""
 WAITING_CORES = 0.005
 """Average cores of all commands together, below which they wait."""
 WAITING_BYTES_S = 100.0
 """Average bytes per second that all commands together read and write, below which they wait."""
+SERVER_BYTES_S = 10_000.0
+"""Average bytes per second below which commands wait that all are servers without a connection. Their cores
+have the limit `CPU_CORES`."""
 KERNEL_CORES = 0.003
 """Average cores from which kernels and their children work although no cell runs. A quiet one uses fewer."""
 KERNEL_BYTES_S = 100.0
@@ -82,6 +87,9 @@ class Report:
     jobs: int | None = None
     jobs_cpu_seconds: float | None = None
     jobs_io_bytes: int | None = None
+    jobs_unused_servers: int | None = None
+    monitors_cpu_seconds: float | None = None
+    editor_cpu_seconds: float | None = None
     traffic_bytes: int | None = None
     unmeasured_since_s: float | None = None
     waiting_since_s: float | None = None
@@ -136,7 +144,10 @@ def gpu(report: Report, before: Report) -> Signal | None:
 
 
 def cpu(report: Report, before: Report) -> Signal:
-    """Return the CPU signal: average cores used by the workspace since the last observation."""
+    """Return the CPU signal: average cores used by the workspace since the last observation.
+
+    Monitors do not count, nor does VS Code itself below `EDITOR_CORES`.
+    """
     over_s = report.at_s - before.at_s
     if report.cpu_seconds is None or before.cpu_seconds is None or over_s <= 0:
         return _unknown(SignalKind.CPU, CPU_CORES)
@@ -144,6 +155,11 @@ def cpu(report: Report, before: Report) -> Signal:
     if cores < 0:
         # A process ended without its CPU time being counted, so the usage is unknown.
         return _unknown(SignalKind.CPU, CPU_CORES)
+    cores -= _rate(over_s, report.monitors_cpu_seconds, before.monitors_cpu_seconds) or 0.0
+    editor = _rate(over_s, report.editor_cpu_seconds, before.editor_cpu_seconds) or 0.0
+    if editor < EDITOR_CORES:
+        cores -= editor
+    cores = max(cores, 0.0)
     return Signal(SignalKind.CPU, round(cores, 3), CPU_CORES, cores >= CPU_CORES)
 
 
@@ -182,7 +198,8 @@ def jobs(report: Report, before: Report) -> Signal:
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
     cores, bytes_s = _use_of_jobs(report, before)
-    if _reaches(cores, WAITING_CORES) or _reaches(bytes_s, WAITING_BYTES_S):
+    max_cores, max_bytes_s = _waiting_limits(report)
+    if _reaches(cores, max_cores) or _reaches(bytes_s, max_bytes_s):
         return Signal(SignalKind.JOBS, max(report.jobs, 1), 1, active=True)
     waited = report.waiting_since_s is not None and report.at_s - report.waiting_since_s >= WAITING_S
     return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0 and not waited)
@@ -195,6 +212,13 @@ def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | 
         _rate(over_s, report.jobs_cpu_seconds, before.jobs_cpu_seconds),
         _rate(over_s, report.jobs_io_bytes, before.jobs_io_bytes),
     )
+
+
+def _waiting_limits(report: Report) -> tuple[float, float]:
+    """Return the cores and bytes per second below which commands wait."""
+    if report.jobs and report.jobs_unused_servers == report.jobs:
+        return CPU_CORES, SERVER_BYTES_S
+    return WAITING_CORES, WAITING_BYTES_S
 
 
 def traffic(report: Report, before: Report) -> Signal | None:
@@ -306,7 +330,8 @@ def _waiting_since(report: Report, before: Report) -> float | None:
     if any(signal.active for signal in signals_of(report, before) if signal.kind is not SignalKind.JOBS):
         return None
     cores, bytes_s = _use_of_jobs(report, before)
-    if cores is None or bytes_s is None or cores >= WAITING_CORES or bytes_s >= WAITING_BYTES_S:
+    max_cores, max_bytes_s = _waiting_limits(report)
+    if cores is None or bytes_s is None or cores >= max_cores or bytes_s >= max_bytes_s:
         return None
     return before.at_s if before.waiting_since_s is None else before.waiting_since_s
 
