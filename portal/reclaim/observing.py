@@ -79,6 +79,7 @@ class Seen(msgspec.Struct):
     jobs_unused_servers: int | None = None
     monitors_cpu_seconds: float | None = None
     editor_cpu_seconds: float | None = None
+    edited_at: str | None = None
     kernels_cpu_seconds: float | None = None
     kernels_io_bytes: int | None = None
     gpus: list[_Gpu] | None = None
@@ -245,7 +246,8 @@ def report_of(
     return Report(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
-        has_kernels=activity in WITH_KERNELS,
+        # VS Code's own kernels are known to newer agents only.
+        has_kernels=activity in WITH_KERNELS or kernels.count is not None,
         # For unknown apps, terminals count only if there are any.
         has_terminals=bool(activity) or terminals.count is not None,
         gpu_percent=max(measured) if complete else None,
@@ -264,6 +266,7 @@ def report_of(
         jobs_unused_servers=seen.jobs_unused_servers,
         monitors_cpu_seconds=seen.monitors_cpu_seconds,
         editor_cpu_seconds=seen.editor_cpu_seconds,
+        edited_at=seen.edited_at,
         has_traffic=traffic is not msgspec.UNSET,
         traffic_bytes=traffic if isinstance(traffic, int) else None,
     )

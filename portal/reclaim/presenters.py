@@ -96,6 +96,7 @@ NAMES: dict[str, str | Promise] = {
     SignalKind.KERNELS: _l("Kernels"),
     SignalKind.TERMINALS: _l("Terminals"),
     SignalKind.JOBS: _l("Shell commands"),
+    SignalKind.EDITS: _l("Saved documents"),
     SignalKind.TRAFFIC: _l("Traffic through the gateway"),
 }
 
@@ -118,6 +119,8 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
         elif kind == SignalKind.TRAFFIC:
             rates = {name: format_number(signal[name] / 1000, 1) for name in ("value", "threshold")}
             text = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
+        elif kind == SignalKind.EDITS:
+            text = _("saved since the last check") if value else _("no new changes")
         elif kind == SignalKind.TERMINALS:
             text = _("used") if value else _("not used")
         elif kind == SignalKind.JOBS and value and not signal["active"]:

@@ -53,6 +53,7 @@ class SignalKind(StrEnum):
     KERNELS = "kernels"
     TERMINALS = "terminals"
     JOBS = "jobs"
+    EDITS = "edits"
     TRAFFIC = "traffic"
 
 
@@ -62,7 +63,7 @@ class Report:
 
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
-    Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
+    Stamps are opaque texts: only changes matter, but `edited_at` is in order. `traffic_bytes` counts from the start of the workspace.
     Counters of kernels and commands are sums over all of them since the start.
     Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
     `waiting_since_s`, since when commands only wait and nothing else works;
@@ -90,6 +91,7 @@ class Report:
     jobs_unused_servers: int | None = None
     monitors_cpu_seconds: float | None = None
     editor_cpu_seconds: float | None = None
+    edited_at: str | None = None
     traffic_bytes: int | None = None
     unmeasured_since_s: float | None = None
     waiting_since_s: float | None = None
@@ -214,6 +216,14 @@ def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | 
     )
 
 
+def edits(report: Report, before: Report) -> Signal | None:
+    """Return the edit signal: somebody has saved something in an editor since the last observation."""
+    if report.edited_at is None:
+        return None
+    saved = report.edited_at > (before.edited_at or "")
+    return Signal(SignalKind.EDITS, int(saved), 1, saved)
+
+
 def _waiting_limits(report: Report) -> tuple[float, float]:
     """Return the cores and bytes per second below which commands wait."""
     if report.jobs and report.jobs_unused_servers == report.jobs:
@@ -235,7 +245,15 @@ def traffic(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.TRAFFIC, round(rate), TRAFFIC_BYTES_S, rate >= TRAFFIC_BYTES_S)
 
 
-SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kernels, terminals, jobs, traffic)
+SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (
+    gpu,
+    cpu,
+    kernels,
+    terminals,
+    jobs,
+    edits,
+    traffic,
+)
 """All signals. Connections do not count: an open tab is not work."""
 
 
@@ -264,7 +282,11 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     over_s = report.at_s - clock.last.at_s
     if over_s == 0:
         return clock, ()
-    report = replace(report, unmeasured_since_s=_unmeasured_since(report, clock.last))
+    report = replace(
+        report,
+        unmeasured_since_s=_unmeasured_since(report, clock.last),
+        edited_at=max(report.edited_at or "", clock.last.edited_at or "") or None,
+    )
     if over_s < 0:
         return IdleClock(report), signals_of(report, clock.last)
     complete = _is_complete(report)

@@ -50,13 +50,15 @@ class Jobs:
         self.viewed_terminals = viewed_terminals
 
 
-def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> Jobs:
+def jobs_of(
+    pids: list[int], table: Table, agent: int, app: int, *, editor_kernels: frozenset[int] = frozenset()
+) -> Jobs:
     """Return the running commands, not counting shells, kernels, monitors, placeholders, multiplexers and the app.
 
     A shell gives each command its own process group in its session, in the foreground of a terminal or in the
     background. Commands that outlive their shell are in a session without leader, or are orphans of the
     agent: `agent` is its PID, and `app` the PID of the process that it started. Processes started by a kernel
-    are in the kernel's group.
+    are in the kernel's group. `editor_kernels` are kernels that an editor has started itself.
 
     The processes of a command include its descendants, and those of all terminals: a loop of a shell starts
     its commands one after another.
@@ -94,6 +96,7 @@ def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> Jobs:
             if all(is_prompt(command_line(pid)) for pid in inside):
                 groups.remove(key)
     kernels = {pid: command for pid in pids if (command := kernel_command(pid, table, app))}
+    kernels.update((pid, command_line(pid)) for pid in editor_kernels if pid in table)
     started = set()
     for pid in pids:
         row = table[pid]

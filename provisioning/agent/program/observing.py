@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 
+from .edits import last_edit
 from .gpus import Gpus
 from .jobs import Jobs, Meter, editor_pids, jobs_of, with_own_time
 from .jupyter import jupyter_activity
+from .kernel_probe import Kernels
 from .marimo import marimo_activity, wakeups_of
 from .processes import descendants, process_table
 from .progress import ProgressCounters
@@ -43,6 +45,7 @@ class Observer:
         self.kernel_meter = Meter()
         self.monitor_meter = Meter()
         self.editor_meter = Meter()
+        self.editor_kernels = Kernels()
         self.wakeups: dict[int, int] = {}
         self.last_wakeup: str | None = None  # time of the last heartbeat that observed a change
 
@@ -66,6 +69,7 @@ class Observer:
             "jobs_unused_servers": None,
             "monitors_cpu_seconds": None,
             "editor_cpu_seconds": None,
+            "edited_at": None,
             "gpus": self.gpus.sample(),
             "gpus_stale_s": self.gpus.stale_s(),
         }
@@ -93,7 +97,11 @@ class Observer:
             activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
             activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
             activity["processes"] = len(pids)
-            jobs = jobs_of(pids, table, os.getpid(), self.app.pid)
+            if self.config["activity"] == "code-server":
+                activity["kernels"] = self.editor_kernels.sample(pids)
+            jobs = jobs_of(
+                pids, table, os.getpid(), self.app.pid, editor_kernels=frozenset(self.editor_kernels.probes)
+            )
             self.measure(jobs, pids, table)
             activity["jobs"] = jobs.count
             activity["jobs_unused_servers"] = unused_servers(jobs.commands, table)
@@ -119,6 +127,9 @@ class Observer:
             activity.update(marimo_activity(self.app.port, self.config["app_token"]))
             if activity["kernels"] is not None:
                 activity["kernels"]["last_activity"] = self.last_wakeup
+        activity["edited_at"] = last_edit(
+            self.config["activity"], self.config["home"], self.app.port, self.config["app_token"]
+        )
         return activity
 
     def measure(self, jobs: Jobs, pids: list[int], table: Table) -> None:
