@@ -133,6 +133,9 @@ def _shifted(
         if stamp and datetime.fromisoformat(stamp) >= fresh:
             later = datetime.fromisoformat(stamp) + timedelta(seconds=times * by_s)
             found[name] = {**found[name], "last_activity": later.isoformat()}
+    edited = found.get("edited_at")
+    if edited and datetime.fromisoformat(edited) >= fresh:
+        found["edited_at"] = (datetime.fromisoformat(edited) + timedelta(seconds=again * by_s)).isoformat()
     return found
 
 
