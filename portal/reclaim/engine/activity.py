@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from portal.reclaim.engine.devices import unused_since
+
 CPU_CORES = 0.05
 """Average cores from which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
@@ -67,7 +69,8 @@ class Report:
     Counters of kernels and commands are sums over all of them since the start.
     Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
     `waiting_since_s`, since when commands only wait and nothing else works;
-    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock.
+    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock;
+    `gpus_unused_since`, since when each GPU has been unused (`engine.devices`).
     """
 
     at_s: float
@@ -76,6 +79,7 @@ class Report:
     has_terminals: bool = False
     has_traffic: bool = False
     gpu_percent: int | None = None
+    gpu_percents: tuple[int | None, ...] = ()
     gpu_idle_since_s: float | None = None
     cpu_seconds: float | None = None
     kernels: int | None = None
@@ -97,6 +101,7 @@ class Report:
     waiting_since_s: float | None = None
     filled_s: float = 0.0
     gpu_filled_s: float = 0.0
+    gpus_unused_since: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +283,7 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     Returns the same clock for an incomplete report without work: the next one may fill the time.
     """
     if clock is None:
-        return IdleClock(report), signals_of(report, report)
+        return IdleClock(_with_unused_gpus(report, report)), signals_of(report, report)
     over_s = report.at_s - clock.last.at_s
     if over_s == 0:
         return clock, ()
@@ -298,8 +303,21 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     active = any(signal.active for signal in signals) or (over_s > MAX_GAP_S and not complete)
     idle_s, filled_s = _advance(clock.idle_s, clock.last.filled_s, over_s, active=active)
     gpu_idle_s, gpu_filled_s = _advance(clock.gpu_idle_s, clock.last.gpu_filled_s, over_s, active=gpu_active)
-    report = replace(report, filled_s=filled_s, gpu_filled_s=gpu_filled_s)
+    report = replace(
+        _with_unused_gpus(report, clock.last), filled_s=filled_s, gpu_filled_s=gpu_filled_s
+    )
     return IdleClock(report, idle_s, gpu_idle_s), signals
+
+
+def _with_unused_gpus(report: Report, before: Report) -> Report:
+    since = unused_since(
+        report.gpu_percents,
+        before.gpus_unused_since,
+        at_s=report.at_s,
+        before_s=before.at_s,
+        max_gap_s=MAX_GAP_S,
+    )
+    return replace(report, gpus_unused_since=since)
 
 
 def _advance(idle_s: float, filled_s: float, over_s: float, *, active: bool) -> tuple[float, float]:
