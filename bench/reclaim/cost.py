@@ -1,9 +1,9 @@
 """CPU time of observing activity and of a pass of the ladder, with many workspaces.
 
 Seconds of CPU time of this process, the median of three, through the functions that the two periodic tasks
-call. Before each observation every workspace has sent a heartbeat. Then again with `--changes` rows of history
-and `--spells` idle periods for each workspace. Nothing is sent: no worker and no browser listens. SQLite works
-inside this process, so the figures include it; they do not include PostgreSQL.
+call. Before each observation every workspace has sent a heartbeat. Then again with `--changes` rows of
+history and `--spells` idle periods for each workspace. Nothing is sent: no worker and no browser listens.
+SQLite works inside this process, so the figures include it; they do not include PostgreSQL.
 """
 
 from __future__ import annotations

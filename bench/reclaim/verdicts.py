@@ -1,9 +1,9 @@
 """Recorded sessions through the portal: heartbeats, observations and passes, as production calls them.
 
 Each session of `tests/reclaim/recorded` is one running workspace with one GPU of its own. Once a minute its
-newest heartbeat goes through `reports.activity_of` and `results.agent_heartbeat`, as the agent's API does; the
-periodic tasks `observe_activity` (every minute) and `reclaim` (every 30 s) run by the site's settings. The
-audit log says what was warned. After its end a recording repeats its last minute.
+newest heartbeat goes through `reports.activity_of` and `results.agent_heartbeat`, as the agent's API does.
+The periodic tasks `observe_activity` (every minute) and `reclaim` (every 30 s) run by the site's settings.
+The audit log says what was warned. After its end a recording repeats its last minute.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ def table(results_: Sequence[Result], *, hours: float) -> str:
         if result.is_false:
             verdict += ", **false**"
         truth = "work" if result.works else "idle"
-        idle, back = (f"{seconds / HOUR_S:.1f}" if not result.works else "" for seconds in (result.idle_s, result.back_s))
+        idle, back = (
+            f"{seconds / HOUR_S:.1f}" if not result.works else ""
+            for seconds in (result.idle_s, result.back_s)
+        )
         lines.append(f"| `{result.name}` | {truth} | {verdict} | {idle} | {back} |")
     idle_h = sum(result.idle_s for result in results_) / HOUR_S
     back_h = sum(result.back_s for result in results_) / HOUR_S

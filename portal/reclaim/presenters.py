@@ -143,7 +143,11 @@ def unused_words(row: observing.Activity | None) -> str:
     count, gpus, since = unused_gpus.of(row)
     if row is None or since is None or not observing.is_fresh(row.observed_at):
         return ""
-    values = {"count": count, "gpus": gpus, "time": format_duration((row.observed_at - since).total_seconds())}
+    values = {
+        "count": count,
+        "gpus": gpus,
+        "time": format_duration((row.observed_at - since).total_seconds()),
+    }
     return _("%(count)d of %(gpus)d GPUs unused for %(time)s.") % values
 
 

@@ -89,7 +89,11 @@ def test_somebody_who_only_edits_is_active_until_the_last_save():
 
 def test_monitors_and_an_open_editor_do_not_compute():
     shown = replace(QUIET, monitors_cpu_seconds=5.0, editor_cpu_seconds=9.0)
-    used = {"cpu_seconds": 50 + 60 * 0.2, "monitors_cpu_seconds": 5 + 60 * 0.1, "editor_cpu_seconds": 9 + 60 * 0.08}
+    used = {
+        "cpu_seconds": 50 + 60 * 0.2,
+        "monitors_cpu_seconds": 5 + 60 * 0.1,
+        "editor_cpu_seconds": 9 + 60 * 0.08,
+    }
     assert active(shown, **used) == set()
     assert active(shown, **{**used, "cpu_seconds": 50 + 60 * 0.24}) == {"cpu"}
     # An extension that computes in VS Code itself.
@@ -98,7 +102,9 @@ def test_monitors_and_an_open_editor_do_not_compute():
 
 def test_servers_that_nobody_calls_may_poll_while_they_wait():
     serves = replace(QUIET, jobs=1, jobs_cpu_seconds=0.0, jobs_io_bytes=0, jobs_unused_servers=1)
-    polls = [{"jobs_cpu_seconds": 60 * 0.03 * (1 + n), "jobs_io_bytes": 60 * 5000 * (1 + n)} for n in range(300)]
+    polls = [
+        {"jobs_cpu_seconds": 60 * 0.03 * (1 + n), "jobs_io_bytes": 60 * 5000 * (1 + n)} for n in range(300)
+    ]
     assert idle_after(serves, *polls) == pytest.approx(300 * 60 - WAITING_S, abs=61)
     assert idle_after(replace(serves, jobs_unused_servers=0), *polls) == 0
     assert idle_after(replace(serves, jobs=2), *polls) == 0

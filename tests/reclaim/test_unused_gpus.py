@@ -62,9 +62,7 @@ def test_the_owner_is_told_once_that_seven_of_eight_are_unused(running, alice, c
         for _ in range(minutes):
             clock.shift(60)
             figures = activity(*percents)
-            results.agent_heartbeat(
-                workspace_id=running.pk, generation=running.generation, activity=figures
-            )
+            results.agent_heartbeat(workspace_id=running.pk, generation=running.generation, activity=figures)
             observing.run()
             unused_gpus.notify()
 

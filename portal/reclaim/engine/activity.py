@@ -65,7 +65,8 @@ class Report:
 
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
-    Stamps are opaque texts: only changes matter, but `edited_at` is in order. `traffic_bytes` counts from the start of the workspace.
+    Stamps are opaque texts: only changes matter, but `edited_at` is in order.
+    `traffic_bytes` counts from the start of the workspace.
     Counters of kernels and commands are sums over all of them since the start.
     Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
     `waiting_since_s`, since when commands only wait and nothing else works;
@@ -303,9 +304,7 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     active = any(signal.active for signal in signals) or (over_s > MAX_GAP_S and not complete)
     idle_s, filled_s = _advance(clock.idle_s, clock.last.filled_s, over_s, active=active)
     gpu_idle_s, gpu_filled_s = _advance(clock.gpu_idle_s, clock.last.gpu_filled_s, over_s, active=gpu_active)
-    report = replace(
-        _with_unused_gpus(report, clock.last), filled_s=filled_s, gpu_filled_s=gpu_filled_s
-    )
+    report = replace(_with_unused_gpus(report, clock.last), filled_s=filled_s, gpu_filled_s=gpu_filled_s)
     return IdleClock(report, idle_s, gpu_idle_s), signals
 
 

@@ -49,7 +49,9 @@ def open_documents(home: str, port: int, token: str) -> list[str]:
         return []
     names: list[Any] = [session.get("path") for session in sessions if isinstance(session, dict)]
     root = os.path.realpath(home)
-    paths = [os.path.realpath(os.path.join(root, name.lstrip("/"))) for name in names if isinstance(name, str)]
+    paths = [
+        os.path.realpath(os.path.join(root, name.lstrip("/"))) for name in names if isinstance(name, str)
+    ]
     return [path for path in paths if path.startswith(root + os.sep)]
 
 

@@ -24,7 +24,9 @@ class Gpus:
     Any NVML call may block forever, so a separate thread makes the calls and heartbeats continue without it.
     """
 
-    def __init__(self, uuids: list[str], shared: list[str] | None = None, *, by_process: bool = False) -> None:
+    def __init__(
+        self, uuids: list[str], shared: list[str] | None = None, *, by_process: bool = False
+    ) -> None:
         self.uuids = list(uuids)
         self.shared = list(shared or [])
         self.by_process = by_process

@@ -28,8 +28,9 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 class Jobs:
     """The number of running commands, their processes, and those of kernels.
 
-    `commands`: the processes of each command, without descendants in other groups. `monitor_pids`: programs that only show what others do. `viewed_terminals`: terminals in which a monitor or
-    multiplexer writes, so that output is no sign of work.
+    `commands`: the processes of each command, without descendants in other groups.
+    `monitor_pids`: programs that only show what others do.
+    `viewed_terminals`: terminals in which a monitor or multiplexer writes, so that output is no sign of work.
     """
 
     __slots__ = ("commands", "count", "kernel_pids", "monitor_pids", "pids", "viewed_terminals")
@@ -53,7 +54,7 @@ class Jobs:
 def jobs_of(
     pids: list[int], table: Table, agent: int, app: int, *, editor_kernels: frozenset[int] = frozenset()
 ) -> Jobs:
-    """Return the running commands, not counting shells, kernels, monitors, placeholders, multiplexers and the app.
+    """Return the running commands, without shells, kernels, monitors, placeholders, multiplexers and the app.
 
     A shell gives each command its own process group in its session, in the foreground of a terminal or in the
     background. Commands that outlive their shell are in a session without leader, or are orphans of the

@@ -34,8 +34,8 @@ GRAPHICS_UTIL = 1
 class Holders:
     """Processes of this workspace with open device files.
 
-    `cuda`: PIDs that have initialised CUDA. `others`: PIDs that have only a GPU's file open, for graphics or to
-    read figures, and those whose files are unreadable, as of `ssh-agent`.
+    `cuda`: PIDs that have initialised CUDA. `others`: PIDs that have only a GPU's file open, for graphics or
+    to read figures, and those whose files are unreadable, as of `ssh-agent`.
     """
 
     __slots__ = ("cuda", "others")
@@ -167,7 +167,9 @@ class OwnUse:
             self.seen_us[uuid] = max(self.seen_us.get(uuid, 0), sample.at_us)
             if sample.pid in own:
                 # Values above 100 are noise of the driver.
-                busy = max([busy, *(use for use in (sample.sm, sample.encoder, sample.decoder) if use <= 100)])
+                busy = max(
+                    [busy, *(use for use in (sample.sm, sample.encoder, sample.decoder) if use <= 100)]
+                )
         return busy
 
     def _instance_percent(self, uuid: str, handle: c_void_p) -> int | None:

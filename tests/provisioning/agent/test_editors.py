@@ -38,7 +38,9 @@ class Kernel:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.file = folder / "kernel.json"
         port = self.server.getsockname()[1]
-        self.file.write_text(json.dumps({"ip": "127.0.0.1", "transport": "tcp", "shell_port": port, "key": "k"}))
+        self.file.write_text(
+            json.dumps({"ip": "127.0.0.1", "transport": "tcp", "shell_port": port, "key": "k"})
+        )
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self) -> None:

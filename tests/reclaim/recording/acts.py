@@ -69,7 +69,12 @@ def edits_a_notebook(place: Place) -> None:
             body = {"type": "notebook", "format": "json", "content": content}
             connection.http.put("/api/contents/draft.ipynb", json=body).raise_for_status()
             if number == 0:
-                session = {"path": "draft.ipynb", "name": "", "type": "notebook", "kernel": {"name": "python3"}}
+                session = {
+                    "path": "draft.ipynb",
+                    "name": "",
+                    "type": "notebook",
+                    "kernel": {"name": "python3"},
+                }
                 connection.http.post("/api/sessions", json=session).raise_for_status()
             time.sleep(30)
 

@@ -387,7 +387,7 @@ MARIMO = (
     Session("marimo-awaiting-cell", "marimo", "A cell awaits something.", KEPT, marimo_cell(AWAIT)),
     Session("marimo-input", "marimo", "A cell waits for input().", KEPT, marimo_cell("input('name? ')")),
     Session("marimo-pdb", "marimo", "A cell stands in pdb.", KEPT, marimo_cell(PDB)),
-    Session("marimo-popen", "marimo", "A cell has started a program and goes on.", KEPT, marimo_cell(POPEN)),
+    Session("marimo-popen", "marimo", "A cell has started a program and goes on.", WAITS, marimo_cell(POPEN)),
     Session(
         "marimo-small-cells",
         "marimo",
