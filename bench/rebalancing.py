@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(rounds: int, name: str, *, calm: bool) -> None:
-    from bench.reclaim import time_work
+    from bench.reclaim.cost import time_work
     from portal.fleet.inventory.models import DeviceMinute
     from portal.reclaim.models import RebalanceProposal
     from portal.reclaim.rebalancing import proposing

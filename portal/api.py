@@ -34,6 +34,7 @@ from portal.reclaim import home_api as reclaimed_homes
 from portal.reclaim import policy_api as reclaim_policies
 from portal.reclaim.rebalancing import api as rebalancing
 from portal.reports import api as reports
+from portal.reports import idle_api
 from portal.scheduling import api as scheduling
 from portal.scheduling import drain_api as drains
 from portal.site_file import api as site_file
@@ -94,6 +95,7 @@ v1 = [
     *inventory.urlpatterns,
     *samples.urlpatterns,
     *reports.urlpatterns,
+    *idle_api.urlpatterns,
     *machines.urlpatterns,
     *orphans.urlpatterns,
     *drains.urlpatterns,

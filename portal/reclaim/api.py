@@ -139,6 +139,9 @@ class ActivitySerializer(serializers.Serializer[Any]):
     starts_at = serializers.DateTimeField(
         allow_null=True, help_text="Time of the scheduled start after a scheduled stop; null for none."
     )
+    unused_gpus = serializers.IntegerField(
+        help_text="Accelerators without work for at least 15 minutes while another one works."
+    )
     signals = SignalSerializer(many=True, help_text="Measured signals with their thresholds.")
     held = HeldSerializer(many=True, help_text="Possible causes of a reclaim, with their thresholds.")
     history = ChangeSerializer(many=True, help_text="Activity of the last 2 days.")

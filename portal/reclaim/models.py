@@ -42,6 +42,8 @@ class WorkspaceActivity(models.Model):
     - `report`, `signals`: the agent's last report and its signals (kind, value, threshold, active), as JSON.
     - `active`: the kinds of active signals, separated by commas; None if it was not observed.
     - `kept_until`: idle time does not count before this.
+    - `unused_gpus`: how many GPUs are unused while another one works (`engine.devices.unused_count`).
+    - `unused_notified`: the generation whose owner was notified of them; 0: none.
     """
 
     workspace = models.OneToOneField(
@@ -52,6 +54,8 @@ class WorkspaceActivity(models.Model):
     idle_s = models.FloatField(default=0)
     gpu_idle_s = models.FloatField(default=0)
     kept_until = models.DateTimeField(null=True, blank=True)
+    unused_gpus = models.PositiveSmallIntegerField(default=0)
+    unused_notified = models.PositiveIntegerField(default=0)
     active = models.CharField(max_length=80, null=True, blank=True)
     # Text instead of JSON columns: 10,000 rows are read and written once a minute.
     report = models.TextField(default="{}")

@@ -23,6 +23,7 @@ from django.utils import timezone
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.reclaim import pacing
 from portal.reclaim.engine.activity import IdleClock, Report, Signal, observe
+from portal.reclaim.engine.devices import unused_count
 from portal.reclaim.models import Absence, ActivityChange, IdleSpell, LastPass, SpellKind, WorkspaceActivity
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -42,7 +43,7 @@ COLUMNS = (
     *("reclaim_activity__generation", "reclaim_activity__idle_s", "reclaim_activity__gpu_idle_s"),
     *("reclaim_activity__active", "reclaim_activity__report"),
 )
-PLAIN = ("generation", "idle_s", "gpu_idle_s", "active", "report", "signals")
+PLAIN = ("generation", "idle_s", "gpu_idle_s", "unused_gpus", "active", "report", "signals")
 UPDATED = ("observed_at", *PLAIN)
 WITH_KERNELS = frozenset({"jupyter", "marimo"})
 _encode = msgspec.json.Encoder().encode
@@ -76,6 +77,10 @@ class Seen(msgspec.Struct):
     jobs: int | None = None
     jobs_cpu_seconds: float | None = None
     jobs_io_bytes: int | None = None
+    jobs_unused_servers: int | None = None
+    monitors_cpu_seconds: float | None = None
+    editor_cpu_seconds: float | None = None
+    edited_at: str | None = None
     kernels_cpu_seconds: float | None = None
     kernels_io_bytes: int | None = None
     gpus: list[_Gpu] | None = None
@@ -125,6 +130,7 @@ class Activity:
     report: str
     signals: str
     kept_until: datetime | None = None
+    unused_gpus: int = 0
 
 
 @dataclass(slots=True)
@@ -242,10 +248,12 @@ def report_of(
     return Report(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
-        has_kernels=activity in WITH_KERNELS,
+        # VS Code's own kernels are known to newer agents only.
+        has_kernels=activity in WITH_KERNELS or kernels.count is not None,
         # For unknown apps, terminals count only if there are any.
         has_terminals=bool(activity) or terminals.count is not None,
         gpu_percent=max(measured) if complete else None,
+        gpu_percents=tuple(percents) if seen.gpus_stale_s is None else (),
         gpu_idle_since_s=idle_since.timestamp() if idle_since is not None else None,
         cpu_seconds=seen.cpu_seconds,
         kernels=kernels.count,
@@ -258,6 +266,10 @@ def report_of(
         jobs=seen.jobs,
         jobs_cpu_seconds=seen.jobs_cpu_seconds,
         jobs_io_bytes=seen.jobs_io_bytes,
+        jobs_unused_servers=seen.jobs_unused_servers,
+        monitors_cpu_seconds=seen.monitors_cpu_seconds,
+        editor_cpu_seconds=seen.editor_cpu_seconds,
+        edited_at=seen.edited_at,
         has_traffic=traffic is not msgspec.UNSET,
         traffic_bytes=traffic if isinstance(traffic, int) else None,
     )
@@ -282,6 +294,7 @@ def next_activity(
         active=active_kinds(signals) if watched else None,
         report=_encode(clock.last).decode(),
         signals=_encode(signals).decode(),
+        unused_gpus=unused_count(clock.last.gpus_unused_since, clock.last.at_s),
     )
 
 
@@ -291,6 +304,11 @@ def clock_of(record: ActivityRecord) -> IdleClock | None:
         return IdleClock(_report(record.report), record.idle_s, record.gpu_idle_s)
     except msgspec.MsgspecError:
         return None
+
+
+def clock_of_activity(row: Activity | WorkspaceActivity) -> IdleClock | None:
+    """Return the clock after the last observation, or None if it is malformed."""
+    return clock_of(ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report))
 
 
 def active_kinds(signals: Iterable[Signal]) -> str:

@@ -17,7 +17,7 @@ from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
-from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts
+from portal.reclaim import keeping, observing, pacing, passes, scheduled_starts, unused_gpus
 from portal.reclaim.effective import PolicySet, scope_keys_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, RunState, Step, idle_limit_s, threshold_readings
@@ -87,6 +87,7 @@ class Life:
     kept_for: str
     facts: tuple[Fact, ...]
     idle_words: str
+    unused_words: str
     rules: tuple[Rule, ...]
 
 
@@ -96,6 +97,7 @@ NAMES: dict[str, str | Promise] = {
     SignalKind.KERNELS: _l("Kernels"),
     SignalKind.TERMINALS: _l("Terminals"),
     SignalKind.JOBS: _l("Shell commands"),
+    SignalKind.EDITS: _l("Saved documents"),
     SignalKind.TRAFFIC: _l("Traffic through the gateway"),
 }
 
@@ -118,6 +120,8 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
         elif kind == SignalKind.TRAFFIC:
             rates = {name: format_number(signal[name] / 1000, 1) for name in ("value", "threshold")}
             text = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
+        elif kind == SignalKind.EDITS:
+            text = _("saved since the last check") if value else _("no new changes")
         elif kind == SignalKind.TERMINALS:
             text = _("used") if value else _("not used")
         elif kind == SignalKind.JOBS and value and not signal["active"]:
@@ -132,6 +136,19 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
             )
         facts.append(Fact(str(NAMES[kind]), text, signal["active"]))
     return tuple(facts)
+
+
+def unused_words(row: observing.Activity | None) -> str:
+    """Return how many of its GPUs are unused while others work, as text; empty if none."""
+    count, gpus, since = unused_gpus.of(row)
+    if row is None or since is None or not observing.is_fresh(row.observed_at):
+        return ""
+    values = {
+        "count": count,
+        "gpus": gpus,
+        "time": format_duration((row.observed_at - since).total_seconds()),
+    }
+    return _("%(count)d of %(gpus)d GPUs unused for %(time)s.") % values
 
 
 def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases: bool = False) -> str:
@@ -178,6 +195,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
         "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
         "starts_at": scheduled_starts.next_start_of(workspace),
+        "unused_gpus": unused_gpus.of(row)[0],
         "signals": observing.signals_of(row),
         "held": threshold_readings(run_state, rules, now.timestamp()) if run_state is not None else [],
         "history": [
@@ -239,6 +257,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         idle_words=idle_words(
             row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None
         ),
+        unused_words=unused_words(row),
         rules=tuple(rule_words(effective, site.policies, run_state, now)),
     )
 

@@ -100,8 +100,8 @@ def _replay_starts(draft: ReclaimPolicy) -> Preview:
     starts = _starts(draft, since)
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
-    spells = _spells({(row["workspace"], row["generation"]) for row in starts}, since)
-    kept_spells = _keep_periods({row["workspace"] for row in starts}, since)
+    spells = idle_spells({(row["workspace"], row["generation"]) for row in starts}, since)
+    kept_spells = keep_periods({row["workspace"] for row in starts}, since)
     stops, releases, hours, stopped = 0, 0, 0.0, set()
     interrupted: list[Interruption] = []
     for row in starts:
@@ -187,7 +187,9 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
     return list(starts)
 
 
-def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
+def idle_spells(
+    starts: set[tuple[UUID, int]], since: datetime
+) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
     """Return idle periods by start and kind, earliest first, including current ones."""
     spells: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
 
@@ -211,7 +213,7 @@ def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, 
     return spells
 
 
-def _keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
+def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
     spells: dict[UUID, list[Spell]] = {}
     keep_events = Event.objects.filter(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reclaim import free_gpus, homes, observing, passes
+from portal.reclaim import free_gpus, homes, observing, passes, unused_gpus
 from portal.reclaim.rebalancing import proposing
 
 
@@ -15,6 +15,7 @@ def reclaim() -> None:
 @app.task(name="control.observe_activity")
 def observe_activity() -> None:
     observing.run()
+    unused_gpus.notify()
 
 
 @app.task(name="control.tell_of_free_gpus")

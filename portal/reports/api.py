@@ -109,7 +109,8 @@ def amounts_json(amounts: Amounts) -> dict[str, Any]:
     }
 
 
-def _date(request: UserRequest, name: str) -> date | None:
+def date_of(request: UserRequest, name: str) -> date | None:
+    """Return the date in a query parameter, or None without one. Raises `InvalidInput`."""
     text = request.query_params.get(name)
     try:
         return None if text is None else date.fromisoformat(text)
@@ -150,8 +151,8 @@ class GpuUse(ApiView):
     def get(self, request: UserRequest) -> Response:
         figures = gpu_use.report(
             actor=request.user,
-            since=_date(request, "since"),
-            until=_date(request, "until"),
+            since=date_of(request, "since"),
+            until=date_of(request, "until"),
             team=strip_nul(request.query_params.get("team", "")),
             by=request.query_params.get("by", Dimension.TEAM),
         )

@@ -24,7 +24,7 @@ from portal.common.events.models import Event
 from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour
 from portal.fleet.inventory.resources import GPU
 from portal.people.accounts.domain_events import TeamDeleted
-from portal.reclaim.passes import CODES
+from portal.reports.freed import freed_devices
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace
 
@@ -33,13 +33,10 @@ FIGURES = (
     "capacity", "measured", "used", "held", "held_measured", "held_used", "reclaimed", "waited",
     "cost",
 )  # fmt: skip
-RECLAIMED_S = DAY_S
-"""Seconds for which a stop counts as reclaimed, unless the workspace starts again earlier."""
 WAITED = timedelta(days=7)
 """Waiting time after which a request no longer counts."""
 AT_ONCE = 10
 BATCH = 2000
-STOPS = frozenset(str(code.value) for code in CODES.values())
 OPENS = frozenset(
     {
         AuditKind.WORKSPACE_REQUESTED,
@@ -60,7 +57,7 @@ CLOSES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class DevicePart:
     """A device: its weight in thousandths of a GPU, its model, and its node."""
 
     milli: float
@@ -85,7 +82,7 @@ class _Sums:
         # The day has a row even without figures.
         self.found["", Dimension.ALL, ""].update()
 
-    def add(self, part: _Part | None, holder: _Holder | None, **amounts: float) -> None:
+    def add(self, part: DevicePart | None, holder: _Holder | None, **amounts: float) -> None:
         """Add amounts of a device (`None` for none in particular) and a holder (`None` for all)."""
         keys: list[tuple[str, str]] = [(Dimension.ALL, "")]
         if part is not None:
@@ -166,7 +163,7 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
     sums = _Sums()
     if end_s <= begin_s:
         return sums
-    parts = _parts()
+    parts = device_parts()
     hours = _hours(parts, begin_s, end_s)
     allocations = _allocations_by_device(parts, begin_s, end_s)
     prices = _prices()
@@ -219,7 +216,8 @@ def _prices() -> dict[str, float]:
     }
 
 
-def _parts() -> dict[UUID, _Part]:
+def device_parts() -> dict[UUID, DevicePart]:
+    """Return the weight, model and node of all real devices; the weight of a partitioned GPU is 0."""
     rows = list(
         Device.objects.filter(node__pool__simulated=False).values_list(
             "pk", "uuid", "parent_uuid", "model", "node__name", "node__pool__slug", "present"
@@ -229,12 +227,12 @@ def _parts() -> dict[UUID, _Part]:
     parts = {}
     for pk, uuid, parent, model, node, pool, _present in rows:
         milli = 0.0 if cut.get(uuid) else MILLI / max(1, cut.get(parent, 1)) if parent else float(MILLI)
-        parts[pk] = _Part(milli, model, f"{pool}/{node}")
+        parts[pk] = DevicePart(milli, model, f"{pool}/{node}")
     return parts
 
 
 def _hours(
-    parts: dict[UUID, _Part], begin_s: float, end_s: float
+    parts: dict[UUID, DevicePart], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[int, int, float]]]:
     """Return start, measured seconds and used seconds of the day's hours, by device."""
     hours: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
@@ -248,7 +246,7 @@ def _hours(
 
 
 def _allocations_by_device(
-    parts: dict[UUID, _Part], begin_s: float, end_s: float
+    parts: dict[UUID, DevicePart], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[_Holder, int, float, float]]]:
     """Return holder, thousandths, start and end of the day's allocations, by device."""
     begin, end = (datetime.fromtimestamp(seconds, UTC) for seconds in (begin_s, end_s))
@@ -276,45 +274,12 @@ def _holder(who: Iterable[str | None]) -> _Holder:
     return _Holder(*(text or "" for text in who))
 
 
-def _add_reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
-    """Add devices freed by stops of Berth, for a day or until the next start of the workspace."""
-    since = datetime.fromtimestamp(begin_s - RECLAIMED_S, UTC)
-    stops: dict[UUID, list[float]] = defaultdict(list)
-    events = Event.objects.filter(
-        kind=AuditKind.WORKSPACE_STOP, at__gte=since, at__lt=datetime.fromtimestamp(end_s, UTC)
-    )
-    for workspace, at, cause in events.values_list("workspace_id", "at", "cause"):
-        if cause.get("code") in STOPS:
-            stops[workspace].append(at.timestamp())
-    if not stops:
-        return
-    rows = AllocatedDevice.objects.filter(
-        Q(allocation__released_at=None) | Q(allocation__released_at__gt=since),
-        allocation__workspace__in=list(stops),
-    ).order_by("allocation__granted_at")
-    by_workspace: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
-    for workspace, *row in rows.values_list(
-        "allocation__workspace_id",
-        "device_id",
-        "milli",
-        "allocation__granted_at",
-        "allocation__released_at",
-        "allocation__workspace__team__slug",
-        "allocation__workspace__owner__username",
-        "allocation__flavor",
-    ):
-        by_workspace[workspace].append(tuple(row))
-    for workspace, moments in stops.items():
-        for at_s in moments:
-            starts = [row[2].timestamp() for row in by_workspace[workspace] if row[2].timestamp() > at_s]
-            until_s = min([at_s + RECLAIMED_S, end_s, *starts])
-            for device, milli, granted, released, *who in by_workspace[workspace]:
-                if granted.timestamp() > at_s or released is None or released.timestamp() < at_s:
-                    continue
-                lasted_s = until_s - max(released.timestamp(), begin_s)
-                if device in parts and lasted_s > 0:
-                    amount = parts[device].milli * milli / MILLI * lasted_s
-                    sums.add(parts[device], _holder(who), reclaimed=amount)
+def _add_reclaimed(sums: _Sums, parts: dict[UUID, DevicePart], begin_s: float, end_s: float) -> None:
+    for freed in freed_devices(begin_s, end_s):
+        if freed.device in parts:
+            part = parts[freed.device]
+            holder = _Holder(freed.team, freed.user, freed.flavor)
+            sums.add(part, holder, reclaimed=part.milli * freed.milli / MILLI * freed.seconds)
 
 
 def _add_waiting(sums: _Sums, begin_s: float, end_s: float) -> None:

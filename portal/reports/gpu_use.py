@@ -123,7 +123,7 @@ def report(
 
     For operators and auditors, and for a team's owners. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
     """
-    of_team = _team(actor, team)
+    of_team = team_for(actor, team)
     today = timezone.now().astimezone(UTC).date()
     until = until or today
     since = since or until - timedelta(days=29)
@@ -200,7 +200,7 @@ def _add(sums: dict[str, list[int]], key: str, figures: Sequence[int]) -> None:
     sums[key] = list(figures) if before is None else list(map(add, before, figures))
 
 
-def _team(actor: User, slug: str) -> Team | None:
+def team_for(actor: User, slug: str) -> Team | None:
     """Return the requested team, or `None` for the site. Checks permissions."""
     if not slug:
         if not actor.sees_all:

@@ -11,7 +11,9 @@ from django.utils.translation import gettext_lazy
 
 from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_money, format_number, format_share
 from portal.common.svg import Bar, Spot, path
+from portal.reclaim.engine.idle_time import KeptReason
 from portal.reports.gpu_use import DAY, Amounts, GpuUseReport
+from portal.reports.idle_gpus import IdleAmounts, IdleReport
 from portal.reports.models import Dimension
 
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
@@ -139,3 +141,75 @@ def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
         ),
         any(value is not None for value in values),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRow:
+    """Idle GPU-hours of a team as text. `kept` has the hours by reason, in the order of `KeptReason`."""
+
+    team: str
+    idle: str
+    kept: tuple[str, ...]
+    given_back: str
+    would_give_back: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTable:
+    """The table of idle GPU-hours. `sentence` sums it up; `since` is the first day; empty without rows."""
+
+    sentence: str
+    since: date
+    reasons: tuple[str, ...]
+    total: IdleRow
+    rows: tuple[IdleRow, ...]
+
+
+KEPT_WORDS = {
+    KeptReason.KEPT: gettext_lazy("Kept by users"),
+    KeptReason.OTHER_WORK: gettext_lazy("Other work"),
+    KeptReason.NO_LIMIT: gettext_lazy("No limit"),
+    KeptReason.BELOW_LIMIT: gettext_lazy("Below limit"),
+}
+
+
+def idle_table(report: IdleReport) -> IdleTable:
+    """Return the table of idle GPU-hours."""
+    total = report.total
+    values = {
+        "returned": _gpu_hours(total.returned),
+        "share": format_share(_share_returned(total)),
+        "idle": _gpu_hours(total.idle),
+    }
+    if total.returned or total.idle:
+        sentence = (
+            _("Given back: %(returned)s GPU-hours, %(share)s of all idle time. Kept: %(idle)s.") % values
+        )
+    else:
+        sentence = _("No idle GPUs recorded.")
+    return IdleTable(
+        sentence,
+        report.since,
+        tuple(str(words) for words in KEPT_WORDS.values()),
+        _idle_row(_("Total"), total),
+        tuple(_idle_row(line.team, line.amounts) for line in report.lines),
+    )
+
+
+def _share_returned(amounts: IdleAmounts) -> float | None:
+    whole = amounts.returned + amounts.idle
+    return amounts.returned / whole if whole else None
+
+
+def _idle_row(team: str, amounts: IdleAmounts) -> IdleRow:
+    return IdleRow(
+        team or _("none"),
+        _gpu_hours(amounts.idle),
+        tuple(_gpu_hours(amounts.kept.get(reason.value, 0.0)) for reason in KEPT_WORDS),
+        _gpu_hours(amounts.returned),
+        _gpu_hours(amounts.would_give_back),
+    )
+
+
+def _gpu_hours(amount: float) -> str:
+    return hours(round(amount))

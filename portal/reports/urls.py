@@ -10,4 +10,5 @@ urlpatterns = [
     path("metrics/gpus", views.gpu_metrics, name="gpu-metrics"),
     path("reports/gpu-use/", use_views.gpu_use_page, name="gpu-use"),
     path("reports/gpu-use/csv/", use_views.gpu_use_csv, name="gpu-use-csv"),
+    path("reports/idle-gpus/csv/", use_views.idle_gpus_csv, name="idle-gpus-csv"),
 ]

@@ -17,8 +17,11 @@ from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.quota.ledger import budgets
-from portal.reports import gpu_use, presenters
+from portal.reclaim.engine.idle_time import KeptReason
+from portal.reports import gpu_use, idle_gpus, presenters
 from portal.reports.api import amounts_json
+from portal.reports.freed import STOPS
+from portal.reports.idle_api import hours
 from portal.reports.models import Dimension
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -36,6 +39,16 @@ def _report(request: SignedInRequest) -> gpu_use.GpuUseReport:
     default = Dimension.USER if team else Dimension.TEAM
     return gpu_use.report(
         actor=request.user, since=since, until=until, team=team, by=by if by in gpu_use.BY else default
+    )
+
+
+def _idle_report(request: SignedInRequest) -> idle_gpus.IdleReport:
+    """Return the report of idle GPUs for the query, for as many of its days as are recorded."""
+    team, span = strip_nul(request.GET.get("team", "")), request.GET.get("span", "")
+    days = min(int(span) if span in map(str, gpu_use.SPANS) else DEFAULT_SPAN, DEFAULT_SPAN)
+    until = timezone.now().astimezone(UTC).date()
+    return idle_gpus.report(
+        actor=request.user, since=until - timedelta(days=days - 1), until=until, team=team
     )
 
 
@@ -69,6 +82,7 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
             for day, amounts in reversed(report.days)
         ],
         "rows": [presenters.row(line.key, line.amounts) for line in report.lines],
+        "idle": presenters.idle_table(_idle_report(request)),
     }
     return render(request, partial_of(request, "reports/gpu_use.html", "report"), context)
 
@@ -87,4 +101,36 @@ def gpu_use_csv(request: SignedInRequest) -> HttpResponse:
     for line in report.lines:
         cells = ["" if value is None else value for value in amounts_json(line.amounts).values()]
         table.writerow([f"'{line.key}" if line.key.startswith(FORMULA) else line.key, *cells])
+    return answer
+
+
+@require_safe
+@never_cache
+def idle_gpus_csv(request: SignedInRequest) -> HttpResponse:
+    """Return idle GPU-hours by team as CSV: kept and given back by reason."""
+    report = _idle_report(request)
+    answer = HttpResponse(content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = (
+        f'attachment; filename="berth-idle-gpus-{report.since}-{report.until}.csv"'
+    )
+    table = csv.writer(answer)
+    codes = sorted(STOPS)
+    table.writerow(
+        [
+            *("team", "allocated", "idle"),
+            *(f"kept:{reason.value}" for reason in KeptReason),
+            *("given_back", *(f"given_back:{code}" for code in codes), "would_give_back"),
+        ]
+    )
+    for line in report.lines:
+        amounts = line.amounts
+        figures = [
+            amounts.held,
+            amounts.idle,
+            *(amounts.kept.get(reason.value, 0.0) for reason in KeptReason),
+        ]
+        figures += [amounts.returned, *(amounts.given_back.get(code, 0.0) for code in codes)]
+        figures.append(amounts.would_give_back)
+        name = f"'{line.team}" if line.team.startswith(FORMULA) else line.team
+        table.writerow([name, *map(hours, figures)])
     return answer

@@ -94,6 +94,13 @@ FIGURES: dict[str, Any] = {
     "jobs_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
     "kernels_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "kernels_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
+    # Commands that listen on TCP ports without a connection.
+    "jobs_unused_servers": Count | None,
+    # CPU time since the start: by programs that only show what others do, and by VS Code's own processes.
+    "monitors_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
+    "editor_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
+    # When a person has last saved something in JupyterLab or VS Code.
+    "edited_at": Stamp | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
     # Seconds without an answer from their driver; null if it answers or there are no GPUs.
     "gpus_stale_s": Whole | None,
@@ -170,7 +177,7 @@ def activity_of(body: dict[str, Any], *, workspace_id: UUID) -> dict[str, Any]:
             continue
         try:
             figure = msgspec.convert(activity.get(name), kind)
-            stamp = getattr(figure, "last_activity", None)
+            stamp = figure if name == "edited_at" else getattr(figure, "last_activity", None)
             if stamp is not None:
                 datetime.fromisoformat(stamp)
         except ValueError:

@@ -312,6 +312,7 @@ POST   api/v1/workspaces/<uuid:workspace_id>/resize         401 404 403 404 202 
 GET    api/v1/workspaces/<uuid:workspace_id>/efficiency     401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/workspaces/<uuid:workspace_id>/activity       401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/reports/gpu-use                               401 403 403 403 403 403 200 200   quotas:read
+GET    api/v1/reports/idle-gpus                             401 403 403 403 403 403 200 200   quotas:read
 GET    api/v1/reclaim-policies                              401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/reclaim-policies                              401 403 403 403 403 403 403 201   quotas:write
 POST   api/v1/reclaim-policies/preview                      401 403 403 403 403 403 403 200   quotas:write
@@ -396,6 +397,7 @@ GET    catalog/flavors/<slug:slug>/versions/<int:number>/restore/ 302 403 403 40
 POST   catalog/flavors/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 302 -
 GET    reports/gpu-use/                                     302 302 403 403 403 302 200 200   -
 GET    reports/gpu-use/csv/                                 302 403 403 403 403 403 200 200   -
+GET    reports/idle-gpus/csv/                               302 403 403 403 403 403 200 200   -
 GET    reclaim-policies/                                    302 200 200 200 200 200 200 200   -
 GET    reclaim-policies/new/                                302 200 403 403 403 403 403 200   -
 POST   reclaim-policies/new/                                302 400 403 403 403 403 403 302   -

@@ -29,6 +29,7 @@ STAMPED = ("kernels", "terminals")
 COUNTED = (
     *("cpu_seconds", "traffic_bytes"),
     *("jobs_cpu_seconds", "jobs_io_bytes", "kernels_cpu_seconds", "kernels_io_bytes"),
+    *("monitors_cpu_seconds", "editor_cpu_seconds"),
 )
 Figures = dict[str, Any]
 
@@ -132,6 +133,9 @@ def _shifted(
         if stamp and datetime.fromisoformat(stamp) >= fresh:
             later = datetime.fromisoformat(stamp) + timedelta(seconds=times * by_s)
             found[name] = {**found[name], "last_activity": later.isoformat()}
+    edited = found.get("edited_at")
+    if edited and datetime.fromisoformat(edited) >= fresh:
+        found["edited_at"] = (datetime.fromisoformat(edited) + timedelta(seconds=again * by_s)).isoformat()
     return found
 
 

@@ -77,6 +77,39 @@ def active(start: Report, **changes: object) -> set[str]:
     return {each.kind.value for each in signals_of(after(start, **changes), start) if each.active}
 
 
+def test_somebody_who_only_edits_is_active_until_the_last_save():
+    reading = replace(QUIET, edited_at="2026-11-23T10:00:00Z")
+    assert active(reading) == set()
+    assert active(reading, edited_at="2026-11-23T10:02:00Z") == {"edits"}
+    assert idle_after(reading, {}, {"edited_at": "2026-11-23T10:02:00Z"}, {}) == 60
+    # The list of open documents could not be read once, or a document was closed.
+    assert idle_after(reading, {}, {"edited_at": None}, {"edited_at": "2026-11-23T10:00:00Z"}) == 180
+    assert idle_after(QUIET, {}, {"edited_at": "2026-11-23T10:00:00Z"}, {}) == 60
+
+
+def test_monitors_and_an_open_editor_do_not_compute():
+    shown = replace(QUIET, monitors_cpu_seconds=5.0, editor_cpu_seconds=9.0)
+    used = {
+        "cpu_seconds": 50 + 60 * 0.2,
+        "monitors_cpu_seconds": 5 + 60 * 0.1,
+        "editor_cpu_seconds": 9 + 60 * 0.08,
+    }
+    assert active(shown, **used) == set()
+    assert active(shown, **{**used, "cpu_seconds": 50 + 60 * 0.24}) == {"cpu"}
+    # An extension that computes in VS Code itself.
+    assert active(shown, cpu_seconds=50 + 60 * 0.3, editor_cpu_seconds=9 + 60 * 0.25) == {"cpu"}
+
+
+def test_servers_that_nobody_calls_may_poll_while_they_wait():
+    serves = replace(QUIET, jobs=1, jobs_cpu_seconds=0.0, jobs_io_bytes=0, jobs_unused_servers=1)
+    polls = [
+        {"jobs_cpu_seconds": 60 * 0.03 * (1 + n), "jobs_io_bytes": 60 * 5000 * (1 + n)} for n in range(300)
+    ]
+    assert idle_after(serves, *polls) == pytest.approx(300 * 60 - WAITING_S, abs=61)
+    assert idle_after(replace(serves, jobs_unused_servers=0), *polls) == 0
+    assert idle_after(replace(serves, jobs=2), *polls) == 0
+
+
 def test_an_open_tab_in_which_nothing_happens_is_idle():
     assert idle_after(QUIET, {}, {}, {}) == 180
     assert idle_after(ON_GPU, {}, {}, {}) == 180

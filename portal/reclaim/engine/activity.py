@@ -16,16 +16,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from portal.reclaim.engine.devices import unused_since
+
 CPU_CORES = 0.05
 """Average cores from which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
+EDITOR_CORES = 0.2
+"""Average cores from which VS Code's own processes compute. An open tab uses up to 0.1."""
 WAITING_S = 4 * 3600.0
 """Seconds after which commands that only wait stop to count as work, if there is no other work."""
 WAITING_CORES = 0.005
 """Average cores of all commands together, below which they wait."""
 WAITING_BYTES_S = 100.0
 """Average bytes per second that all commands together read and write, below which they wait."""
+SERVER_BYTES_S = 10_000.0
+"""Average bytes per second below which commands wait that all are servers without a connection. Their cores
+have the limit `CPU_CORES`."""
 KERNEL_CORES = 0.003
 """Average cores from which kernels and their children work although no cell runs. A quiet one uses fewer."""
 KERNEL_BYTES_S = 100.0
@@ -48,6 +55,7 @@ class SignalKind(StrEnum):
     KERNELS = "kernels"
     TERMINALS = "terminals"
     JOBS = "jobs"
+    EDITS = "edits"
     TRAFFIC = "traffic"
 
 
@@ -57,11 +65,13 @@ class Report:
 
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
-    Stamps are opaque texts: only changes matter. `traffic_bytes` counts from the start of the workspace.
+    Stamps are opaque texts: only changes matter, but `edited_at` is in order.
+    `traffic_bytes` counts from the start of the workspace.
     Counters of kernels and commands are sums over all of them since the start.
     Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
     `waiting_since_s`, since when commands only wait and nothing else works;
-    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock.
+    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock;
+    `gpus_unused_since`, since when each GPU has been unused (`engine.devices`).
     """
 
     at_s: float
@@ -70,6 +80,7 @@ class Report:
     has_terminals: bool = False
     has_traffic: bool = False
     gpu_percent: int | None = None
+    gpu_percents: tuple[int | None, ...] = ()
     gpu_idle_since_s: float | None = None
     cpu_seconds: float | None = None
     kernels: int | None = None
@@ -82,11 +93,16 @@ class Report:
     jobs: int | None = None
     jobs_cpu_seconds: float | None = None
     jobs_io_bytes: int | None = None
+    jobs_unused_servers: int | None = None
+    monitors_cpu_seconds: float | None = None
+    editor_cpu_seconds: float | None = None
+    edited_at: str | None = None
     traffic_bytes: int | None = None
     unmeasured_since_s: float | None = None
     waiting_since_s: float | None = None
     filled_s: float = 0.0
     gpu_filled_s: float = 0.0
+    gpus_unused_since: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +152,10 @@ def gpu(report: Report, before: Report) -> Signal | None:
 
 
 def cpu(report: Report, before: Report) -> Signal:
-    """Return the CPU signal: average cores used by the workspace since the last observation."""
+    """Return the CPU signal: average cores used by the workspace since the last observation.
+
+    Monitors do not count, nor does VS Code itself below `EDITOR_CORES`.
+    """
     over_s = report.at_s - before.at_s
     if report.cpu_seconds is None or before.cpu_seconds is None or over_s <= 0:
         return _unknown(SignalKind.CPU, CPU_CORES)
@@ -144,6 +163,11 @@ def cpu(report: Report, before: Report) -> Signal:
     if cores < 0:
         # A process ended without its CPU time being counted, so the usage is unknown.
         return _unknown(SignalKind.CPU, CPU_CORES)
+    cores -= _rate(over_s, report.monitors_cpu_seconds, before.monitors_cpu_seconds) or 0.0
+    editor = _rate(over_s, report.editor_cpu_seconds, before.editor_cpu_seconds) or 0.0
+    if editor < EDITOR_CORES:
+        cores -= editor
+    cores = max(cores, 0.0)
     return Signal(SignalKind.CPU, round(cores, 3), CPU_CORES, cores >= CPU_CORES)
 
 
@@ -182,7 +206,8 @@ def jobs(report: Report, before: Report) -> Signal:
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
     cores, bytes_s = _use_of_jobs(report, before)
-    if _reaches(cores, WAITING_CORES) or _reaches(bytes_s, WAITING_BYTES_S):
+    max_cores, max_bytes_s = _waiting_limits(report)
+    if _reaches(cores, max_cores) or _reaches(bytes_s, max_bytes_s):
         return Signal(SignalKind.JOBS, max(report.jobs, 1), 1, active=True)
     waited = report.waiting_since_s is not None and report.at_s - report.waiting_since_s >= WAITING_S
     return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0 and not waited)
@@ -195,6 +220,21 @@ def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | 
         _rate(over_s, report.jobs_cpu_seconds, before.jobs_cpu_seconds),
         _rate(over_s, report.jobs_io_bytes, before.jobs_io_bytes),
     )
+
+
+def edits(report: Report, before: Report) -> Signal | None:
+    """Return the edit signal: somebody has saved something in an editor since the last observation."""
+    if report.edited_at is None:
+        return None
+    saved = report.edited_at > (before.edited_at or "")
+    return Signal(SignalKind.EDITS, int(saved), 1, saved)
+
+
+def _waiting_limits(report: Report) -> tuple[float, float]:
+    """Return the cores and bytes per second below which commands wait."""
+    if report.jobs and report.jobs_unused_servers == report.jobs:
+        return CPU_CORES, SERVER_BYTES_S
+    return WAITING_CORES, WAITING_BYTES_S
 
 
 def traffic(report: Report, before: Report) -> Signal | None:
@@ -211,7 +251,15 @@ def traffic(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.TRAFFIC, round(rate), TRAFFIC_BYTES_S, rate >= TRAFFIC_BYTES_S)
 
 
-SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kernels, terminals, jobs, traffic)
+SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (
+    gpu,
+    cpu,
+    kernels,
+    terminals,
+    jobs,
+    edits,
+    traffic,
+)
 """All signals. Connections do not count: an open tab is not work."""
 
 
@@ -236,11 +284,15 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     Returns the same clock for an incomplete report without work: the next one may fill the time.
     """
     if clock is None:
-        return IdleClock(report), signals_of(report, report)
+        return IdleClock(_with_unused_gpus(report, report)), signals_of(report, report)
     over_s = report.at_s - clock.last.at_s
     if over_s == 0:
         return clock, ()
-    report = replace(report, unmeasured_since_s=_unmeasured_since(report, clock.last))
+    report = replace(
+        report,
+        unmeasured_since_s=_unmeasured_since(report, clock.last),
+        edited_at=max(report.edited_at or "", clock.last.edited_at or "") or None,
+    )
     if over_s < 0:
         return IdleClock(report), signals_of(report, clock.last)
     complete = _is_complete(report)
@@ -252,8 +304,19 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     active = any(signal.active for signal in signals) or (over_s > MAX_GAP_S and not complete)
     idle_s, filled_s = _advance(clock.idle_s, clock.last.filled_s, over_s, active=active)
     gpu_idle_s, gpu_filled_s = _advance(clock.gpu_idle_s, clock.last.gpu_filled_s, over_s, active=gpu_active)
-    report = replace(report, filled_s=filled_s, gpu_filled_s=gpu_filled_s)
+    report = replace(_with_unused_gpus(report, clock.last), filled_s=filled_s, gpu_filled_s=gpu_filled_s)
     return IdleClock(report, idle_s, gpu_idle_s), signals
+
+
+def _with_unused_gpus(report: Report, before: Report) -> Report:
+    since = unused_since(
+        report.gpu_percents,
+        before.gpus_unused_since,
+        at_s=report.at_s,
+        before_s=before.at_s,
+        max_gap_s=MAX_GAP_S,
+    )
+    return replace(report, gpus_unused_since=since)
 
 
 def _advance(idle_s: float, filled_s: float, over_s: float, *, active: bool) -> tuple[float, float]:
@@ -306,7 +369,8 @@ def _waiting_since(report: Report, before: Report) -> float | None:
     if any(signal.active for signal in signals_of(report, before) if signal.kind is not SignalKind.JOBS):
         return None
     cores, bytes_s = _use_of_jobs(report, before)
-    if cores is None or bytes_s is None or cores >= WAITING_CORES or bytes_s >= WAITING_BYTES_S:
+    max_cores, max_bytes_s = _waiting_limits(report)
+    if cores is None or bytes_s is None or cores >= max_cores or bytes_s >= max_bytes_s:
         return None
     return before.at_s if before.waiting_since_s is None else before.waiting_since_s
 

@@ -187,6 +187,8 @@ class Migration(migrations.Migration):
                 ('idle_s', models.FloatField(default=0)),
                 ('gpu_idle_s', models.FloatField(default=0)),
                 ('kept_until', models.DateTimeField(blank=True, null=True)),
+                ('unused_gpus', models.PositiveSmallIntegerField(default=0)),
+                ('unused_notified', models.PositiveIntegerField(default=0)),
                 ('active', models.CharField(blank=True, max_length=80, null=True)),
                 ('report', models.TextField(default='{}')),
                 ('signals', models.TextField(default='[]')),

@@ -58,6 +58,8 @@ def complete(config: Config) -> None:
     config.setdefault("stop_timeout_s", 10)
     config.setdefault("log_max_bytes", 10 * 1024 * 1024)
     config.setdefault("devices", [])
+    config.setdefault("shared_devices", [])
+    config.setdefault("gpu_processes_visible", False)
     config.setdefault("rlimits", {})
     config.setdefault("secrets", False)
     config.setdefault("secrets_dir", "")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+from .own_gpu_use import OwnUse
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ctypes
     import threading
     from typing import Any
 
@@ -15,11 +18,19 @@ DEADLINE_S = 2.0
 class Gpus:
     """Utilisation and memory of the granted GPUs through NVML; None if they cannot be read.
 
+    The utilisation of MIG instances and of `shared` GPUs is that of this workspace's processes, if
+    `by_process`: /proc shows which processes have device files open.
+
     Any NVML call may block forever, so a separate thread makes the calls and heartbeats continue without it.
     """
 
-    def __init__(self, uuids: list[str]) -> None:
+    def __init__(
+        self, uuids: list[str], shared: list[str] | None = None, *, by_process: bool = False
+    ) -> None:
         self.uuids = list(uuids)
+        self.shared = list(shared or [])
+        self.by_process = by_process
+        self.own_use: OwnUse | None = None
         self.library: Any = None
         self.broken = not self.uuids
         self.thread: threading.Thread | None = None
@@ -71,13 +82,31 @@ class Gpus:
             try:
                 if self.library is None:
                     self._load()
-                self.answer = [self._device(uuid) for uuid in self.uuids]
+                self.answer = self._devices()
             except (OSError, AttributeError):
                 self.broken = True
                 self.answer = None
             self.answered.set()
 
-    def _device(self, uuid: str) -> dict[str, Any]:
+    def _devices(self) -> list[dict[str, Any]]:
+        handles = {uuid: handle for uuid in self.uuids if (handle := self._handle(uuid)) is not None}
+        own: dict[str, int | None] = {}
+        if self.by_process:
+            if self.own_use is None:
+                self.own_use = OwnUse(self.library, self.shared)
+            own = self.own_use.percents(handles)
+        return [self._device(uuid, handles.get(uuid), own) for uuid in self.uuids]
+
+    def _handle(self, uuid: str) -> ctypes.c_void_p | None:
+        import ctypes
+
+        handle = ctypes.c_void_p()
+        found = self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0
+        return handle if found else None
+
+    def _device(
+        self, uuid: str, handle: ctypes.c_void_p | None, own: dict[str, int | None]
+    ) -> dict[str, Any]:
         import ctypes
 
         sample: dict[str, Any] = {
@@ -86,11 +115,12 @@ class Gpus:
             "memory_used_mib": None,
             "memory_total_mib": None,
         }
-        handle = ctypes.c_void_p()
-        if self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
+        if handle is None:
             return sample
         rates = (ctypes.c_uint * 2)()
-        if self.library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
+        if uuid in own:
+            sample["utilization_percent"] = own[uuid]
+        elif self.library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
             sample["utilization_percent"] = int(rates[0])
         memory = (ctypes.c_ulonglong * 3)()  # total, free, used
         if self.library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:

@@ -1,4 +1,4 @@
-"""Detects processes that are running commands, and measures what they use."""
+"""Detects processes that are running commands, and measures what processes use."""
 
 # ruff: noqa: PTH123, UP031
 
@@ -6,48 +6,60 @@ from __future__ import annotations
 
 import os
 
-from .processes import command_line, descendants
+from .commands import (
+    ADAPTER,
+    EDITOR_PROCESSES,
+    MULTIPLEXERS,
+    WORKERS,
+    is_monitor,
+    is_placeholder,
+    is_prompt,
+    program_of,
+)
+from .processes import command_line, descendants, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .processes import Table
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-WORKERS = (b"multiprocessing", b"loky")
-"""Command lines of worker processes that a program keeps even when idle."""
-ADAPTER = b"debugpy/adapter"
-"""Command line of the process that remains beside a kernel after a debugger was attached. A user in a
-debugger is busy."""
-MONITORS = frozenset(
-    (b"atop", b"btop", b"gpustat", b"htop", b"iotop", b"nvidia-smi", b"nvitop", b"nvtop", b"top")
-)
-"""Programs that only show what others do."""
-MULTIPLEXERS = frozenset((b"tmux", b"screen", b"SCREEN"))
-SHELLS = frozenset((b"bash", b"dash", b"fish", b"ksh", b"sh", b"zsh"))
 
 
 class Jobs:
     """The number of running commands, their processes, and those of kernels.
 
+    `commands`: the processes of each command, without descendants in other groups.
+    `monitor_pids`: programs that only show what others do.
     `viewed_terminals`: terminals in which a monitor or multiplexer writes, so that output is no sign of work.
     """
 
-    __slots__ = ("count", "kernel_pids", "pids", "viewed_terminals")
+    __slots__ = ("commands", "count", "kernel_pids", "monitor_pids", "pids", "viewed_terminals")
 
-    def __init__(self, count: int, pids: set[int], kernel_pids: set[int], viewed_terminals: set[int]) -> None:
-        self.count = count
+    def __init__(
+        self,
+        commands: list[set[int]],
+        pids: set[int],
+        kernel_pids: set[int],
+        monitor_pids: set[int],
+        viewed_terminals: set[int],
+    ) -> None:
+        self.commands = commands
+        self.count = len(commands)
         self.pids = pids
         self.kernel_pids = kernel_pids
+        self.monitor_pids = monitor_pids
         self.viewed_terminals = viewed_terminals
 
 
-def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> Jobs:
-    """Return the running commands, not counting shells, kernels, monitors, multiplexers and the app.
+def jobs_of(
+    pids: list[int], table: Table, agent: int, app: int, *, editor_kernels: frozenset[int] = frozenset()
+) -> Jobs:
+    """Return the running commands, without shells, kernels, monitors, placeholders, multiplexers and the app.
 
     A shell gives each command its own process group in its session, in the foreground of a terminal or in the
     background. Commands that outlive their shell are in a session without leader, or are orphans of the
     agent: `agent` is its PID, and `app` the PID of the process that it started. Processes started by a kernel
-    are in the kernel's group.
+    are in the kernel's group. `editor_kernels` are kernels that an editor has started itself.
 
     The processes of a command include its descendants, and those of all terminals: a loop of a shell starts
     its commands one after another.
@@ -66,31 +78,52 @@ def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> Jobs:
         if not (detached and ADAPTER in command_line(pid)):
             groups.add((session, group))
     viewers = set()
+    monitors: set[int] = set()
     for key in list(groups):
-        programs = {program_of(command_line(pid)) for pid in members[key]}
-        if programs <= MONITORS:
+        lines = {pid: command_line(pid) for pid in members[key]}
+        own = {pid for pid, line in lines.items() if is_monitor(line)}
+        shown = own | {pid for pid in members[key] if table[pid][0] in own}
+        shown |= {pid for pid in members[key] if table[pid][0] in shown}
+        if shown == set(members[key]):
             groups.remove(key)
             viewers.update(members[key])
-        elif programs <= MULTIPLEXERS:
+            # Those that others have started are in the CPU time of these, once they have ended.
+            monitors.update(pid for pid in own if table[pid][0] not in own)
+        elif all(is_placeholder(line) for line in lines.values()):
+            groups.remove(key)
+        elif {program_of(line) for line in lines.values()} <= MULTIPLEXERS:
             viewers.update(members[key])
             inside = [pid for pid in pids if table[pid][0] in members[key] and pid not in members[key]]
             if all(is_prompt(command_line(pid)) for pid in inside):
                 groups.remove(key)
     kernels = {pid: command for pid in pids if (command := kernel_command(pid, table, app))}
+    kernels.update((pid, command_line(pid)) for pid in editor_kernels if pid in table)
     started = set()
     for pid in pids:
         row = table[pid]
         if row[0] in kernels and row[4:6] == table[row[0]][4:6] and (row[5], row[4]) not in groups:
             command = command_line(pid)
-            own = command == kernels[row[0]] or any(marker in command for marker in (*WORKERS, ADAPTER))
-            if command and not own and program_of(command) not in MONITORS:
+            of_kernel = command == kernels[row[0]] or any(marker in command for marker in (*WORKERS, ADAPTER))
+            if not command or of_kernel or is_placeholder(command):
+                continue
+            if is_monitor(command):
+                monitors.add(pid)
+            else:
                 started.add(pid)
     commands = with_descendants({pid for key in groups for pid in members[key]} | started, table)
     commands.update(pid for pid in pids if table[pid][6])
     commands -= viewers
     waiting = {pid for pid in kernels if not table[pid][6]} - viewers
     viewed = {table[pid][6] for pid in viewers} - {0}
-    return Jobs(len(groups) + len(started), commands, with_descendants(waiting, table) - commands, viewed)
+    kernel_pids = with_descendants(waiting, table) - commands - monitors
+    separate = [set(members[key]) for key in groups] + [{pid} for pid in started]
+    return Jobs(separate, commands, kernel_pids, monitors, viewed)
+
+
+def editor_pids(pids: list[int], table: Table, app: int) -> set[int]:
+    """Return VS Code's server, `app` and its own children, without what they have started for users."""
+    own = {app, *(pid for pid in pids if table[pid][0] == app)}
+    return {pid for pid in pids if pid in own or any(mark in command_line(pid) for mark in EDITOR_PROCESSES)}
 
 
 def with_descendants(pids: set[int], table: Table) -> set[int]:
@@ -109,24 +142,6 @@ def kernel_command(pid: int, table: Table, app: int) -> bytes:
         return command_line(pid)
     command = command_line(pid) if row[0] == app else b""
     return command if b"multiprocessing" in command else b""
-
-
-def program_of(command: bytes) -> bytes:
-    """Return the name of the program of a command line, or of Python's script."""
-    arguments = command.split(b"\0")
-    name = arguments[0].rpartition(b"/")[2]
-    if name.startswith(b"python") and len(arguments) > 1:
-        return arguments[1].rpartition(b"/")[2]
-    return name
-
-
-def is_prompt(command: bytes) -> bool:
-    """Return whether this is a shell without a script or a command."""
-    name, *arguments = command.rstrip(b"\0").split(b"\0")
-    return name.rpartition(b"/")[2].lstrip(b"-") in SHELLS and all(
-        argument.startswith(b"--") or (argument.startswith(b"-") and b"c" not in argument)
-        for argument in arguments
-    )
 
 
 class Meter:
@@ -171,3 +186,14 @@ def io_bytes_of(pid: int) -> int:
     with open("/proc/%d/io" % pid, "rb") as handle:
         lines = dict(line.split(b":") for line in handle.read().splitlines())
     return int(lines[b"rchar"]) + int(lines[b"wchar"])
+
+
+def with_own_time(pids: set[int], table: Table) -> Table:
+    """Return rows of these processes with their own CPU ticks, without those of children that have ended."""
+    rows = {}
+    for pid in pids:
+        text = read_text("/proc/%d/stat" % pid)
+        if text:
+            fields = text[text.rfind(")") + 2 :].split()
+            rows[pid] = (*table[pid][:2], int(fields[11]) + int(fields[12]), *table[pid][3:])
+    return rows

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 
+from .edits import last_edit
 from .gpus import Gpus
-from .jobs import Meter, jobs_of
+from .jobs import Jobs, Meter, editor_pids, jobs_of, with_own_time
 from .jupyter import jupyter_activity
+from .kernel_probe import Kernels
 from .marimo import marimo_activity, wakeups_of
 from .processes import descendants, process_table
 from .progress import ProgressCounters
+from .servers import unused_servers
 from .sockets import sockets_on
 from .terminals import terminals_of
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from .app import App
     from .app_listener import AppListener
     from .config import Config
+    from .processes import Table
     from .spare import Spare
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -33,10 +37,15 @@ class Observer:
         self.app = app
         self.app_listener = app_listener
         self.spare = spare
-        self.gpus = Gpus(config["devices"])
+        self.gpus = Gpus(
+            config["devices"], config["shared_devices"], by_process=config["gpu_processes_visible"]
+        )
         self.progress = ProgressCounters(config["progress_dir"])
         self.job_meter = Meter()
         self.kernel_meter = Meter()
+        self.monitor_meter = Meter()
+        self.editor_meter = Meter()
+        self.editor_kernels = Kernels()
         self.wakeups: dict[int, int] = {}
         self.last_wakeup: str | None = None  # time of the last heartbeat that observed a change
 
@@ -57,6 +66,10 @@ class Observer:
             "jobs_io_bytes": None,
             "kernels_cpu_seconds": None,
             "kernels_io_bytes": None,
+            "jobs_unused_servers": None,
+            "monitors_cpu_seconds": None,
+            "editor_cpu_seconds": None,
+            "edited_at": None,
             "gpus": self.gpus.sample(),
             "gpus_stale_s": self.gpus.stale_s(),
         }
@@ -84,14 +97,20 @@ class Observer:
             activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
             activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
             activity["processes"] = len(pids)
-            jobs = jobs_of(pids, table, os.getpid(), self.app.pid)
-            self.job_meter.measure(jobs.pids, table)
-            self.kernel_meter.measure(jobs.kernel_pids, table)
+            if self.config["activity"] == "code-server":
+                activity["kernels"] = self.editor_kernels.sample(pids)
+            jobs = jobs_of(
+                pids, table, os.getpid(), self.app.pid, editor_kernels=frozenset(self.editor_kernels.probes)
+            )
+            self.measure(jobs, pids, table)
             activity["jobs"] = jobs.count
+            activity["jobs_unused_servers"] = unused_servers(jobs.commands, table)
             activity["jobs_cpu_seconds"] = self.job_meter.cpu_seconds()
             activity["jobs_io_bytes"] = self.job_meter.io_bytes
             activity["kernels_cpu_seconds"] = self.kernel_meter.cpu_seconds()
             activity["kernels_io_bytes"] = self.kernel_meter.io_bytes
+            activity["monitors_cpu_seconds"] = self.monitor_meter.cpu_seconds()
+            activity["editor_cpu_seconds"] = self.editor_meter.cpu_seconds()
             viewed_terminals = jobs.viewed_terminals
             activity["terminals"] = terminals_of(pids, table, viewed_terminals)
             if self.config["activity"] == "marimo":
@@ -108,7 +127,19 @@ class Observer:
             activity.update(marimo_activity(self.app.port, self.config["app_token"]))
             if activity["kernels"] is not None:
                 activity["kernels"]["last_activity"] = self.last_wakeup
+        activity["edited_at"] = last_edit(
+            self.config["activity"], self.config["home"], self.app.port, self.config["app_token"]
+        )
         return activity
+
+    def measure(self, jobs: Jobs, pids: list[int], table: Table) -> None:
+        """Add what commands, kernels, monitors and the editor have used since the last heartbeat."""
+        self.job_meter.measure(jobs.pids, table)
+        self.kernel_meter.measure(jobs.kernel_pids, table)
+        self.monitor_meter.measure(jobs.monitor_pids, table)
+        if self.config["activity"] == "code-server":
+            rows = with_own_time(editor_pids(pids, table, self.app.pid), table)
+            self.editor_meter.measure(set(rows), rows)
 
     def notice_wakeups(self, wakeups: dict[int, int]) -> None:
         """Record the time if a kernel has run something since the last heartbeat."""

@@ -240,6 +240,9 @@ def agent_config(
         "log_path": f"{run}/app.log",
         "traffic_path": f"{run}/{gvisor.TRAFFIC}" if settings.sandbox.runsc else "",
         "devices": [device.uuid for device in devices],
+        "shared_devices": [share.uuid for share in settings.shares],
+        # gVisor has a process table and device files of its own, which no driver knows.
+        "gpu_processes_visible": not settings.sandbox.runsc,
         "secrets": spec.secrets,
         "secrets_dir": SECRETS_PATH if settings.sandbox.bwrap else "",
         "progress_dir": PROGRESS_PATH if settings.sandbox.bwrap else f"{run}/progress",

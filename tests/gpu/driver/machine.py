@@ -116,6 +116,12 @@ class Machine:
         temporary.write_text("".join(f"{uuid} {pid} {mib}\n" for pid, mib in memory_mib.items()))
         temporary.replace(self.folder / "processes")
 
+    def uses(self, percents: Mapping[tuple[str, int], int]) -> None:
+        """These processes, and no others, use that much; the process 0 stands for all of a MIG instance."""
+        temporary = self.folder / "use.new"
+        temporary.write_text("".join(f"{uuid} {pid} {use}\n" for (uuid, pid), use in percents.items()))
+        temporary.replace(self.folder / "use")
+
     def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         """A process of this machine; the test ends it."""
         process = subprocess.Popen(

@@ -358,9 +358,31 @@ API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, 
   int fits = (int)*count >= drawing;
   return *count = drawing, fits ? OK : INSUFFICIENT;
 }
-API int nvmlDeviceGetProcessUtilization(void *device, void *out, unsigned *count, uint64_t since) {
+/* Lines of `use`: a device's UUID, a process or 0 for the whole of an instance, and percent. Each is a sample of now. */
+static int uses(const char *uuid, int of_processes, int number, int *pid, int *percent) {
+  FILE *in = fopen(at("use"), "r");
+  char name[64];
+  int n = 0;
+  while (in && fscanf(in, "%63s %d %d\n", name, pid, percent) == 3)
+    if (!strcmp(name, uuid) && (*pid != 0) == of_processes && n++ == number) return fclose(in), 1;
+  if (in) fclose(in);
+  return 0;
+}
+typedef struct { unsigned pid; uint64_t at_us; unsigned sm, memory, encoder, decoder; } Utilization;
+API int nvmlDeviceGetProcessUtilization(void *device, Utilization *out, unsigned *count, uint64_t since) {
   WHOLE(device);
-  return p.gpu->mig ? NOT_SUPPORTED : NOT_FOUND;
+  if (p.gpu->mig) return NOT_SUPPORTED;
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  uint64_t now_us = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+  int pid, percent, n = 0;
+  while (now_us > since && uses(p.gpu->uuid, 1, n, &pid, &percent)) {
+    if (out && n < (int)*count) out[n] = (Utilization){.pid = pid, .at_us = now_us, .sm = percent};
+    n++;
+  }
+  int fits = out && n <= (int)*count;
+  *count = n;
+  return !n ? NOT_FOUND : fits ? OK : INSUFFICIENT;
 }
 
 /* --- MIG -------------------------------------------------------------------------------------------------------- */
@@ -455,21 +477,27 @@ API int nvmlGpmQueryDeviceSupport(void *device, GpmSupport *out) {
   WHOLE(device);
   return out->supported = p.gpu->model->major >= 9 && !p.gpu->virtual, OK;
 }
-API int nvmlGpmSampleAlloc(void **sample) { return *sample = calloc(1, sizeof(double)), OK; }
+typedef struct { double look; char uuid[64]; } GpmSample;
+API int nvmlGpmSampleAlloc(void **sample) { return *sample = calloc(1, sizeof(GpmSample)), OK; }
 API int nvmlGpmSampleFree(void *sample) { return free(sample), OK; }
 API int nvmlGpmMigSampleGet(void *device, unsigned instance, void *sample) {
   WHOLE(device);
   static double looks;
   if (p.gpu->model->major < 9) return NOT_SUPPORTED;
   if (!instance || instance > (unsigned)p.gpu->instance_count) return INVALID;
-  return *(double *)sample = ++looks, OK;
+  GpmSample *made = sample;
+  snprintf(made->uuid, sizeof made->uuid, "%s", p.gpu->instances[instance - 1].uuid);
+  return made->look = ++looks, OK;
 }
 typedef struct { unsigned id; int result; double value; const char *names[3]; } GpmMetric;
 typedef struct { unsigned version, count; void *before, *after; GpmMetric metrics[]; } GpmQuestion;
 API int nvmlGpmMetricsGet(GpmQuestion *question) {
   if (question->version != 1) return VERSION;
   if (!question->before || !question->after) return INVALID;
-  for (unsigned i = 0; i < question->count; i++) question->metrics[i].result = OK, question->metrics[i].value = 42;
+  int pid, percent = 42;
+  if (!uses(((GpmSample *)question->after)->uuid, 0, 0, &pid, &percent)) percent = 42;
+  for (unsigned i = 0; i < question->count; i++)
+    question->metrics[i].result = OK, question->metrics[i].value = percent;
   return OK;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.agent.program import jobs as jobs_module
-from provisioning.agent.program import marimo, observing
+from provisioning.agent.program import marimo, observing, servers
 from provisioning.agent.program.app import App
 from provisioning.agent.program.app_listener import AppListener
 from provisioning.agent.program.config import complete
@@ -21,6 +22,7 @@ from provisioning.agent.program.log import Log
 from provisioning.agent.program.processes import descendants, process_table
 from provisioning.agent.program.terminals import terminals_of
 from tests.instance import eventually
+from tests.ports import free_port
 
 APP = """
 import os, pty, sys, threading
@@ -97,6 +99,7 @@ KERNEL, MARIMO_KERNEL = b"python\0-m\0ipykernel_launcher\0", b"python\0-c\0from 
         (b"python\0train.py\0", 1),
         # Workers of a pool wait beside their kernel for as long as it lives.
         (None, 0),
+        (b"sleep\0infinity\0", 0),
         (b"python\0-m\0joblib.externals.loky.backend\0", 0),
         (b"python\0/lib/debugpy/adapter\0--for-server\0", 0),
         (b"", 0),
@@ -130,7 +133,12 @@ TERMINAL = (136 << 8) | 3
         (b"/usr/bin/python3\0/usr/bin/gpustat\0-i\0", 0, {TERMINAL}),
         (b"tmux\0attach\0", 0, {TERMINAL}),
         (b"python3\0train.py\0top\0", 1, set()),
+        (b"watch\0-n\x001\0nvidia-smi\0", 0, {TERMINAL}),
+        (b"watch\0-n1\0python\0step.py\0", 1, set()),
         (b"tail\0-f\0log\0", 1, set()),
+        (b"tail\0-f\0/dev/null\0", 0, set()),
+        (b"sleep\0infinity\0", 0, set()),
+        (b"sleep\x009999\0", 1, set()),
         (b"", 1, set()),
     ],
 )
@@ -145,8 +153,10 @@ def test_programs_that_only_show_something_are_no_jobs(monkeypatch, command, job
     monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
     found = jobs_module.jobs_of([5, 10, 11], table, AGENT_PID, APP_PID)
     assert (found.count, found.viewed_terminals) == (jobs, viewed)
-    assert found.pids == ({10, 11} if jobs else {10})
+    assert found.pids == ({10, 11} if jobs or not viewed else {10})
     assert found.kernel_pids == set()
+    monitor = bool(viewed) and not command.startswith(b"tmux")
+    assert found.monitor_pids == ({11} if monitor else set())
 
 
 @pytest.mark.parametrize(
@@ -191,6 +201,48 @@ def test_a_script_on_the_input_of_a_shell_in_tmux_is_a_job(monkeypatch):
     lines = {20: b"tmux\0new\0-d\0bash < script\0", 30: b"bash\0", 31: b"sleep\x009999\0"}
     monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
     assert jobs_module.jobs_of([20, 30, 31], table, AGENT_PID, APP_PID).count == 1
+
+
+def test_what_watch_starts_is_part_of_the_monitor(monkeypatch):
+    table = {
+        10: (APP_PID, "S", 0, 0, 10, 10, TERMINAL),
+        11: (10, "S", 0, 0, 11, 10, TERMINAL),
+        12: (11, "S", 0, 0, 11, 10, TERMINAL),
+        13: (12, "S", 0, 0, 11, 10, TERMINAL),
+    }
+    lines = {10: b"-bash\0", 11: b"watch\0nvidia-smi\0", 12: b"sh\0-c\0nvidia-smi\0", 13: b"nvidia-smi\0"}
+    monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
+    found = jobs_module.jobs_of([10, 11, 12, 13], table, AGENT_PID, APP_PID)
+    assert (found.count, found.pids) == (0, {10})
+    # CPU time of what `watch` has started becomes its own once that ends.
+    assert {11} <= found.monitor_pids <= {11, 13}
+
+
+LISTEN = """
+import socket, sys, time
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print(flush=True)
+client, _address = server.accept()
+time.sleep(600)
+"""
+
+
+def test_a_server_is_unused_without_a_connection_from_elsewhere():
+    port = free_port()
+    command = [sys.executable, "-c", LISTEN, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()
+
+            def unused(*commands: set[int]) -> int | None:
+                return servers.unused_servers(list(commands), process_table())
+
+            assert unused({server.pid}) == 1
+            with socket.create_connection(("127.0.0.1", port)):
+                eventually(lambda: unused({server.pid}) == 0, limit_s=20, what="a connection")
+        finally:
+            server.kill()
 
 
 def test_what_commands_use_only_grows(monkeypatch):

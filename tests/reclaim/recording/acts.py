@@ -60,6 +60,25 @@ def abandoned_kernel(place: Place) -> None:
         connection.http.post("/api/kernels", json={"name": "python3"}).raise_for_status()
 
 
+def edits_a_notebook(place: Place) -> None:
+    """A notebook has a kernel; its text changes and is saved, as JupyterLab does."""
+    with place.http as connection:
+        for number in range(8):
+            cell = {"cell_type": "markdown", "metadata": {}, "source": f"Draft {number}"}
+            content = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+            body = {"type": "notebook", "format": "json", "content": content}
+            connection.http.put("/api/contents/draft.ipynb", json=body).raise_for_status()
+            if number == 0:
+                session = {
+                    "path": "draft.ipynb",
+                    "name": "",
+                    "type": "notebook",
+                    "kernel": {"name": "python3"},
+                }
+                connection.http.post("/api/sessions", json=session).raise_for_status()
+            time.sleep(30)
+
+
 def stands_at_a_breakpoint(place: Place) -> None:
     kernel = debugged(place)
     kernel.run("x = 1\ny = x + 1\nprint(y)")

@@ -9,6 +9,8 @@ KEPT = "kept"
 """Somebody's work: it is never warned nor stopped."""
 STOPPED = "stopped"
 """Nothing is done in it: it stops when the limit is reached, and not before."""
+WAITS = "waits"
+"""Only a command waits in it: it is kept for hours, and then stops as one in which nothing is done."""
 FALSELY_KEPT = "falsely_kept"
 """Nothing is done in it, and it is kept: listed in docs/reclaim.md."""
 

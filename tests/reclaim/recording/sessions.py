@@ -13,7 +13,7 @@ from tests.reclaim.recording.acts import (
     terminal,
     vscode_terminal,
 )
-from tests.reclaim.recording.session import FALSELY_KEPT, KEPT, STOPPED, Session
+from tests.reclaim.recording.session import FALSELY_KEPT, KEPT, STOPPED, WAITS, Session
 
 DATA_LOADING = (
     "import hashlib, multiprocessing as mp, time\n"
@@ -48,6 +48,10 @@ PDB = "import pdb\npdb.set_trace()\nx = 1\ny = 2"
 POPEN = "import subprocess; job = subprocess.Popen(['sleep', '9999'])"
 NOHUP = "nohup sleep 9999 >/dev/null 2>&1 &"
 TRAIN = "python3 -c 'import time; time.sleep(9999)'"
+UNUSED_SERVER = (
+    "python3 -c 'import tornado.ioloop as i, tornado.web as w; w.Application().listen(8899); "
+    "i.PeriodicCallback(lambda: sum(range(5000)), 50).start(); i.IOLoop.current().start()'"
+)
 COMPUTE = "import hashlib, time\nwhile True:\n    hashlib.sha256(bytes(200_000)).digest(); time.sleep(0.001)"
 JUPYTER = (
     Session(
@@ -144,11 +148,11 @@ JUPYTER = (
         "jupyter-cell-nohup",
         "jupyterlab",
         "A cell has started a command with nohup.",
-        KEPT,
+        WAITS,
         cell("import os; os.system('nohup sleep 9999 >/dev/null 2>&1 &')"),
     ),
     Session(
-        "jupyter-cell-popen", "jupyterlab", "A cell has started a program and goes on.", KEPT, cell(POPEN)
+        "jupyter-cell-popen", "jupyterlab", "A cell has started a program and goes on.", WAITS, cell(POPEN)
     ),
     Session(
         "jupyter-small-cells",
@@ -175,57 +179,57 @@ TERMINALS = (
         STOPPED,
         terminal("sleep 40"),
     ),
-    Session("terminal-sleep", "jupyterlab", "`sleep` runs in a terminal.", KEPT, terminal("sleep 9999")),
+    Session("terminal-sleep", "jupyterlab", "`sleep` runs in a terminal.", WAITS, terminal("sleep 9999")),
     Session(
-        "terminal-background", "jupyterlab", "`sleep &` runs in a terminal.", KEPT, terminal("sleep 9999 &")
+        "terminal-background", "jupyterlab", "`sleep &` runs in a terminal.", WAITS, terminal("sleep 9999 &")
     ),
     Session(
         "terminal-nohup",
         "jupyterlab",
         "`nohup` runs, and its terminal is closed.",
-        KEPT,
+        WAITS,
         closed_terminal(NOHUP),
     ),
     Session(
         "terminal-setsid",
         "jupyterlab",
         "A command has left its terminal by `setsid`.",
-        KEPT,
+        WAITS,
         closed_terminal("setsid -f sleep 9999"),
     ),
     Session(
         "terminal-disown",
         "jupyterlab",
         "A command was disowned, and its shell has ended.",
-        KEPT,
+        WAITS,
         terminal("sleep 9999 & disown; exit"),
     ),
     Session(
         "terminal-tmux",
         "jupyterlab",
         "A command runs in tmux, which is detached.",
-        KEPT,
+        WAITS,
         terminal("tmux new -d -s work 'sleep 9999'"),
     ),
     Session(
         "terminal-tmux-closed",
         "jupyterlab",
         "The same, and the terminal is closed.",
-        KEPT,
+        WAITS,
         closed_terminal("tmux new -d -s work 'sleep 9999'"),
     ),
     Session(
         "terminal-pdb",
         "jupyterlab",
         "A program stands at a breakpoint of pdb.",
-        KEPT,
+        WAITS,
         terminal("echo 'x = 1' > p.py", "python3 -m pdb p.py"),
     ),
     Session(
         "terminal-server",
         "jupyterlab",
         "A program waits for connections.",
-        KEPT,
+        WAITS,
         terminal("python3 -m http.server -b 127.0.0.1 8899"),
     ),
     Session(
@@ -255,7 +259,7 @@ TERMINALS = (
         "terminal-infinity",
         "jupyterlab",
         "`sleep infinity &` was left running, to keep the workspace.",
-        FALSELY_KEPT,
+        STOPPED,
         terminal("sleep infinity &"),
     ),
     Session("terminal-top", "jupyterlab", "`top` was left open.", STOPPED, terminal("top")),
@@ -263,7 +267,7 @@ TERMINALS = (
         "terminal-editor",
         "jupyterlab",
         "An interpreter was left open at its prompt.",
-        FALSELY_KEPT,
+        WAITS,
         terminal("python3 -i -c 1"),
     ),
     Session(
@@ -272,6 +276,30 @@ TERMINALS = (
         "tmux was left running with nothing but a shell.",
         STOPPED,
         terminal("tmux new -d -s work"),
+    ),
+)
+TERMINALS += (
+    Session(
+        "terminal-watch",
+        "jupyterlab",
+        "`watch` repeats a monitor every second.",
+        STOPPED,
+        terminal("watch -n 1 top -b -n 1"),
+    ),
+    Session(
+        "terminal-unused-server",
+        "jupyterlab",
+        "A web server polls 20 times a second; nobody calls it.",
+        WAITS,
+        terminal(UNUSED_SERVER),
+    ),
+    Session(
+        "jupyter-editing",
+        "jupyterlab",
+        "Somebody edits a notebook and saves it every 30 s; no cell runs.",
+        KEPT,
+        acts.edits_a_notebook,
+        goes_on=True,
     ),
 )
 TROUBLE = (
@@ -359,7 +387,7 @@ MARIMO = (
     Session("marimo-awaiting-cell", "marimo", "A cell awaits something.", KEPT, marimo_cell(AWAIT)),
     Session("marimo-input", "marimo", "A cell waits for input().", KEPT, marimo_cell("input('name? ')")),
     Session("marimo-pdb", "marimo", "A cell stands in pdb.", KEPT, marimo_cell(PDB)),
-    Session("marimo-popen", "marimo", "A cell has started a program and goes on.", KEPT, marimo_cell(POPEN)),
+    Session("marimo-popen", "marimo", "A cell has started a program and goes on.", WAITS, marimo_cell(POPEN)),
     Session(
         "marimo-small-cells",
         "marimo",
@@ -372,7 +400,7 @@ MARIMO = (
         "marimo-terminal-sleep",
         "marimo",
         "`sleep` runs in marimo's terminal.",
-        KEPT,
+        WAITS,
         marimo_terminal("sleep 9999"),
     ),
 )
@@ -393,7 +421,7 @@ VSCODE = (
         "vscode-terminal-sleep",
         "vscode",
         "`sleep` runs in its terminal.",
-        KEPT,
+        WAITS,
         vscode_terminal("sleep 9999"),
         browser=True,
     ),
@@ -401,7 +429,7 @@ VSCODE = (
         "vscode-terminal-pdb",
         "vscode",
         "A program stands at a breakpoint of pdb in its terminal.",
-        KEPT,
+        WAITS,
         vscode_terminal("echo 'x = 1' > p.py", "python3 -m pdb p.py"),
         browser=True,
     ),
@@ -409,7 +437,7 @@ VSCODE = (
         "vscode-nohup",
         "vscode",
         "A command runs behind its terminal.",
-        KEPT,
+        WAITS,
         vscode_terminal(NOHUP),
         browser=True,
     ),

@@ -1,67 +1,34 @@
-"""The look at activity and the pass of the ladder: `python -m bench.reclaim [--workspaces 10000]`.
+"""CPU time of observing activity and of a pass of the ladder, with many workspaces.
 
-Seconds of CPU time of this process, the median of three, through what the two periodic tasks call, with the
-portal's default settings: on an empty SQLite file, or on DATABASE_URL. Before each look every workspace has
-sent a heartbeat. The same once more with `--changes` rows of history and `--spells` times without work for
-each workspace. Nothing is sent: no worker and no browser listens. SQLite works inside this process, so its
-time is in the figures; PostgreSQL's is not.
+Seconds of CPU time of this process, the median of three, through the functions that the two periodic tasks
+call. Before each observation every workspace has sent a heartbeat. Then again with `--changes` rows of
+history and `--spells` idle periods for each workspace. Nothing is sent: no worker and no browser listens.
+SQLite works inside this process, so the figures include it; they do not include PostgreSQL.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-DEFAULTS = {
-    "BERTH_IDLE_GPU_MINUTES": 120,
-    "BERTH_IDLE_MINUTES": 0,
-    "BERTH_RECLAIM_NOTICE_MINUTES": 30,
-    "BERTH_LIFETIME_HOURS": 72,
-    "BERTH_MAX_LIFETIME_HOURS": 336,
-}
 BATCH = 2000
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--workspaces", type=int, default=10_000)
-    parser.add_argument("--changes", type=int, default=500)
-    parser.add_argument("--spells", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=3)
-    return parser.parse_args()
+def run(arguments: argparse.Namespace) -> None:
+    """Print the cost of observations and passes, without and with history."""
+    from bench.admission.site import build
 
-
-def main() -> None:
-    arguments = parse()
-    with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
-        os.environ.setdefault("DATABASE_URL", f"sqlite:///{folder}/bench.sqlite3")
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-        import django
-
-        django.setup()
-        from django.conf import settings
-        from django.core.management import call_command
-
-        for name, value in DEFAULTS.items():
-            setattr(settings, name, value)
-        call_command("migrate", verbosity=0)
-        from bench.admission.__main__ import silence
-        from bench.admission.site import build
-
-        silence()
-        build(arguments.workspaces + 400, arguments.workspaces, 0)
-        print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
-        measure(arguments)
-        history(arguments.changes, arguments.spells)
-        print(f"with {arguments.changes} changes and {arguments.spells} idle times of each in the history")
-        measure(arguments)
+    build(arguments.workspaces + 400, arguments.workspaces, 0)
+    print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
+    measure(arguments)
+    history(arguments.changes, arguments.spells)
+    print(f"with {arguments.changes} changes and {arguments.spells} idle periods of each in the history")
+    measure(arguments)
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -193,7 +160,3 @@ def history(changes: int, spells: int) -> None:
             for n in range(spells)
         ]
     IdleSpell.objects.bulk_create(batch, batch_size=BATCH)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Reclaim: verdicts on recorded sessions, and the cost of a pass."""

@@ -1,0 +1,54 @@
+"""Splits the time in which the GPUs of a workspace were idle by the reason why they were kept. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from itertools import pairwise
+
+from portal.reclaim.engine.ladder import Policy
+from portal.reclaim.engine.replay import Past, Spell
+
+
+class KeptReason(StrEnum):
+    """Why idle GPUs stayed with a workspace. Values are in REST."""
+
+    KEPT = "kept"
+    """A user had kept the workspace."""
+    OTHER_WORK = "other_work"
+    """The GPUs were idle, and something else was at work."""
+    NO_LIMIT = "no_limit"
+    """No idle limit applied."""
+    BELOW_LIMIT = "below_limit"
+    """The idle limit, or the notice, was not over."""
+
+
+def idle_seconds(past: Past, policy: Policy) -> Mapping[KeptReason, float]:
+    """Return the seconds with idle GPUs in one start, by reason. The policy is that of today."""
+    totals = dict.fromkeys(KeptReason, 0.0)
+    limited = bool(policy.idle_s or policy.release_s or policy.gpu_idle_s or policy.weeks)
+    for spell in past.gpu_idle:
+        begin_s, end_s = max(spell.begin_s, past.begin_s), min(spell.end_s, past.end_s)
+        if end_s <= begin_s:
+            continue
+        borders = sorted({begin_s, end_s, *_borders_in((*past.idle, *past.kept), begin_s, end_s)})
+        for from_s, until_s in pairwise(borders):
+            reason = _reason(past, policy, (from_s + until_s) / 2, limited=limited)
+            totals[reason] += until_s - from_s
+    return totals
+
+
+def _borders_in(spells: Iterable[Spell], begin_s: float, end_s: float) -> Iterable[float]:
+    return (at_s for spell in spells for at_s in (spell.begin_s, spell.end_s) if begin_s < at_s < end_s)
+
+
+def _reason(past: Past, policy: Policy, at_s: float, *, limited: bool) -> KeptReason:
+    if _covers(past.kept, at_s):
+        return KeptReason.KEPT
+    if not _covers(past.idle, at_s) and not policy.gpu_idle_s:
+        return KeptReason.OTHER_WORK
+    return KeptReason.BELOW_LIMIT if limited else KeptReason.NO_LIMIT
+
+
+def _covers(spells: Iterable[Spell], at_s: float) -> bool:
+    return any(spell.begin_s <= at_s < spell.end_s for spell in spells)
