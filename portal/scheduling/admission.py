@@ -37,6 +37,7 @@ from portal.scheduling.engine.placement.types import SoftwareRequirements
 from portal.scheduling.engine.usage import Shortfall
 from portal.scheduling.engine.verdicts import refusal
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools
+from portal.scheduling.placer import HomeMoveAhead
 from portal.scheduling.snapshot import (
     ClusterSnapshot,
     PendingWorkload,
@@ -82,6 +83,7 @@ class Verdict:
     - `ask`: set if a request for more would help.
     - `pool`, `placement`: where it would go now.
     - `makes_room`: ids of the workspaces that would be preempted.
+    - `home_move`: the move of the home with the start, if it starts now on another node than its home's.
     """
 
     outcome: Outcome
@@ -96,6 +98,7 @@ class Verdict:
     blocker: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
     makes_room: tuple[str, ...] = ()
+    home_move: HomeMoveAhead | None = None
 
     @property
     def message(self) -> str:
@@ -141,17 +144,20 @@ def assess(
     priority: int = 0,
     expected_s: int | None = None,
     environment: str = "",
+    move_home: bool = False,
 ) -> Verdict:
     """Return the verdict on this request now. Raises nothing: a denial is a verdict too.
 
     Without a team, only the pools count (for operators). `resources` overrides the flavor's request with the
-    one stored with a workspace. `environment` is the digest of its software environment.
+    one stored with a workspace. `environment` is the digest of its software environment. `move_home`: as in
+    an order.
     """
     if environment:
         resources = add_software_need(flavor.as_request() if resources is None else resources, environment)
     wanted = Wanted(
         *(template, flavor, team, actor, resources, priority, expected_s),
         homes=_homes(actor, team),
+        move_home=move_home,
         blocked=budgets.blocked_teams(),
     )
     with snapshot_cache.previews.use() as snapshot:
@@ -166,6 +172,7 @@ def assess_many(
     actor: User | None = None,
     expected_s: int | None = None,
     environment: str = "",
+    move_home: bool = False,
 ) -> list[Verdict]:
     """Return the verdicts on several flavors for one snapshot."""
     with snapshot_cache.previews.use() as snapshot:
@@ -180,6 +187,7 @@ def assess_many(
                     resources=add_software_need(flavor.as_request(), environment),
                     expected_s=expected_s,
                     homes=homes,
+                    move_home=move_home,
                     blocked=blocked,
                 ),
             )
@@ -199,6 +207,7 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
                     resources=resized_request(workspace, flavor)[0],
                     priority=workspace.priority,
                     homes=homes,
+                    move_home=workspace.move_home,
                     instead_of=str(workspace.pk),
                     blocked=blocked,
                 ),
@@ -223,6 +232,7 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
                     priority=workspace.priority,
                     expected_s=workspace.expected_s,
                     homes=homes.get((workspace.owner_id, workspace.team_id), NOWHERE),
+                    move_home=workspace.move_home,
                     instead_of=str(workspace.pk),
                     blocked=blocked,
                 ),
@@ -241,6 +251,7 @@ def without_gpus(
     expected_s: int | None,
     environment: str,
     priority: int = 0,
+    move_home: bool = False,
 ) -> Verdict | None:
     """Return the verdict on a request without accelerators, if that starts at once and the whole one waits.
 
@@ -258,6 +269,7 @@ def without_gpus(
         priority=priority,
         expected_s=expected_s,
         environment=environment,
+        move_home=move_home,
     )
     return result if result.outcome is Outcome.FITS_NOW else None
 
@@ -270,8 +282,8 @@ def _homes(actor: User | None, team: Team | None) -> Homes | None:
 class Wanted:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
-    `homes` is None if its user is unknown. `instead_of` is the id of a running or pending workspace that
-    would end first. `blocked` lists the teams whose budgets are spent.
+    `homes` is None if its user is unknown; `move_home` as in an order. `instead_of` is the id of a running or
+    pending workspace that would end first. `blocked` lists the teams whose budgets are spent.
     """
 
     template: Template
@@ -282,6 +294,7 @@ class Wanted:
     priority: int = 0
     expected_s: int | None = None
     homes: Homes | None = None
+    move_home: bool = False
     instead_of: str = ""
     blocked: frozenset[UUID] = frozenset()
 
@@ -335,8 +348,9 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         decided = decision.decide(trial)
         if REQUEST in decided.cycle.starts:
             pool, placement = trial.placer.place_of(REQUEST)
-            reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
-            return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement)
+            home_move = trial.placer.home_move_of(REQUEST)
+            reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST), home_move)
+            return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement, home_move=home_move)
         outlook = decision.outlook_with(foreseen, trial, decided, REQUEST)
         status = queue_status.status_of(trial, trial.pending_workloads[REQUEST], outlook)
         return Verdict(
@@ -372,8 +386,8 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
     placement_request = snapshot.placement_requests.of(
-        wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes
-    )  # fmt: skip
+        wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes, move_home=wanted.move_home
+    )
     if not placement_request.possible:
         return _impossible_verdict(placement_request, candidates)
     return placement_request
@@ -405,8 +419,20 @@ def _denial_verdict(
     )
 
 
-def _start_reason(placement_request: PlacementRequest, explanation: Explanation | None) -> Reason:
+def _start_reason(
+    placement_request: PlacementRequest, explanation: Explanation | None, home_move: HomeMoveAhead | None
+) -> Reason:
     """Return why it starts now; of a request with a choice, with the model that it gets and why."""
+    if home_move is not None:
+        return Reason(
+            AdmissionCode.FITS_NOW_WITH_HOME,
+            {
+                "node": home_move.target,
+                "source": home_move.source,
+                "size_mib": home_move.size_mib,
+                "seconds": home_move.seconds,
+            },
+        )
     if explanation is None:
         return Reason(AdmissionCode.FITS_NOW)
     return Reason(
@@ -567,6 +593,7 @@ class QueueAdmission(AdmissionPolicy):
             workspace.owner,
             resources,
             homes=_homes(workspace.owner, workspace.team),
+            move_home=workspace.move_home,
             blocked=budgets.blocked_teams(),
         )
         with snapshot_cache.previews.use() as snapshot:
@@ -587,6 +614,7 @@ def _starts_only_without_gpus(workspace: Workspace) -> bool:
         "priority": workspace.priority,
         "expected_s": workspace.expected_s,
         "environment": digest_for(version) if version is not None else "",
+        "move_home": workspace.move_home,
     }
     return without_gpus(assess(**request), **request) is not None
 

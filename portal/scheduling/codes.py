@@ -10,6 +10,7 @@ class AdmissionCode(StrEnum):
 
     FITS_NOW = "fits_now"
     FITS_NOW_ON_MODEL = "fits_now_on_model"
+    FITS_NOW_WITH_HOME = "fits_now_with_home"
     HOME_LOST = "home_lost"
     HOME_MOVING = "home_moving"
     HOME_ARCHIVED = "home_archived_now"

@@ -19,6 +19,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.errors import PortalError
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock
@@ -41,6 +42,7 @@ from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.domain_events import WorkspaceQueued
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes import start_moves
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
@@ -216,8 +218,12 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
     for workload in cycle.started(snapshot.scheduler.pending.items):
         if workload.id in rows:
             pool, placement = snapshot.placer.place_of(workload.id)
-            starts.append(launches.Start(rows[workload.id], pool.pool, placement, workload.amounts))
-    starts = _starts_at_homes(starts)
+            moves_home = snapshot.placer.home_move_of(workload.id) is not None
+            row = rows[workload.id]
+            starts.append(launches.Start(row, pool.pool, placement, workload.amounts, moves_home))
+    starts = _starts_at_homes([start for start in starts if not start.moves_home]) + _starts_with_homes(
+        [start for start in starts if start.moves_home], snapshot.now
+    )
     launches.begin(starts, snapshot.now)
     moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
     return [str(start.workspace.pk) for start in starts]
@@ -235,6 +241,24 @@ def _starts_at_homes(starts: list[launches.Start]) -> list[launches.Start]:
     if elsewhere:
         snapshot_feed.workloads(elsewhere)
     return [start for start in starts if start.workspace.pk not in elsewhere]
+
+
+def _starts_with_homes(starts: list[launches.Start], now: datetime) -> list[launches.Start]:
+    """Begin the moves of homes to the nodes of these starts, and return the starts whose homes move.
+
+    The others are read again: their home is in use, held or has left meanwhile.
+    """
+    begun = []
+    for start in starts:
+        node = start.placement.nodes[0].node
+        try:
+            start_moves.begin(workspace=start.workspace, pool=start.pool, node=node, now=now)
+        except PortalError as error:
+            log.info("the home of workspace %s does not move to %s: %s", start.workspace.pk, node, error)
+            snapshot_feed.workloads([start.workspace.pk])
+        else:
+            begun.append(start)
+    return begun
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:

@@ -279,6 +279,7 @@ def pending_workloads(
         "next_reconcile_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources",
         "team_id", "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
         "queue_entry__reservation_seq", "queue_entry__preemption_count", "loses_work",
+        "move_home",
     ):  # fmt: skip
         if next_reconcile_at is not None and next_reconcile_at > now:
             later[row[0]] = next_reconcile_at
@@ -289,10 +290,12 @@ def pending_workloads(
     homes = home_places.home_places_by_user([(row[2], row[6]) for row in rows])
     targets = moves.targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
-        preemptible, nominated, reservation_seq, preempted, loses_work = rest
+        preemptible, nominated, reservation_seq, preempted, loses_work, move_home = rest
         try:
             placement_request = placement_requests.of(
-                templates[template], flavors[flavor], data, homes=homes.get((owner, team_id), {})
+                *(templates[template], flavors[flavor], data),
+                homes=homes.get((owner, team_id), {}),
+                move_home=move_home,
             )
         except ValueError:
             # A broken row must not block the others; it backs off.

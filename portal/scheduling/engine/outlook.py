@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
+from portal.scheduling.engine.homes_along import earliest_start
 from portal.scheduling.engine.member_order import Turn
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
 from portal.scheduling.engine.plan import Plan
@@ -57,7 +58,7 @@ class Outlook:
         self._shared = False
         self._positions: dict[str, int] | None = None
         self._etas: dict[str, Eta] | None = None
-        self._rooms: dict[object, tuple[int, tuple[str, ...]] | None] = {}
+        self._rooms: dict[object, int | None] = {}
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
@@ -152,11 +153,11 @@ class Outlook:
         if shape not in self._rooms:
             if len(self._rooms) >= MAX_ROOMS:
                 return eta
-            self._rooms[shape] = self._scheduler.room(request)
-        room = self._rooms[shape]
-        if room is None:
+            self._rooms[shape] = earliest_start(request, self._scheduler.placer, self._scheduler.room)
+        room_s = self._rooms[shape]
+        if room_s is None:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES))
-        return Eta(max(eta.eta_s, room[0]), eta.basis)
+        return Eta(max(eta.eta_s, room_s), eta.basis)
 
     def _find_shortfall(self, request: Workload) -> Shortfall:
         """Return the shortfall after the requests that start now have started."""

@@ -122,9 +122,21 @@ def _on_model(params: Params) -> Params:
     }
 
 
+def _with_home(params: Params) -> Params:
+    return {
+        "node": params["node"],
+        "size": format_memory(params["size_mib"]),
+        "time": format_duration(params["seconds"]),
+    }
+
+
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
     AdmissionCode.FITS_NOW_ON_MODEL: Text(gettext_lazy("Starts now on %(model)s%(why)s."), prepare=_on_model),
+    AdmissionCode.FITS_NOW_WITH_HOME: Text(
+        gettext_lazy("Starts now on %(node)s. %(size)s of files move there first, about %(time)s."),
+        prepare=_with_home,
+    ),
     AdmissionCode.HOME_LOST: Text(
         gettext_lazy("Your home folder was on %(node)s, which was removed."),
         gettext_lazy("Start a new home on the Home folders page, or ask an operator to recover the old one."),

@@ -123,6 +123,8 @@ class Workspace(models.Model):
         help_text="Whether the work saves checkpoints; null if the owner did not say.",
     )
     loses_work = models.BooleanField(default=True, help_text="Whether preemption loses work.")
+    # Whether its home may move along with a start whatever the size; smaller ones do so by themselves.
+    move_home = models.BooleanField(default=False)
     expected_s = models.PositiveIntegerField(default=28_800)
     # Maximum time from ready on, in seconds; `None` for no limit. `ends_at` is when it is over; extensions
     # move it. `ends_version` counts changes of the end: a task that stops the workspace compares both.
@@ -152,6 +154,9 @@ class Workspace(models.Model):
     # Checks of its devices before the start, if they were needed.
     checks_began_at = models.DateTimeField(null=True, blank=True)
     checks_ended_at = models.DateTimeField(null=True, blank=True)
+    # Move of its home to the node of this start, if one was needed.
+    home_move_began_at = models.DateTimeField(null=True, blank=True)
+    home_move_ended_at = models.DateTimeField(null=True, blank=True)
     launched_at = models.DateTimeField(
         null=True, blank=True, help_text="When its start was sent to the nodes."
     )
@@ -226,6 +231,12 @@ class Workspace(models.Model):
     def waits_for_checks(self) -> bool:
         """Whether the start waits for checks of its devices."""
         return self.checks_began_at is not None and self.checks_ended_at is None and self.launched_at is None
+
+    @property
+    def waits_for_home(self) -> bool:
+        """Whether the start waits for its home, which moves to its node."""
+        began, ended = self.home_move_began_at, self.home_move_ended_at
+        return began is not None and ended is None and self.launched_at is None
 
     @property
     def request(self) -> ResourceRequest:
