@@ -10,6 +10,7 @@ from portal.cli import config, parser_groups
 from portal.cli.argument_types import add_workspace_argument, forward, hours, positive, wait
 
 ENVIRONMENT = "software, see `berth environments`; default: the template's"
+MOVE_HOME = "let a large home folder move to another machine, if that starts sooner"
 EPILOG = """\
 examples:
   berth login https://berth.example.org    store address and token
@@ -80,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="do not wait for GPUs: start without them, and attach them later",
     )
+    up.add_argument("--move-home", action="store_true", default=None, help=MOVE_HOME)
     up.add_argument(
         "--checkpointed",
         action="store_true",
@@ -149,6 +151,7 @@ def parser() -> argparse.ArgumentParser:
     preview.add_argument(
         "--start-without-gpu", action="store_true", default=None, help="do not wait for GPUs"
     )
+    preview.add_argument("--move-home", action="store_true", default=None, help=MOVE_HOME)
 
     open_ = command("open", "open_", "Print the URL of a workspace.")
     add_workspace_argument(open_)

@@ -195,6 +195,10 @@ class PoolPlacer:
         along = placement_request.home_along
         return along.request if along is not None and workload_id in self._along else placement_request
 
+    def has_home(self, workload: Workload) -> bool:
+        """Return whether the request starts on the node of its user's home only, unless the home moves."""
+        return bool(self._requests[workload.id].home)
+
     def home_move_s(self, workload: Workload) -> int | None:
         """Return the expected seconds of a move of the home, or None if the home cannot move now.
 

@@ -78,7 +78,7 @@ class WorkspaceShapeSerializer(StrictSerializer):
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):
-    """The team that is charged, and whether the workspace waits for accelerators."""
+    """The team that is charged, and how the workspace may start without waiting."""
 
     team = serializers.CharField(required=False, max_length=40, help_text="Optional if you have one team.")
     start_without_gpu = serializers.BooleanField(
@@ -88,6 +88,14 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
             "Whether to start without accelerators if the workspace would otherwise wait, and can "
             "start immediately without them. `attach-gpu` adds them later. The owner gets one notice "
             "when they are free."
+        ),
+    )
+    move_home = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text=(
+            "Whether your home folder may move to another machine with a start, whatever its size. Smaller "
+            "ones do so without it."
         ),
     )
 
@@ -217,6 +225,7 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
         secrets=body["secrets"],
         git=_git_of(request, body),
         start_without_gpu=body.get("start_without_gpu", False),
+        move_home=body.get("move_home", False),
         bound_to=_bound_to(request, body),
     )
 

@@ -64,6 +64,8 @@ def stage_words(workspace: Workspace) -> str:
                 if place
                 else _("Waiting for capacity")
             )
+        case State.PROVISIONING if workspace.waits_for_home:
+            return _("Moving files")
         case State.PROVISIONING:
             return (
                 _("Starting %(template)s") % {"template": workspace.template.name}
@@ -218,6 +220,7 @@ class Detail:
     trouble: str
     waits_for: str
     home_on_its_way: str
+    home_move: str
     eta_basis: str
     turn: str
     ask_url: str
@@ -330,6 +333,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         trouble=_shown_trouble(workspace),
         waits_for=stored_message(workspace.queue_entry.reason),
         home_on_its_way=home_presenters.move_waited_for(workspace),
+        home_move=home_presenters.move_with_start(workspace),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         turn=stored_message(workspace.queue_entry.member_order),
         ask_url=ask_url(actor, workspace),

@@ -17,6 +17,9 @@ from portal.scheduling.engine.model import Workload
 class HomeMover(Protocol):
     """A placer that can place a request on another node together with its user's home."""
 
+    def has_home(self, workload: Workload) -> bool:
+        """Return whether the request starts on the node of its user's home only, unless the home moves."""
+
     def home_move_s(self, workload: Workload) -> int | None:
         """Return the expected seconds of a move of the home, or None if the home cannot move now."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
-from portal.scheduling.engine.homes_along import earliest_start
+from portal.scheduling.engine.homes_along import HomeMover, earliest_start
 from portal.scheduling.engine.member_order import Turn
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
 from portal.scheduling.engine.plan import Plan
@@ -147,7 +147,7 @@ class Outlook:
             eta = self.plan.insert(request, self._scheduler.pending.key_of(request))
         else:
             eta = self._etas[request.id] if self._etas is not None else self.plan.eta(request.id)
-        if shortfall[0] is not Rule.PLACEMENT or eta.eta_s is None:
+        if eta.eta_s is None or not self._waits_for_nodes(request, shortfall):
             return eta
         shape = self._scheduler.pending.shape_of(request.id)
         if shape not in self._rooms:
@@ -158,6 +158,13 @@ class Outlook:
         if room_s is None:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES))
         return Eta(max(eta.eta_s, room_s), eta.basis)
+
+    def _waits_for_nodes(self, request: Workload, shortfall: Shortfall) -> bool:
+        """Return whether the plan, which ignores nodes, is too early: a free device may be elsewhere."""
+        placer = self._scheduler.placer
+        return shortfall[0] is Rule.PLACEMENT or (
+            shortfall[0] is Rule.CAPACITY and isinstance(placer, HomeMover) and placer.has_home(request)
+        )
 
     def _find_shortfall(self, request: Workload) -> Shortfall:
         """Return the shortfall after the requests that start now have started."""

@@ -78,6 +78,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
         "start_without_gpu": "start_without_gpu" in data,
+        "move_home": "move_home" in data,
         "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.available_names(request.user, choice.team, choice.template),
@@ -182,6 +183,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         secrets=_selected_secrets(request),
         git=_git(request.POST),
         start_without_gpu="start_without_gpu" in request.POST,
+        move_home="move_home" in request.POST,
     )
     try:
         creation = services.create(
