@@ -86,6 +86,8 @@ from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
+    HomeMoveDue,
+    HomeMoveEnded,
     HomesChanged,
     HomesMeasured,
     PreemptionDue,
@@ -103,7 +105,7 @@ from portal.workspaces.domain_events import (
 )
 from portal.workspaces.extension_policy import extension_policy
 from portal.workspaces.gateway import publishing
-from portal.workspaces.homes import deletions
+from portal.workspaces.homes import deletions, start_moves
 from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.orphans import services as orphans
 from portal.workspaces.secrets.models import Secret, purpose_of
@@ -229,6 +231,8 @@ def connect() -> None:
     in_transaction(WorkspaceReady, notices.ready, start_counts.count_ready)
     in_transaction(WorkspaceFailed, notices.failed, start_counts.count_failure)
     in_transaction(PreflightDue, preflight.handle_deadline)
+    in_transaction(HomeMoveDue, start_moves.handle_due)
+    in_transaction(HomeMoveEnded, start_moves.move_ended)
     in_transaction(PreemptionDue, evictions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)
     # quotas, ledger, reservations

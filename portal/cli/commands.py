@@ -111,6 +111,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "lifetime_hours": arguments.hours,
         "checkpointed": arguments.checkpointed,
         "start_without_gpu": arguments.start_without_gpu,
+        "move_home": arguments.move_home,
         "secrets": arguments.secret,
         "git": _git(arguments),
         # A workspace that is reused serves other jobs, too.

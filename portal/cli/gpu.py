@@ -38,7 +38,9 @@ class _CheckCommandError(CliError):
 def check(arguments: argparse.Namespace) -> int:
     """Run the check; return the exit code of the worst verdict."""
     if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
-        raise _CheckCommandError("--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE)
+        raise _CheckCommandError(
+            "--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE
+        )
     if arguments.with_node and not arguments.node:
         raise _CheckCommandError("A link check needs two nodes.", "Set --node and --with.", EXIT_USAGE)
     if arguments.device or arguments.node:

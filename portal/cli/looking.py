@@ -123,6 +123,7 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         team=arguments.team,
         environment=arguments.environment,
         start_without_gpu=arguments.start_without_gpu,
+        move_home=arguments.move_home,
     )
     if arguments.json:
         print_json(verdict)
@@ -138,6 +139,12 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
             print('  → `berth up … --ask "why"` requests it.')
         elif verdict["next_action"]:
             print(f"  → {verdict['next_action']}")
+        if offer := verdict.get("home_move_offer"):
+            gib, seconds = offer["size_mib"] / 1024, offer["seconds"]
+            print(
+                f"Starts now on {offer['target']} with --move-home: {gib:.1f} GiB of files move first, "
+                f"about {seconds} s."
+            )
         if verdict["alternatives"]:
             print(f"Would start now: {', '.join(verdict['alternatives'])}")
     return EXITS[verdict["outcome"]]

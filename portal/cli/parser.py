@@ -13,6 +13,7 @@ ENVIRONMENT = "software, see `berth environments`; default: the template's"
 FLAVORS_OF_PREVIEW = "several in order of preference: the first that is free"
 FLAVORS = f"{FLAVORS_OF_PREVIEW}; default: the first in the catalog"
 START_WITHIN = "with several flavors: wait up to MIN minutes for an earlier one while a later one is free"
+MOVE_HOME = "let a large home folder move to another machine, if that starts sooner"
 EPILOG = """\
 examples:
   berth login https://berth.example.org    store address and token
@@ -85,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="do not wait for GPUs: start without them, and attach them later",
     )
+    up.add_argument("--move-home", action="store_true", default=None, help=MOVE_HOME)
     up.add_argument(
         "--checkpointed",
         action="store_true",
@@ -155,6 +157,7 @@ def parser() -> argparse.ArgumentParser:
     preview.add_argument(
         "--start-without-gpu", action="store_true", default=None, help="do not wait for GPUs"
     )
+    preview.add_argument("--move-home", action="store_true", default=None, help=MOVE_HOME)
 
     open_ = command("open", "open_", "Print the URL of a workspace.")
     add_workspace_argument(open_)

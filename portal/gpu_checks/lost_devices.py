@@ -63,7 +63,7 @@ def end_workspace(workspace_id: UUID) -> bool:
     if not grants:
         return False
     names = [_name(grant) for grant in grants]
-    if _waits_for_checks(workspace):
+    if _is_not_started(workspace):
         preflight.requeue(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
         return True
     reconcile.fail(workspace, TerminationReason.LOST, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names}))
@@ -71,9 +71,10 @@ def end_workspace(workspace_id: UUID) -> bool:
     return True
 
 
-def _waits_for_checks(workspace: Workspace) -> bool:
+def _is_not_started(workspace: Workspace) -> bool:
     """Return whether nothing has been started; only then its allocation may be released at once."""
-    return workspace.state == State.PROVISIONING and workspace.waits_for_checks
+    waits = workspace.waits_for_checks or workspace.waits_for_home
+    return workspace.state == State.PROVISIONING and waits
 
 
 def _name(grant: AllocatedDevice) -> str:

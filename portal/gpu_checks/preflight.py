@@ -27,7 +27,7 @@ from portal.gpu_checks.domain_events import PreflightCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
-from portal.workspaces.lifecycle import NOT_CHECKED, DesiredState, State, Trigger
+from portal.workspaces.lifecycle import NOT_PREPARED, DesiredState, State, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance
 from provisioning.types import WHOLE_DEVICE_MILLI, Op
@@ -190,9 +190,12 @@ def check_ended(event: PreflightCheckEnded) -> None:
 
 def _start_if_good(workspace: Workspace) -> None:
     if _layouts_stand(workspace) and _conclude(workspace):
-        workspace.checks_ended_at = timezone.now()
-        workspace.save(update_fields=["checks_ended_at"])
-        dispatch.send(workspace, Op.START)
+        workspace.checks_ended_at = workspace.next_reconcile_at = timezone.now()
+        workspace.save(update_fields=["checks_ended_at", "next_reconcile_at"])
+        if workspace.waits_for_home:
+            reconcile.take_next_step(workspace)
+        else:
+            dispatch.send(workspace, Op.START)
 
 
 def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
@@ -265,7 +268,7 @@ def requeue(workspace: Workspace, reason: Reason) -> None:
         queue={"reservation_seq": FIRST_RESERVATION},
         status={"reason": reason.as_json()},
         end_preemption=True,
-        **NOT_CHECKED,
+        **NOT_PREPARED,
     )
     reconcile.release(workspace, used=False)
 

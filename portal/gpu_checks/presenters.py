@@ -179,7 +179,7 @@ class PartRow:
     together: str
     percent: str
     errors: int
-    look: Look
+    look: StateBadge
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _parts(run: GpuCheckRun, report: Mapping[str, Any]) -> Iterable[PartRow]:
             together=format_number(part.together_tflops, 1),
             percent=format_number(part.percent, 1),
             errors=part.errors,
-            look=Look(*_STATUS_LOOKS[status]),
+            look=StateBadge(*_STATUS_LOOKS[status]),
         )
 
 

@@ -37,6 +37,7 @@ from portal.scheduling.engine.placement.types import SoftwareRequirements
 from portal.scheduling.engine.usage import Shortfall
 from portal.scheduling.engine.verdicts import refusal
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools
+from portal.scheduling.placer import HomeMoveAhead
 from portal.scheduling.snapshot import (
     ClusterSnapshot,
     FlavorChoice,
@@ -86,6 +87,7 @@ class Verdict:
     - `makes_room`: ids of the workspaces that would be preempted.
     - `flavor`: of several listed flavors, the one on which it starts now or is expected to start.
       `next_flavor`: why, if it waits.
+    - `home_move`: the move of the home with the start, if it starts now on another node than its home's.
     """
 
     outcome: Outcome
@@ -102,6 +104,7 @@ class Verdict:
     makes_room: tuple[str, ...] = ()
     flavor: Flavor | None = None
     next_flavor: Reason | None = None
+    home_move: HomeMoveAhead | None = None
 
     @property
     def message(self) -> str:
@@ -152,17 +155,20 @@ def assess(
     priority: int = 0,
     expected_s: int | None = None,
     environment: str = "",
+    move_home: bool = False,
 ) -> Verdict:
     """Return the verdict on this request now. Raises nothing: a denial is a verdict too.
 
     Without a team, only the pools count (for operators). `resources` overrides the flavor's request with the
-    one stored with a workspace. `environment` is the digest of its software environment.
+    one stored with a workspace. `environment` is the digest of its software environment. `move_home`: as in
+    an order.
     """
     if environment:
         resources = add_software_need(flavor.as_request() if resources is None else resources, environment)
     wanted = Wanted(
         *(template, flavor, team, actor, resources, priority, expected_s),
         homes=_homes(actor, team),
+        move_home=move_home,
         blocked=budgets.blocked_teams(),
     )
     with snapshot_cache.previews.use() as snapshot:
@@ -179,6 +185,7 @@ def assess_choices(
     priority: int = 0,
     expected_s: int | None = None,
     environment: str = "",
+    move_home: bool = False,
 ) -> Verdict:
     """Return the verdict on a request that lists several flavors, in order of preference."""
     homes, blocked = _homes(actor, team), budgets.blocked_teams()
@@ -189,6 +196,7 @@ def assess_choices(
             priority=priority,
             expected_s=expected_s,
             homes=homes,
+            move_home=move_home,
             blocked=blocked,
         )
         for flavor in flavors
@@ -206,6 +214,7 @@ def assess_many(
     actor: User | None = None,
     expected_s: int | None = None,
     environment: str = "",
+    move_home: bool = False,
 ) -> list[Verdict]:
     """Return the verdicts on several flavors for one snapshot."""
     with snapshot_cache.previews.use() as snapshot:
@@ -220,6 +229,7 @@ def assess_many(
                     resources=add_software_need(flavor.as_request(), environment),
                     expected_s=expected_s,
                     homes=homes,
+                    move_home=move_home,
                     blocked=blocked,
                 ),
             )
@@ -239,6 +249,7 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
                     resources=resized_request(workspace, flavor)[0],
                     priority=workspace.priority,
                     homes=homes,
+                    move_home=workspace.move_home,
                     instead_of=str(workspace.pk),
                     blocked=blocked,
                 ),
@@ -263,6 +274,7 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
                     priority=workspace.priority,
                     expected_s=workspace.expected_s,
                     homes=homes.get((workspace.owner_id, workspace.team_id), NOWHERE),
+                    move_home=workspace.move_home,
                     instead_of=str(workspace.pk),
                     blocked=blocked,
                 ),
@@ -281,6 +293,7 @@ def without_gpus(
     expected_s: int | None,
     environment: str,
     priority: int = 0,
+    move_home: bool = False,
 ) -> Verdict | None:
     """Return the verdict on a request without accelerators, if that starts at once and the whole one waits.
 
@@ -298,6 +311,7 @@ def without_gpus(
         priority=priority,
         expected_s=expected_s,
         environment=environment,
+        move_home=move_home,
     )
     return result if result.outcome is Outcome.FITS_NOW else None
 
@@ -310,7 +324,7 @@ def _homes(actor: User | None, team: Team | None) -> Homes | None:
 class Wanted:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
-    `homes` is None if its user is unknown. `instead_of` is the id of a running or pending workspace that
+    `homes` is None if its user is unknown; `move_home` as in an order. `instead_of` is the id of a running or pending workspace that
     would end first. `blocked` lists the teams whose budgets are spent. `others` are the same request on later
     flavors, in order of preference; the first is expected to run as long on each.
     """
@@ -323,6 +337,7 @@ class Wanted:
     priority: int = 0
     expected_s: int | None = None
     homes: Homes | None = None
+    move_home: bool = False
     instead_of: str = ""
     blocked: frozenset[UUID] = frozenset()
     others: tuple[Wanted, ...] = ()
@@ -401,12 +416,15 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
 def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
     """Return the verdict on a request that the trial has just started."""
     pool, placement = trial.placer.place_of(REQUEST)
-    choice = trial.scheduler.running[REQUEST].workload.choice
-    chosen = pending.choices[choice] if pending.choices else None
+    workload = trial.scheduler.running[REQUEST].workload
+    chosen = pending.choices[workload.choice] if pending.choices else None
     placement_request = chosen.placement_request if chosen is not None else pending.placement_request
-    reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST))
+    home_move = trial.placer.home_move_of(workload)
+    reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST), home_move)
     flavor = chosen.flavor if chosen is not None else None
-    return Verdict(Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement, flavor=flavor)
+    return Verdict(
+        Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement, flavor=flavor, home_move=home_move
+    )
 
 
 def _incoming(snapshot: ClusterSnapshot, wanted: Wanted, team: Team) -> PendingWorkload | Verdict:
@@ -447,8 +465,8 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
     placement_request = snapshot.placement_requests.of(
-        wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes
-    )  # fmt: skip
+        wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes, move_home=wanted.move_home
+    )
     if not placement_request.possible:
         return _impossible_verdict(placement_request, candidates)
     return placement_request
@@ -480,8 +498,20 @@ def _denial_verdict(
     )
 
 
-def _start_reason(placement_request: PlacementRequest, explanation: Explanation | None) -> Reason:
+def _start_reason(
+    placement_request: PlacementRequest, explanation: Explanation | None, home_move: HomeMoveAhead | None
+) -> Reason:
     """Return why it starts now; of a request with a choice, with the model that it gets and why."""
+    if home_move is not None:
+        return Reason(
+            AdmissionCode.FITS_NOW_WITH_HOME,
+            {
+                "node": home_move.target,
+                "source": home_move.source,
+                "size_mib": home_move.size_mib,
+                "seconds": home_move.seconds,
+            },
+        )
     if explanation is None:
         return Reason(AdmissionCode.FITS_NOW)
     return Reason(
@@ -642,6 +672,7 @@ class QueueAdmission(AdmissionPolicy):
             workspace.owner,
             resources,
             homes=_homes(workspace.owner, workspace.team),
+            move_home=workspace.move_home,
             blocked=budgets.blocked_teams(),
         )
         if not released:
@@ -676,6 +707,7 @@ def _starts_only_without_gpus(workspace: Workspace) -> bool:
         "priority": workspace.priority,
         "expected_s": workspace.expected_s,
         "environment": digest_for(version) if version is not None else "",
+        "move_home": workspace.move_home,
     }
     return without_gpus(assess(**request), **request) is not None
 

@@ -26,7 +26,7 @@ from portal.common.api import (
 )
 from portal.common.reasons.wording import message_of, reason_of
 from portal.common.scopes import Scope
-from portal.scheduling import admission, offers, selectors
+from portal.scheduling import admission, home_offers, offers, selectors
 from portal.scheduling.serializers import AdmissionPreviewSerializer, PreviewSerializer, verdict_data
 from portal.workspaces import policies
 from portal.workspaces.api import team_named
@@ -171,29 +171,24 @@ class AdmissionPreview(ApiView):
             expected_s=expected_s,
             environment=software.digest,
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
+            move_home=body["move_home"],
         )
         verdict = next(offer.verdict for offer in flavor_offers if offer.flavor == flavor)
+        common: dict[str, Any] = {
+            "template": template,
+            "team": team,
+            "actor": request.user,
+            "expected_s": expected_s,
+            "environment": software.digest,
+        }
         if len(flavors) > 1:
             verdict = admission.assess_choices(
-                template=template,
-                flavors=flavors,
-                start_within_s=start_within_s,
-                team=team,
-                actor=request.user,
-                expected_s=expected_s,
-                environment=software.digest,
+                **common, flavors=flavors, start_within_s=start_within_s, move_home=body["move_home"]
             )
         spared = None
         if body["start_without_gpu"]:
-            spared = admission.without_gpus(
-                verdict,
-                template=template,
-                flavor=flavor,
-                team=team,
-                actor=request.user,
-                expected_s=expected_s,
-                environment=software.digest,
-            )
+            spared = admission.without_gpus(verdict, **common, flavor=flavor, move_home=body["move_home"])
+        with_home = home_offers.with_home(verdict, **common, flavor=flavor)
         nearest = [offer.flavor.slug for offer in offers.alternatives(flavor_offers, flavor)]
         warnings = deprecations(template, flavor)
         if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:
@@ -202,6 +197,7 @@ class AdmissionPreview(ApiView):
             **verdict_data(spared or verdict, alternatives=nearest),
             "warnings": warnings,
             "without_gpu": spared is not None,
+            "home_move_offer": with_home.home_move if with_home is not None else None,
         }
         if data["ask"]:
             data["ask"]["start"] = start_of(request)

@@ -91,11 +91,13 @@ def too_large(reasons: NodeReasons) -> Reason:
 
 
 def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
-    """Return per node why it does not take the request now."""
+    """Return per node why it does not take the request now; a home that can move counts for no node."""
+    along = placement_request.home_along
+    wanted = along.request if along is not None else placement_request
     return tuple(
         reason
-        for pool in placement_request.pools
-        for reason in pool.reasons(pool.adapted(placement_request.request, placement_request.software))
+        for pool in wanted.pools
+        for reason in pool.reasons(pool.adapted(wanted.request, wanted.software))
     )
 
 

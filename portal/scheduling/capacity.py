@@ -1,6 +1,6 @@
 """Reads the total and free capacity of pools into the form of the placement engine.
 
-Needs seven queries including the pools, regardless of the number of nodes, one more with MIG and one more
+Needs seven queries including the pools, regardless of the number of nodes, one more with MIG and two more
 with homes on nodes. Rows are read as tuples, since there may be 10,000 devices in an interactive request.
 """
 
@@ -42,6 +42,7 @@ from portal.scheduling.engine.placement.types import (
     Worth,
 )
 from portal.workspaces.homes import load as home_load
+from portal.workspaces.homes import move_rates
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.models.homes import NEW_HOME_CPU_MILLI, NEW_HOME_GPU_MILLI
 from provisioning.gpu.shares import part_mib
@@ -79,11 +80,15 @@ class Room:
 
 @dataclass(slots=True)
 class PoolNodes:
-    """A pool, its nodes at one moment and the expected requests. Builds clusters lazily."""
+    """A pool, its nodes at one moment and the expected requests. Builds clusters lazily.
+
+    `home_mib_s` is how fast homes move between its nodes, 0 if not measured.
+    """
 
     pool: Pool
     nodes: tuple[NodeCapacity, ...]
     mix: RequestMix = DEFAULT_MIX
+    home_mib_s: int = 0
     _now: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
@@ -283,8 +288,16 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key))):
         nodes[pool].append(node)
-    mixes = request_mix.of_pools(chosen)
-    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk]), mixes[pool.pk]) for pool in chosen}
+    mixes, rates = request_mix.of_pools(chosen), home_rates(chosen)
+    return {
+        pool.pk: PoolNodes(pool, tuple(nodes[pool.pk]), mixes[pool.pk], rates.get(pool.pk, 0))
+        for pool in chosen
+    }
+
+
+def home_rates(pools: Iterable[Pool]) -> dict[UUID, int]:
+    """Return the MiB per second of moves of homes, for pools where that was measured."""
+    return move_rates.measured([pool.pk for pool in pools if home_places.has_separate_homes(pool)])
 
 
 def refresh_mixes(pools: Mapping[UUID, PoolNodes]) -> None:

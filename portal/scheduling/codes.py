@@ -14,6 +14,7 @@ class AdmissionCode(StrEnum):
     FLAVOR_LATER = "waits_for_later_flavor"
     FLAVOR_WITHIN = "waits_for_flavor_within"
     FLAVOR_OPEN = "waits_for_any_flavor"
+    FITS_NOW_WITH_HOME = "fits_now_with_home"
     HOME_LOST = "home_lost"
     HOME_MOVING = "home_moving"
     HOME_ARCHIVED = "home_archived_now"

@@ -19,6 +19,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.errors import PortalError
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock
@@ -41,6 +42,7 @@ from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.domain_events import WorkspaceQueued
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes import start_moves
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
@@ -218,9 +220,13 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
             pool, placement = snapshot.placer.place_of(workload.id)
             choices = snapshot.pending_workloads[workload.id].choices
             flavor = choices[workload.choice].flavor if choices else None
+            moves_home = snapshot.placer.home_move_of(workload) is not None
             row = rows[workload.id]
-            starts.append(launches.Start(row, pool.pool, placement, workload.amounts, flavor))
-    starts = _starts_at_homes(snapshot, starts)
+            starts.append(
+                launches.Start(row, pool.pool, placement, workload.amounts, flavor, moves_home=moves_home)
+            )
+    at_homes = _starts_at_homes(snapshot, [start for start in starts if not start.moves_home])
+    starts = at_homes + _starts_with_homes([start for start in starts if start.moves_home], snapshot.now)
     launches.begin(starts, snapshot.now)
     moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
     return [str(start.workspace.pk) for start in starts]
@@ -256,6 +262,24 @@ def _waiting_for_homes(snapshot: ClusterSnapshot, starts: Sequence[launches.Star
         for name, other in pending.items()
         if name not in started and (other.workload.user, other.workload.team) in owners
     }
+
+
+def _starts_with_homes(starts: list[launches.Start], now: datetime) -> list[launches.Start]:
+    """Begin the moves of homes to the nodes of these starts, and return the starts whose homes move.
+
+    The others are read again: their home is in use, held or has left meanwhile.
+    """
+    begun = []
+    for start in starts:
+        node = start.placement.nodes[0].node
+        try:
+            start_moves.begin(workspace=start.workspace, pool=start.pool, node=node, now=now)
+        except PortalError as error:
+            log.info("the home of workspace %s does not move to %s: %s", start.workspace.pk, node, error)
+            snapshot_feed.workloads([start.workspace.pk])
+        else:
+            begun.append(start)
+    return begun
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:

@@ -16,7 +16,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, N
 from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import preflight, repartitions
 from portal.workspaces import dispatch
-from portal.workspaces.lifecycle import NO_TROUBLE, NOT_CHECKED, NOT_QUEUED, Trigger
+from portal.workspaces.lifecycle import NO_TROUBLE, NOT_PREPARED, NOT_QUEUED, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import effective
 from portal.workspaces.transitions import advance_all
@@ -32,6 +32,7 @@ class Start:
     """A locked, pending workspace with its placement and charges.
 
     `flavor` is the one on which it starts, if it lists several.
+    `moves_home`: its home moves there first.
     """
 
     workspace: Workspace
@@ -39,6 +40,7 @@ class Start:
     placement: Placement
     amounts: Mapping[str, int]
     flavor: Flavor | None = None
+    moves_home: bool = False
 
     @property
     def changes(self) -> tuple[MigRepartition, ...]:
@@ -82,7 +84,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             attempts=0,
             start_refused=False,
             endpoint="",
-            **NOT_CHECKED,
+            **NOT_PREPARED,
             queue=NOT_QUEUED,
             status=NO_TROUBLE,
             **dispatch.new_lease(timezone.now()),
@@ -91,7 +93,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             _write_amounts(group)
     configs = {start.pool.pk: config_of(start.pool) for start in starts}
     allocated = _allocate(starts, now)
-    # A start that waits for device checks has no active command until they pass.
+    # A start that waits for device checks or for its home has no active command until then.
     changes = {start.workspace.pk: start.changes for start in starts if start.changes}
     changing = [start.workspace for start in starts if start.changes]
     if changing:
@@ -101,12 +103,13 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
     others = [
         start.workspace for start in starts if not start.changes and start.workspace.pk not in held_back
     ]
-    checked_first = preflight.begin(others, now) | set(changes) | held_back
+    homes_first = _wait_for_homes([start.workspace for start in starts if start.moves_home], now)
+    waits = preflight.begin(others, now) | set(changes) | held_back | homes_first
     holders = _secret_holders(starts)
     for start, allocations in zip(starts, allocated, strict=True):
         row = start.workspace
-        if row.pk in checked_first:
-            _wait_for_checks(row)
+        if row.pk in waits:
+            _send_nothing_yet(row)
         else:
             dispatch.send_leased(
                 row,
@@ -152,9 +155,19 @@ def _write_amounts(starts: Sequence[Start]) -> None:
     Workspace.objects.bulk_update([start.workspace for start in starts], ["amounts"], batch_size=BATCH)
 
 
-def _wait_for_checks(workspace: Workspace) -> None:
+def _wait_for_homes(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
+    """Record that these wait for the moves of their homes, and return their keys."""
+    keys = {workspace.pk for workspace in workspaces}
+    if keys:
+        Workspace.objects.filter(pk__in=keys).update(home_move_began_at=now)
+    for workspace in workspaces:
+        workspace.home_move_began_at = now
+    return keys
+
+
+def _send_nothing_yet(workspace: Workspace) -> None:
     workspace.lease, workspace.lease_expires_at = "", None
-    # The sweep retries it; the end of its last check starts it at once.
+    # The sweep retries it; the end of its last check or of the move of its home starts it at once.
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["lease", "lease_expires_at", "next_reconcile_at"])
 

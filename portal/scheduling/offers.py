@@ -52,11 +52,12 @@ def flavor_offers(
     expected_s: int | None = None,
     flavors: Sequence[Flavor] | None = None,
     environment: str = "",
+    move_home: bool = False,
 ) -> list[FlavorOffer]:
     """Return flavors with their current verdicts for this template and team.
 
     By default, all that may be chosen. `expected_s` is the expected duration (default: each flavor's).
-    `environment` is the digest of the software environment.
+    `environment` is the digest of the software environment. `move_home`: as in an order.
     """
     flavors = choosable(actor, team) if flavors is None else flavors
     verdicts = admission.assess_many(
@@ -66,6 +67,7 @@ def flavor_offers(
         actor=actor,
         expected_s=expected_s,
         environment=environment,
+        move_home=move_home,
     )
     return [FlavorOffer(flavor, verdict) for flavor, verdict in zip(flavors, verdicts, strict=True)]
 

@@ -29,6 +29,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
 )
 from portal.scheduling.software_requirements import requirements_of
+from portal.workspaces.homes import move_rates
 from portal.workspaces.homes.places import HomeLocation, Homes, has_separate_homes
 from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
@@ -70,6 +71,30 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class HomeAlong:
+    """A home that can move with a start: `size_mib`, on the node `source` of `pool`.
+
+    Other moves from that node still have to copy `ahead_mib`. `request` is the one on the other nodes.
+    """
+
+    pool: PoolNodes
+    source: str
+    size_mib: int
+    ahead_mib: int
+    request: PlacementRequest
+
+    def seconds(self, more_mib: int = 0) -> int:
+        """Return the expected seconds of the move, after `more_mib` of further moves from its node."""
+        return move_rates.seconds_of(
+            self.size_mib + self.ahead_mib + more_mib, self.pool.home_mib_s or move_rates.DEFAULT_MIB_S
+        )
+
+    def decisive_s(self, more_mib: int = 0) -> int:
+        """Return the seconds rounded up to a power of two, so that the queue has few kinds of requests."""
+        return 1 << (self.seconds(more_mib) - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """A request with the pools that may take it, in order of preference.
 
@@ -77,6 +102,7 @@ class PlacementRequest:
     - `refusals`: pools whose driver can never run it, with the reason.
     - `target`: destination of a move.
     - `new_home`: its user has no home in these pools, so it stays on the node of this start.
+    - `home_along`: how it starts away from its home, which moves along; None if that is not possible.
     - `place_key`: equal for requests that the same nodes can take, apart from amounts.
     """
 
@@ -88,11 +114,13 @@ class PlacementRequest:
     refusals: tuple[NodeReason, ...] = field(default=())
     target: Target | None = None
     new_home: bool = False
+    home_along: HomeAlong | None = None
     place_key: str = field(init=False)
 
     def __post_init__(self) -> None:
         pools = ",".join(pool.pool.slug for pool in self.pools)
-        object.__setattr__(self, "place_key", f"{self.software!r}|{pools}|{self.request!r}")
+        along = f"|{self.home_along.decisive_s()}" if self.home_along is not None else ""
+        object.__setattr__(self, "place_key", f"{self.software!r}|{pools}|{self.request!r}{along}")
 
     @classmethod
     def of_size(
@@ -114,6 +142,21 @@ class PlacementRequest:
             new_home=False,
         )
 
+    def away_from_home(self, pool: PoolNodes) -> PlacementRequest:
+        """Return the request on any node of the pool, to which its home would move."""
+        return replace(
+            self,
+            request=_without_label(self.request, HOME_LABEL),
+            pools=(pool,),
+            variants=tuple(
+                replace(variant, request=_without_label(variant.request, HOME_LABEL))
+                for variant in self.variants
+            ),
+            target=None,
+            new_home=True,
+            home_along=None,
+        )
+
     def variant_of(self, amounts: Mapping[str, int]) -> Variant:
         """Return the variant with these amounts, the only one if there are no others."""
         if len(self.variants) == 1:
@@ -131,6 +174,11 @@ class PlacementRequest:
             )
             request = replace(request, labels=labels)
         return any(pool.ever_takes(pool.adapted(request, self.software)) for pool in self.pools)
+
+    @property
+    def home(self) -> str:
+        """The machine with the user's home if it can start there, or an empty string."""
+        return next((value for name, value in self.request.labels if name == HOME_LABEL), "")
 
     @property
     def lost_home(self) -> str:
@@ -195,13 +243,17 @@ class PlacementRequests:
         data: Mapping[str, Any] | None = None,
         *,
         homes: Homes | None = None,
+        move_home: bool = False,
     ) -> PlacementRequest:
         """Return the request of a flavor, or the one stored with a workspace (`data`).
 
-        `homes` gives the location of its user's home, which it must use. None: the user is unknown.
+        `homes` gives the location of its user's home, which it must use. None: the user is unknown. With
+        `move_home`, the home may move along whatever its size.
         """
         request = request_of(flavor.as_request() if data is None else data)
-        home = self._home(flavor, homes) if homes and request.nodes == 1 else None
+        pool, home = self._home(flavor, homes) if homes and request.nodes == 1 else (None, None)
+        if home is not None and not (home.moves_by_itself or move_home):
+            home = replace(home, movable_mib=None)
         new_home = homes is not None and home is None and request.nodes == 1
         key = (template.pk, flavor.pk, request, home, new_home)
         result = self._known.get(key)
@@ -209,14 +261,19 @@ class PlacementRequests:
             result = self._new(template, flavor, request, home)
             if new_home:
                 result = replace(result, new_home=True)
+            if home is not None and home.movable_mib is not None and pool is not None:
+                result = _with_home_along(result, pool, home)
             self._known[key] = result
         return result
 
-    def _home(self, flavor: Flavor, homes: Homes) -> HomeLocation | None:
+    def _home(self, flavor: Flavor, homes: Homes) -> tuple[PoolNodes, HomeLocation] | tuple[None, None]:
         """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
-        pools = (pool.pool for pool in candidate_pools(flavor, self._pools))
-        places = [homes[pool.pk] for pool in pools if pool.pk in homes and has_separate_homes(pool)]
-        return next((place for place in places if not place.lost), next(iter(places), None))
+        places = [
+            (pool, homes[pool.pool.pk])
+            for pool in candidate_pools(flavor, self._pools)
+            if pool.pool.pk in homes and has_separate_homes(pool.pool)
+        ]
+        return next((place for place in places if not place[1].lost), next(iter(places), (None, None)))
 
     def _new(
         self, template: Template, flavor: Flavor, request: ResourceRequest, home: HomeLocation | None
@@ -253,8 +310,24 @@ class PlacementRequests:
         return self._refusals[key]
 
 
+def _with_home_along(
+    placement_request: PlacementRequest, pool: PoolNodes, home: HomeLocation
+) -> PlacementRequest:
+    """Return the request with its movable home, unless the driver of the pool cannot run it."""
+    assert home.movable_mib is not None  # checked by the caller
+    if not any(candidate is pool for candidate in placement_request.pools):
+        return placement_request
+    elsewhere = placement_request.away_from_home(pool)
+    along = HomeAlong(pool, home.node, home.movable_mib, home.ahead_mib, elsewhere)
+    return replace(placement_request, home_along=along)
+
+
 def _with_label(request: ResourceRequest, label: tuple[str, str]) -> ResourceRequest:
     return replace(request, labels=(*request.labels, label))
+
+
+def _without_label(request: ResourceRequest, name: str) -> ResourceRequest:
+    return replace(request, labels=tuple(label for label in request.labels if label[0] != name))
 
 
 def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:

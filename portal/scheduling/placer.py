@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -11,9 +12,10 @@ from portal.quota.limits.types import Amounts
 from portal.scheduling import capacity, choice
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.choice import Explanation, Prices
+from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.placement.types import Worth
-from portal.scheduling.placement_request import PlacementRequest, Variant
+from portal.scheduling.placement_request import HomeAlong, PlacementRequest, Variant
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -28,6 +30,26 @@ Undo = Callable[[], None]
 Owner = tuple[str, str]
 """The user and the team of a home."""
 NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
+
+
+@dataclass(frozen=True, slots=True)
+class HomeMoveAhead:
+    """A move of the user's home with a start: its size, and the expected seconds."""
+
+    source: str
+    target: str
+    size_mib: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A placement that was taken. `brings` and `uses` name the owner of a home that it brings or uses."""
+
+    allocation: PoolAllocation
+    brings: Owner | None
+    uses: Owner | None
+    moved: HomeAlong | None
 
 
 class PoolPlacer:
@@ -53,9 +75,11 @@ class PoolPlacer:
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found: dict[str, PoolAllocation] = {}
-        self._taken: list[tuple[PoolAllocation, Owner | None]] = []
+        self._taken: list[_Taken] = []
         # Nodes of the homes that were taken here and are not stored yet.
         self._new_homes: dict[Owner, str] = {}
+        # Requests that are placed away from their home, which moves along, with the seconds of the move.
+        self._along: dict[str, int] = {}
         # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
         self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
@@ -66,7 +90,7 @@ class PoolPlacer:
         """
         self._requests[workload_id] = placement_requests
 
-    def _request_of(self, workload: Workload) -> PlacementRequest:
+    def _registered(self, workload: Workload) -> PlacementRequest:
         return self._requests[workload.id][workload.choice]
 
     def explain(self, workload_id: str) -> None:
@@ -145,8 +169,11 @@ class PoolPlacer:
     ) -> choice.Place | None:
         """Return the best place; for a home that another workload here brings, preferably beside it.
 
-        If there is no room beside it, the start is found to be elsewhere when it is written, and waits.
+        If there is no room beside it, the start is found to be elsewhere when it is written, and waits. A
+        request whose home leaves its node waits, too.
         """
+        if placement_request.home and _owner_of(workload) in self._new_homes:
+            return None
         node = self._new_homes.get(_owner_of(workload)) if placement_request.new_home else None
         if node is not None:
             at_home = placement_request.at_home(node)
@@ -161,12 +188,15 @@ class PoolPlacer:
         allocation = self._found[workload.id]
         pool, placement, request = allocation
         pool.cluster.commit(placement, request)
-        owner = self._brings_home(workload, pool, placement)
-        if owner is not None:
+        brings = self._brings_home(workload, pool, placement)
+        if brings is not None:
             pool.expect_home(placement)
-            self._new_homes[owner] = placement.nodes[0].node
+            self._new_homes[brings] = placement.nodes[0].node
         pool.changed()
-        self._taken.append((allocation, owner))
+        placement_request = self._request_of(workload)
+        uses = _owner_of(workload) if placement_request.home else None
+        moved = self._registered(workload).home_along if workload.id in self._along else None
+        self._taken.append(_Taken(allocation, brings, uses, moved))
 
     def _brings_home(self, workload: Workload, pool: PoolNodes, placement: Placement) -> Owner | None:
         """Return the owner of the home that the workload brings to its node, or None if it brings none."""
@@ -174,6 +204,52 @@ class PoolPlacer:
             return None
         owner = _owner_of(workload)
         return None if owner in self._new_homes else owner
+
+    def _request_of(self, workload: Workload) -> PlacementRequest:
+        """Return the registered request, or the one away from its home if the home moves along."""
+        placement_request = self._registered(workload)
+        along = placement_request.home_along
+        return along.request if along is not None and workload.id in self._along else placement_request
+
+    def has_home(self, workload: Workload) -> bool:
+        """Return whether the request starts on the node of its user's home only, unless the home moves."""
+        return bool(self._registered(workload).home)
+
+    def home_move_s(self, workload: Workload) -> int | None:
+        """Return the expected seconds of a move of the home, or None if the home cannot move now.
+
+        It cannot if another start uses or moves it, or if its node is out of service.
+        """
+        along = self._registered(workload).home_along
+        owner = _owner_of(workload)
+        if along is None or owner in self._new_homes or not _serves_homes(along.pool, along.source):
+            return None
+        if any(taken.uses == owner for taken in self._taken):
+            return None
+        return along.decisive_s(self._leaving_mib(along))
+
+    def _leaving_mib(self, along: HomeAlong) -> int:
+        """Return the size of the homes that other starts take along from the same node."""
+        others = (taken.moved for taken in self._taken if taken.moved is not None)
+        return sum(
+            other.size_mib for other in others if other.pool is along.pool and other.source == along.source
+        )
+
+    def take_home_along(self, workload: Workload, along: bool) -> None:
+        """Place the request away from its home from now on, or at its home again."""
+        home_along = self._registered(workload).home_along
+        if along and home_along is not None:
+            self._along[workload.id] = home_along.seconds(self._leaving_mib(home_along))
+        else:
+            self._along.pop(workload.id, None)
+
+    def home_move_of(self, workload: Workload) -> HomeMoveAhead | None:
+        """Return the move of the home with a start that was taken, or None if its home stays."""
+        along = self._registered(workload).home_along
+        if along is None or workload.id not in self._along:
+            return None
+        placement = self._found[workload.id][1]
+        return HomeMoveAhead(along.source, placement.nodes[0].node, along.size_mib, self._along[workload.id])
 
     def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
         """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
@@ -198,12 +274,13 @@ class PoolPlacer:
     def trial(self) -> Iterator[None]:
         """Undo all registrations and placements at the end of the context."""
         requests, allocations, taken = dict(self._requests), dict(self._found), len(self._taken)
-        explained = dict(self._explained)
+        explained, along = dict(self._explained), dict(self._along)
         try:
             yield
         finally:
             self.undo(taken)
             self._requests, self._found, self._explained = requests, allocations, explained
+            self._along = along
 
     @contextmanager
     def without(self, gone: Sequence[str]) -> Iterator[None]:
@@ -224,12 +301,15 @@ class PoolPlacer:
     def undo(self, but: int = 0) -> None:
         """Give back what was taken, latest first, except for the first `but`."""
         while len(self._taken) > but:
-            (pool, placement, request), owner = self._taken.pop()
+            taken = self._taken.pop()
+            pool, placement, request = taken.allocation
             pool.cluster.release(placement, request)
-            if owner is not None:
+            if taken.brings is not None:
                 pool.expect_home(placement, -1)
-                del self._new_homes[owner]
+                del self._new_homes[taken.brings]
             pool.changed()
+        if not but:
+            self._along.clear()
 
     @contextmanager
     def _without_workloads(self, gone: Sequence[str]) -> Iterator[None]:
@@ -302,6 +382,15 @@ class PoolPlacer:
     def _hand_out(self, pool: PoolNodes, uuid: str, rest: Placement) -> None:
         pool.cluster.release(rest, NOTHING)
         del self._kept_back[pool.pool.pk, uuid]
+
+
+def _serves_homes(pool: PoolNodes, name: str) -> bool:
+    """Return whether the node can send its homes to other nodes; a cordoned one can."""
+    try:
+        unusable = pool.cluster.node(name).unusable
+    except KeyError:
+        return False
+    return unusable is None or unusable.code == PlacementCode.NODE_CORDONED
 
 
 def _owner_of(workload: Workload) -> Owner:

@@ -80,6 +80,17 @@ class AskSerializer(serializers.Serializer[Any]):
     )
 
 
+class HomeMoveAheadSerializer(serializers.Serializer[Any]):
+    """A move of your home folder to another machine before the start."""
+
+    source = serializers.CharField(  # type: ignore[assignment]  # a field named like an attribute of Field
+        help_text="Machine that the folder is on."
+    )
+    target = serializers.CharField(help_text="Machine that the workspace would start on.")
+    size_mib = serializers.IntegerField(help_text="Size of the folder in MiB, as last measured.")
+    seconds = serializers.IntegerField(help_text="Expected duration in seconds.")
+
+
 class VerdictSerializer(serializers.Serializer[Any]):
     """The outcome of the request if made now, and why."""
 
@@ -118,6 +129,9 @@ class VerdictSerializer(serializers.Serializer[Any]):
     makes_room = serializers.IntegerField(
         help_text="Number of running workspaces that would be preempted for it."
     )
+    home_move = HomeMoveAheadSerializer(
+        allow_null=True, help_text="Move of your home folder before the start; null for none."
+    )
     alternatives = serializers.ListField(
         child=serializers.CharField(), help_text="Flavors that would start now, closest match first."
     )
@@ -128,6 +142,10 @@ class AdmissionPreviewSerializer(VerdictSerializer):
 
     without_gpu = serializers.BooleanField(
         help_text="Whether the verdict is for a start without accelerators, because of `start_without_gpu`."
+    )
+    home_move_offer = HomeMoveAheadSerializer(
+        allow_null=True,
+        help_text="Move that would start it now if you set `move_home`; null if that makes no difference.",
     )
     warnings = WarningSerializer(many=True, help_text="Deprecated selections, and their replacements.")
 
@@ -157,5 +175,6 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "blocker": verdict.blocker or None,
         "ask": asdict(verdict.ask) if verdict.ask else None,
         "makes_room": len(verdict.makes_room),
+        "home_move": verdict.home_move,
         "alternatives": list(alternatives),
     }

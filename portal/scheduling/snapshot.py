@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -271,9 +272,7 @@ def _register_choices(scheduler: Scheduler, placer: PoolPlacer, pending: Pending
     ]
     allowed = [workload for workload in workloads if scheduler.usage.never(workload) is None] or workloads[:1]
     head = replace(allowed[0], fallbacks=tuple(allowed[1:]))
-    return replace(
-        pending, workload=head, placement_request=pending.choices[head.choice].placement_request
-    )
+    return replace(pending, workload=head, placement_request=pending.choices[head.choice].placement_request)
 
 
 def prices() -> dict[str, int]:
@@ -343,7 +342,7 @@ def pending_workloads(
         "next_reconcile_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources",
         "team_id", "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
         "queue_entry__reservation_seq", "queue_entry__preemption_count", "loses_work",
-        "flavor_choices", "start_within_s",
+        "move_home", "flavor_choices", "start_within_s",
     ):  # fmt: skip
         if next_reconcile_at is not None and next_reconcile_at > now:
             later[row[0]] = next_reconcile_at
@@ -355,16 +354,14 @@ def pending_workloads(
     homes = home_places.home_places_by_user([(row[2], row[6]) for row in rows])
     targets = moves.targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
-        preemptible, nominated, reservation_seq, preempted, loses_work, stored, within_s = rest
+        preemptible, nominated, reservation_seq, preempted, loses_work, move_home, stored, within_s = rest
         home, like = homes.get((owner, team_id), {}), templates[template]
         # A flavor that has been deleted meanwhile is no choice any more.
         stored = [choice for choice in stored if choice["flavor"] in listed]
+        request_of = partial(placement_requests.of, like, homes=home, move_home=move_home)
         try:
-            placement_request = placement_requests.of(like, flavors[flavor], data, homes=home)
-            others = [
-                placement_requests.of(like, listed[choice["flavor"]], choice["resources"], homes=home)
-                for choice in stored
-            ]
+            placement_request = request_of(flavors[flavor], data)
+            others = [request_of(listed[choice["flavor"]], choice["resources"]) for choice in stored]
         except ValueError:
             # A broken row must not block the others; it backs off.
             log.exception("unreadable request of workspace %s", pk)

@@ -109,6 +109,8 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     if ChangeKind.MIX in kinds:
         capacity.refresh_mixes(snapshot.pools)
     if ChangeKind.NODE in kinds:
+        if _home_rates_changed(snapshot):
+            return False
         update_nodes(snapshot, {key for _, kind, key in fresh if kind == ChangeKind.NODE and key})
     if ChangeKind.LIMITS in kinds:
         update_limits(snapshot)
@@ -130,6 +132,12 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     snapshot.changes |= seen
     snapshot.generation = max([snapshot.generation, *seen])
     return True
+
+
+def _home_rates_changed(snapshot: ClusterSnapshot) -> bool:
+    """Return whether a move has changed how fast homes move: then all requests that could move differ."""
+    rates = capacity.home_rates(pool.pool for pool in snapshot.pools.values())
+    return any(pool.home_mib_s != rates.get(key, 0) for key, pool in snapshot.pools.items())
 
 
 def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
@@ -202,7 +210,32 @@ def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
 
 
 def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
-    """Read workloads again with their nodes. Deleted ones are removed."""
+    """Read workloads again with their nodes. Deleted ones are removed.
+
+    Also reads the pending ones of the same people in pools with homes on nodes: a home in use stays there.
+    """
+    people = _people_of(snapshot, keys)
+    _update_workloads(snapshot, keys)
+    people |= _people_of(snapshot, keys)
+    others = {
+        UUID(name)
+        for name, pending in snapshot.pending_workloads.items()
+        if pending.placement_request.home
+        and (pending.workload.user, pending.workload.team) in people
+        and UUID(name) not in keys
+    }
+    if others:
+        _update_workloads(snapshot, others)
+
+
+def _people_of(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> set[tuple[str, str]]:
+    """Return the users and teams of running workloads."""
+    running = snapshot.scheduler.running
+    workloads = (running[str(key)].workload for key in keys if str(key) in running)
+    return {(workload.user, workload.team) for workload in workloads}
+
+
+def _update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
     delete_workloads(snapshot, keys)
     nodes = Allocation.objects.filter(workspace__in=keys).values_list("node_id", flat=True).distinct()
     if capacity.refresh(snapshot.pools, nodes):

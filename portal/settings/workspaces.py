@@ -17,7 +17,14 @@ BERTH_BUILD_WHEN_ASKED = env.bool("BERTH_BUILD_WHEN_ASKED", default=True)
 # Limit of a home folder (0: no limit), and how long a home over its limit can still be used.
 BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
 BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
-check_minimum(0, BERTH_HOME_LIMIT_MIB=BERTH_HOME_LIMIT_MIB, BERTH_HOME_GRACE_S=BERTH_HOME_GRACE_S)
+# The size up to which a home moves along with a start on another machine without being asked for; 0: never.
+BERTH_MOVE_HOME_LIMIT_MIB = env.int("BERTH_MOVE_HOME_LIMIT_MIB", default=10_240)
+check_minimum(
+    0,
+    BERTH_HOME_LIMIT_MIB=BERTH_HOME_LIMIT_MIB,
+    BERTH_HOME_GRACE_S=BERTH_HOME_GRACE_S,
+    BERTH_MOVE_HOME_LIMIT_MIB=BERTH_MOVE_HOME_LIMIT_MIB,
+)
 # Days without use after which a home folder is archived and emptied; further days after which an
 # administrator may delete the archive (0: never); and notice to its user before both.
 BERTH_HOME_ARCHIVE_DAYS = max(0, env.int("BERTH_HOME_ARCHIVE_DAYS", default=0))

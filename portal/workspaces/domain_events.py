@@ -94,6 +94,20 @@ class PreflightDue(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class HomeMoveDue(DomainEvent):
+    """A workspace that waits for its home is due."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class HomeMoveEnded(DomainEvent):
+    """The move of a home that a start waits for has ended. The workspace is not locked."""
+
+    workspace: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class PreemptionDue(DomainEvent):
     """The time of a workspace's preemption has come."""
 

@@ -133,8 +133,13 @@ DELETABLE = frozenset(
     {State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPING, State.STOPPED, State.FAILED}
 )
 
-NOT_CHECKED: dict[str, Any] = {"checks_began_at": None, "checks_ended_at": None}
-"""Columns about device checks before a start, reset."""
+NOT_PREPARED: dict[str, Any] = {
+    "checks_began_at": None,
+    "checks_ended_at": None,
+    "home_move_began_at": None,
+    "home_move_ended_at": None,
+}
+"""Columns about device checks and a move of the home before a start, reset."""
 JUST_REQUESTED: dict[str, Any] = {
     "pool": None,
     "admitted_at": None,
@@ -142,7 +147,7 @@ JUST_REQUESTED: dict[str, Any] = {
     "launched_at": None,
     "ready_at": None,
     "ends_at": None,
-    **NOT_CHECKED,
+    **NOT_PREPARED,
 }
 """Columns of a workspace after a new request."""
 NOT_QUEUED: dict[str, Any] = {

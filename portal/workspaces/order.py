@@ -41,6 +41,7 @@ class WorkspaceOrder:
     - `git` is the repository to clone at start; `None` for the template's, an empty URL for none.
     - With `start_without_gpu`, a workspace that would be queued, but can start at once without its
       accelerators, starts with them released.
+    - With `move_home`, the home may move to another machine with a start, whatever its size.
     - `bound_to` is the id of the job token with which the workspace ends; `None` if it outlives the job.
     """
 
@@ -58,6 +59,7 @@ class WorkspaceOrder:
     secrets: Sequence[str] = ()
     git: Source | None = None
     start_without_gpu: bool = False
+    move_home: bool = False
     bound_to: UUID | None = None
 
     @property
@@ -113,6 +115,7 @@ class WorkspaceOrder:
             sorted(self.secrets),
             self.git,
             self.start_without_gpu,
+            self.move_home,
             self.bound_to is not None,
         )
 

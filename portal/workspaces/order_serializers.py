@@ -106,7 +106,6 @@ class WorkspaceShapeSerializer(StrictSerializer):
         help_text="Slug of the software environment. Default: the template's.",
     )
 
-
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the first flavor as `flavor`, and all of them as `flavors`."""
         if "flavor" in attrs and "flavors" in attrs:
@@ -118,7 +117,7 @@ class WorkspaceShapeSerializer(StrictSerializer):
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):
-    """The team that is charged, and whether the workspace waits for accelerators."""
+    """The team that is charged, and how the workspace may start without waiting."""
 
     team = serializers.CharField(required=False, max_length=40, help_text="Optional if you have one team.")
     start_without_gpu = serializers.BooleanField(
@@ -128,6 +127,14 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
             "Whether to start without accelerators if the workspace would otherwise wait, and can "
             "start immediately without them. `attach-gpu` adds them later. The owner gets one notice "
             "when they are free."
+        ),
+    )
+    move_home = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text=(
+            "Whether your home folder may move to another machine with a start, whatever its size. Smaller "
+            "ones do so without it."
         ),
     )
 
@@ -259,6 +266,7 @@ def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> Works
         secrets=body["secrets"],
         git=_git_of(request, body),
         start_without_gpu=body.get("start_without_gpu", False),
+        move_home=body.get("move_home", False),
         bound_to=_bound_to(request, body),
     )
 

@@ -64,6 +64,8 @@ def stage_text(workspace: Workspace) -> str:
                 if place
                 else _("Waiting for capacity")
             )
+        case State.PROVISIONING if workspace.waits_for_home:
+            return _("Moving files")
         case State.PROVISIONING:
             return (
                 _("Starting %(template)s") % {"template": workspace.template.name}
@@ -218,6 +220,7 @@ class WorkspaceDetail:
     trouble: str
     waits_for: str
     home_on_its_way: str
+    home_move: str
     eta_basis: str
     turn: str
     next_flavor: str
@@ -331,6 +334,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
         trouble=_shown_trouble(workspace),
         waits_for=stored_message(workspace.queue_entry.reason),
         home_on_its_way=home_presenters.move_waited_for(workspace),
+        home_move=home_presenters.move_with_start(workspace),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         turn=stored_message(workspace.queue_entry.member_order),
         next_flavor=stored_message(workspace.queue_entry.next_flavor),

@@ -29,6 +29,7 @@ from portal.workspaces import dispatch
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import (
     AllocationsReleased,
+    HomeMoveDue,
     PreemptionDue,
     PreflightDue,
     WorkspaceFailed,
@@ -192,6 +193,9 @@ def _provision(workspace: Workspace, now: datetime) -> None:
     if workspace.waits_for_checks:
         emit(PreflightDue(workspace))
         return
+    if workspace.waits_for_home:
+        emit(HomeMoveDue(workspace))
+        return
     if now > _started_at(workspace, now) + timedelta(seconds=workspace.template.start_timeout_s):
         fail(workspace, TerminationReason.START_TIMEOUT, _timeout_reason(workspace))
         return
@@ -212,11 +216,12 @@ def _timeout_reason(workspace: Workspace) -> Reason:
 
 
 def _started_at(workspace: Workspace, now: datetime) -> datetime:
-    """Return when the start timeout begins; the time of device checks does not count."""
+    """Return when the start timeout begins; device checks and the move of a home do not count."""
     began = workspace.placed_at or workspace.state_since
     if now <= began + timedelta(seconds=workspace.template.start_timeout_s):
         return began
-    return workspace.checks_ended_at or began
+    ends = (workspace.checks_ended_at, workspace.home_move_ended_at)
+    return max((at for at in ends if at is not None), default=began)
 
 
 def _watch(workspace: Workspace, now: datetime) -> None:

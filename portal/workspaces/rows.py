@@ -35,6 +35,7 @@ KEYS = ("id", "created_at")
 _OWN = (
     *("id", "name", "state", "desired_state", "termination_reason", "resources", "generation", "created_at"),
     *("state_since", "requested_at", "admitted_at", "placed_at", "checks_began_at", "checks_ended_at"),
+    *("home_move_began_at", "home_move_ended_at"),
     *(
         "launched_at",
         "ready_at",
@@ -58,7 +59,16 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "template": ("slug", "open_path"),
     "flavor": ("slug", "pool__simulated"),
     "pool": ("slug", "simulated"),
-    "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker", "member_order", "next_flavor"),
+    "queue_entry": (
+        "outcome",
+        "position",
+        "eta_at",
+        "eta_basis",
+        "reason",
+        "blocker",
+        "member_order",
+        "next_flavor",
+    ),
     "status": ("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -141,9 +141,16 @@ def _stage_labels(_language: str) -> dict[str, str]:
         "admitted": _("Admitted"),
         "placed": _("Placed"),
         "checked": _("Checked"),
+        "home": _("Files moved"),
         "starting": _("Starting"),
         "ready": _("Ready"),
     }
+
+
+def _latest(times: Iterable[datetime | None]) -> datetime | None:
+    """Return the latest time, or `None` if one has not come yet."""
+    known = list(times)
+    return None if None in known else max(at for at in known if at is not None)
 
 
 _MOVING = frozenset({State.PENDING, State.PROVISIONING})
@@ -156,20 +163,22 @@ def _pending_stage(key: str, label: str) -> StartStage:
 
 
 def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[StartStage]:
-    """Return Requested → Admitted → Placed → (Checked →) Starting → Ready, with durations.
+    """Return Requested → Admitted → Placed → (Checked →) (Files moved →) Starting → Ready, with durations.
 
     `labels` are `stage_labels()`, for callers with many workspaces.
     """
     requested, ready = workspace.requested_at, workspace.ready_at
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
-    checked = workspace.checks_began_at is not None
+    home = (workspace.home_move_began_at, workspace.home_move_ended_at)
+    prepared = [(key, *span) for key, span in (("checked", checks), ("home", home)) if span[0] is not None]
+    ends = [ended for _key, _began, ended in prepared]
     spans: list[tuple[str, datetime | None, datetime | None]] = [
         ("requested", requested, requested),
         ("admitted", requested, workspace.admitted_at),
         ("placed", workspace.admitted_at, workspace.placed_at),
-        *([("checked", *checks)] if checked else []),
+        *prepared,
         # Starting ends when the app answers, not when its process exists.
-        ("starting", checks[1] if checked else workspace.placed_at, ready),
+        ("starting", _latest(ends) if ends else workspace.placed_at, ready),
         ("ready", requested if ready else None, ready),
     ]
     labels = labels or stage_labels()

@@ -134,7 +134,7 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
         return self.shared_value(_message_of, entry.member_order) or ""
 
     def get_next_flavor(self, entry: QueueEntry) -> str:
-        return self.once(_message_of, entry.next_flavor) or ""
+        return self.shared_value(_message_of, entry.next_flavor) or ""
 
     def get_rule(self, entry: QueueEntry) -> str:
         return str(entry.blocker.get("rule", ""))
@@ -303,7 +303,18 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         fields = [
             *("id", "name", "state", "desired_state", "reason", "stopped", "error", "simulated"),
             *("url", "portal_url"),
-            *("team", "owner", "template", "flavor", "flavors", "pool", "nodes", "devices", "resources", "stages"),
+            *(
+                "team",
+                "owner",
+                "template",
+                "flavor",
+                "flavors",
+                "pool",
+                "nodes",
+                "devices",
+                "resources",
+                "stages",
+            ),
             *("gpu_released", "gpu_overuse", "out_of_memory"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),

@@ -45,6 +45,7 @@ from portal.workspaces.domain_events import (
     WorkspaceQueued,
     WorkspaceRequested,
 )
+from portal.workspaces.homes import start_moves
 from portal.workspaces.lifecycle import (
     DELETABLE,
     JUST_REQUESTED,
@@ -171,6 +172,7 @@ def _insert(
         preemptible=flavor.preemptible,
         checkpointed=order.checkpointed,
         loses_work=order.loses_work,
+        move_home=order.move_home,
         expected_s=order.duration_s,
         lifetime_s=lifetime_s,
         secrets=secrets,
@@ -293,6 +295,8 @@ def stop(
         return workspace
     if workspace.state not in STOPPABLE:
         raise _state_error(workspace, WorkspaceCode.NOT_STOPPABLE)
+    if workspace.waits_for_home:
+        start_moves.abandon(workspace)
     now = timezone.now()
     advance(
         workspace,
@@ -388,6 +392,8 @@ def delete(
         workspace.desired_state = DesiredState.DELETED
         _record_delete(actor, workspace, reason)
         return workspace
+    if workspace.waits_for_home:
+        start_moves.abandon(workspace)
     placed = workspace.pool_id is not None
     advance(
         workspace,

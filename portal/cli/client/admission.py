@@ -12,6 +12,6 @@ class Admission(Resource):
     """Previews of the scheduler's verdict on a request."""
 
     def preview(self, **request: Any) -> JsonObject:
-        """Return the verdict on `template` and `flavor`; optional are `team`, `environment` and
-        `start_without_gpu`, as for a new workspace."""
+        """Return the verdict on `template` and `flavor`; optional are `team`, `environment`,
+        `start_without_gpu` and `move_home`, as for a new workspace."""
         return self._transport.post("/admission/preview", drop_empty(request))

@@ -18,9 +18,9 @@ from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import report_reader, runs
 from portal.gpu_checks.kinds.device_proof import set_warning
 from portal.gpu_checks.kinds.judged import JudgedHandler
-from portal.gpu_checks.kinds.looks import Repeat
+from portal.gpu_checks.kinds.looks import RepeatForm
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from portal.gpu_checks.report_reader import Reading
+from portal.gpu_checks.report_reader import RunResult
 from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.check.joint_load import JointResult
 from provisioning.gpu.check.plan import JOINT_DEADLINE_S
@@ -51,10 +51,10 @@ class JointHandler(JudgedHandler):
     def deadline_s(self, run: GpuCheckRun) -> float:
         return JOINT_DEADLINE_S
 
-    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
         device, name = run.device, display_name(run.device)
         step = _STEPS.get(reading.verdict, "inconclusive")
         runs.record(run, device, step, f"has checked all GPUs of {device.node.name} at once: {run.summary}")
@@ -74,8 +74,8 @@ class JointHandler(JudgedHandler):
     def title(self, run: GpuCheckRun) -> str:
         return gettext("All GPUs of %(node)s at once") % {"node": run.device.node.name}
 
-    def repeat(self, run: GpuCheckRun) -> Repeat | None:
-        return Repeat(
+    def repeat(self, run: GpuCheckRun) -> RepeatForm | None:
+        return RepeatForm(
             url=reverse("gpu_checks:check-joint", args=[run.device.node_id]),
             name="again",
             value="1",

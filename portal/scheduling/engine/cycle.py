@@ -15,11 +15,13 @@ from portal.scheduling.engine.backfill import (
     Chooser,
     Keeper,
     ReservedStart,
+    Room,
     Rooms,
     Soon,
     binding_on,
     find_reserved_start,
 )
+from portal.scheduling.engine.homes_along import HomeMover, fit_with_home
 from portal.scheduling.engine.model import Cycle, Victim, Workload
 from portal.scheduling.engine.preemption import (
     delay_of_others_s,
@@ -62,9 +64,9 @@ class _Decision:
     """A cycle in progress. Until `result`, the usage includes the started workloads."""
 
     __slots__ = (
-        "_attempts", "_lapsed", "_nominees", "_now_s", "_overtakers", "_passed", "_pending", "_placer",
-        "_policy", "_preempting", "_promised", "_reserved_starts", "_rooms", "_soon", "_starts", "_state",
-        "_usage", "_victims",
+        "_attempts", "_lapsed", "_mover", "_nominees", "_now_s", "_overtakers", "_passed", "_pending",
+        "_placer", "_policy", "_preempting", "_promised", "_reserved_starts", "_rooms", "_soon", "_starts",
+        "_state", "_usage", "_victims",
     )  # fmt: skip
 
     def __init__(self, state: CycleState, now_s: int) -> None:
@@ -72,6 +74,7 @@ class _Decision:
         self._state, self._now_s = state, now_s
         self._policy, self._usage, self._pending = state.policy, state.usage, state.pending
         self._placer = state.placer
+        self._mover = state.placer if isinstance(state.placer, HomeMover) else None
         self._pending.promote(now_s - self._policy.max_wait_s)
         self._lapsed = self._lapse_nominations()
         self._victims = reservation_victims(self._usage, state.running.values(), now_s)
@@ -112,18 +115,34 @@ class _Decision:
     def nominate(self, workload: Workload) -> tuple[Workload, Shortfall | None]:
         """Return the request as it would start, and why it does not fit now by quota or on the nodes.
 
-        The second value is None if it fits. A request with alternatives has the best one that fits, or is
-        unchanged if none does.
+        The second value is None if it fits, maybe with its home moved along. A request with alternatives has
+        the best one that fits, or is unchanged if none does.
         """
+        if not workload.alternatives:
+            shortfall = self._usage.shortfall(workload, self._now_s)
+            if shortfall is not None:
+                return workload, shortfall
+        if self._mover is not None:
+            self._mover.take_home_along(workload, False)
+        start = self._fit(workload)
+        if start is None and self._mover is not None:
+            start = fit_with_home(workload, self._mover, self._fit, self._room_at_home, self._now_s)
+        if start is not None:
+            return start, None
+        shortfall = self._usage.shortfall(workload, self._now_s) if workload.alternatives else None
+        return workload, shortfall or (Rule.PLACEMENT, "")
+
+    def _fit(self, workload: Workload) -> Workload | None:
+        """Return the request as it would start by its place, if limits allow it, or None if nothing fits."""
         if workload.alternatives:
-            chosen = self._choose(workload)
-            if chosen is not None:
-                return chosen, None
-            return workload, self._usage.shortfall(workload, self._now_s) or (Rule.PLACEMENT, "")
-        shortfall = self._usage.shortfall(workload, self._now_s)
-        if shortfall is None and self._placer is not None and not self._placer.fits(workload, ()):
-            return workload, (Rule.PLACEMENT, "")
-        return workload, shortfall
+            return self._choose(workload)
+        return workload if self._placer is None or self._placer.fits(workload, ()) else None
+
+    def _room_at_home(self, workload: Workload) -> Room | None:
+        """Return when the node of the request's home will have room for it, or None: not soon."""
+        # Both only grow during a cycle.
+        key = (len(self._preempting), len(self._starts))
+        return self._rooms.of(workload, key, lambda: self._state.room(workload, self._preempting))
 
     def _choose(self, workload: Workload) -> Workload | None:
         """Return the request in the best way that limits and nodes allow now, or None."""
@@ -514,9 +533,7 @@ class _Decision:
             or not isinstance(self._placer, Keeper)
         ):
             return reserved_start
-        # Both only grow during a cycle.
-        key = (len(self._preempting), len(self._starts))
-        room = self._rooms.of(workload, key, lambda: self._state.room(workload, self._preempting))
+        room = self._room_at_home(workload)
         if room is None:
             return None
         start_s, gone = room

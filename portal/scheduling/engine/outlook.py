@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
+from portal.scheduling.engine.homes_along import HomeMover, earliest_start
 from portal.scheduling.engine.member_order import Turn
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
 from portal.scheduling.engine.plan import Plan, expected_choice
@@ -57,7 +58,7 @@ class Outlook:
         self._shared = False
         self._positions: dict[str, int] | None = None
         self._etas: dict[str, Eta] | None = None
-        self._rooms: dict[object, tuple[int, tuple[str, ...]] | None] = {}
+        self._rooms: dict[object, int | None] = {}
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
@@ -183,17 +184,24 @@ class Outlook:
 
     def _eta_on_nodes(self, request: Workload, eta: Eta, shortfall: Shortfall) -> Eta:
         """Return the ETA, or a later one if the nodes have no room by then."""
-        if shortfall[0] is not Rule.PLACEMENT or eta.eta_s is None:
+        if eta.eta_s is None or not self._waits_for_nodes(request, shortfall):
             return eta
         shape = (self._scheduler.pending.shape_of(request.id), request.choice)
         if shape not in self._rooms:
             if len(self._rooms) >= MAX_ROOMS:
                 return eta
-            self._rooms[shape] = self._scheduler.room(request)
-        room = self._rooms[shape]
-        if room is None:
+            self._rooms[shape] = earliest_start(request, self._scheduler.placer, self._scheduler.room)
+        room_s = self._rooms[shape]
+        if room_s is None:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES), eta.choice)
-        return replace(eta, eta_s=max(eta.eta_s, room[0]))
+        return replace(eta, eta_s=max(eta.eta_s, room_s))
+
+    def _waits_for_nodes(self, request: Workload, shortfall: Shortfall) -> bool:
+        """Return whether the plan, which ignores nodes, is too early: a free device may be elsewhere."""
+        placer = self._scheduler.placer
+        return shortfall[0] is Rule.PLACEMENT or (
+            shortfall[0] is Rule.CAPACITY and isinstance(placer, HomeMover) and placer.has_home(request)
+        )
 
     def _find_shortfall(self, request: Workload) -> Shortfall:
         """Return the shortfall after the requests that start now have started."""

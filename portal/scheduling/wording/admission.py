@@ -126,9 +126,21 @@ def _flavors(params: Params) -> Params:
     return {"flavors": ", ".join(params["flavors"])}
 
 
+def _with_home(params: Params) -> Params:
+    return {
+        "node": params["node"],
+        "size": format_memory(params["size_mib"]),
+        "time": format_duration(params["seconds"]),
+    }
+
+
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
     AdmissionCode.FITS_NOW_ON_MODEL: Text(gettext_lazy("Starts now on %(model)s%(why)s."), prepare=_on_model),
+    AdmissionCode.FITS_NOW_WITH_HOME: Text(
+        gettext_lazy("Starts now on %(node)s. %(size)s of files move there first, about %(time)s."),
+        prepare=_with_home,
+    ),
     AdmissionCode.FLAVOR_FIRST: Text(
         gettext_lazy("Waits for %(flavor)s. No later choice is expected to be free sooner.")
     ),

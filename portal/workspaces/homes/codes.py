@@ -22,10 +22,12 @@ class HomeMoveCode(StrEnum):
     NO_SUCH_MOVE = "no_such_home_move"
     NO_SUCH_TARGET = "no_such_home_target"
     NO_TARGETS = "no_home_targets"
+    NOT_WITH_START = "home_move_with_start_failed"
     OLD_SILENT = "home_move_old_silent"
     NEW_SILENT = "home_move_new_silent"
     NO_ROOM = "home_move_no_room"
     REPORTED = "home_move_reported"
+    START_ENDED = "home_move_start_ended"
 
 
 class ArchiveCode(StrEnum):

@@ -42,11 +42,12 @@ from portal.fleet.inventory.models import Node, Pool
 from portal.fleet.machines import selectors as machines
 from portal.people.accounts.models import Team, User
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.domain_events import HomesChanged
+from portal.workspaces.domain_events import HomeMoveEnded, HomesChanged
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.homes.places import has_separate_homes
+from portal.workspaces.lifecycle import State
 from portal.workspaces.models import (
     ACTIVE_MOVES,
     HomeEvacuation,
@@ -54,6 +55,7 @@ from portal.workspaces.models import (
     HomeMoveState,
     HomePlace,
     HomeUsage,
+    Workspace,
 )
 from provisioning import messages
 from provisioning.endpoints import files_socket_name
@@ -110,11 +112,16 @@ def move_home(*, actor: User, owner: User, team: Team, pool: Pool, node: str) ->
 
 @transaction.atomic
 def begin(
-    *, place_id: int, node: str, actor: User | SystemActor, evacuation: HomeEvacuation | None = None
+    *,
+    place_id: int,
+    node: str,
+    actor: User | SystemActor,
+    evacuation: HomeEvacuation | None = None,
+    workspace: Workspace | None = None,
 ) -> HomeMove:
     """Start a move without a permission check, on its own or as a part of an evacuation.
 
-    A move of an evacuation has the requester of the evacuation.
+    A move of an evacuation has the requester of the evacuation. `workspace` waits for the home to start.
     """
     rows = HomePlace.objects.select_for_update(of=("self",))
     place = rows.select_related("owner", "team", "node", "pool").filter(pk=place_id).first()
@@ -123,7 +130,7 @@ def begin(
     owner, team, pool = place.owner, place.team, place.pool
     under_way = HomeMove.objects.filter(owner=owner, team=team, pool=pool, open=True).first()
     if under_way is not None:
-        if under_way.active and under_way.target_name == node:
+        if under_way.active and under_way.target_name == node and workspace is None:
             return under_way
         reason = Reason(HomeMoveCode.ALREADY_MOVING, {"node": under_way.target_name})
         raise StateConflict(reason, code=reason.code)
@@ -147,7 +154,7 @@ def begin(
     used = HomeUsage.objects.filter(owner=owner, team=team, node=place.node).first()
     move = HomeMove.objects.create(
         owner=owner, team=team, pool=pool, source=place.node, target=target, source_name=place.node.name,
-        target_name=target.name, evacuation=evacuation, asked_at=now, next_at=now,
+        target_name=target.name, evacuation=evacuation, workspace=workspace, asked_at=now, next_at=now,
         requester=None if isinstance(requester, SystemActor) else requester,
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
@@ -175,6 +182,16 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
         raise StateConflict(Reason(HomeMoveCode.ENDED), code=HomeMoveCode.ENDED)
     _give_up(move, HomeMoveState.CANCELLED, actor, None)
     return move
+
+
+def withdraw(move_id: UUID) -> None:
+    """Cancel a move if it is active, because the start that waited for the home has ended."""
+    move = _locked(move_id)
+    if move is None or not move.active:
+        return
+    move.reason = Reason(HomeMoveCode.START_ENDED).as_json()
+    _end(move, HomeMoveState.CANCELLED, left="target" if move.started_at else "")
+    _record(move, SYSTEM, AuditKind.USER_HOME_MOVE_CANCELLED, f"cancels that {_label(move)}")
 
 
 def cancel_all(**homes: Any) -> None:
@@ -218,6 +235,9 @@ def _step(pk: UUID) -> None:
     if not move.active:
         _clean(move)
         return
+    if move.workspace_id is not None and not _is_awaited(move.workspace_id):
+        withdraw(pk)
+        return
     for node in (move.source, move.target):
         name = move.source_name if node is move.source else move.target_name
         if node is None or node.retired or not home_use.is_node_trusted(move.pool, node.name):
@@ -245,6 +265,12 @@ def _step(pk: UUID) -> None:
         _order(move, MoveCommand.OFFER)
     else:
         _order(move, MoveCommand.FETCH)
+
+
+def _is_awaited(workspace_id: UUID) -> bool:
+    """Return whether the start that the home moves with still waits for it."""
+    placed = Workspace.objects.filter(pk=workspace_id, state=State.PROVISIONING)
+    return placed.filter(home_move_began_at__isnull=False, home_move_ended_at=None).exists()
 
 
 def _order(move: HomeMove, do: MoveCommand) -> None:
@@ -349,6 +375,9 @@ def _change_place(move: HomeMove) -> None:
     emit(HomesChanged((move.source.pk, move.target.pk)))
     _end(move, HomeMoveState.DONE, left="source")
     _record(move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {_home(move)} to {move.target_name}")
+    if move.workspace_id is not None:
+        # Its owner waits for the start and sees the node there.
+        return
     events.notify(
         [move.owner],
         "home.moved",
@@ -407,6 +436,8 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
     move.lease, move.lease_expires_at = "", None
     move.save()
     home_use.notify_scheduler(move.owner_id, move.team_id)
+    if move.workspace_id is not None:
+        emit(HomeMoveEnded(move.workspace_id))
     ticket = _ticket(move)
 
     def forget() -> None:
@@ -445,6 +476,8 @@ def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:
         move.next_at = timezone.now() + timedelta(seconds=wait_s)
     elif answer.done and answer.do is (MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD):
         move.left, move.open = "", False
+        # From now on a start may move the home again.
+        home_use.notify_scheduler(move.owner_id, move.team_id)
     move.save()
 
 

@@ -108,7 +108,6 @@ def rows(actor: User, places: Iterable[HomePlace]) -> list[HomeRow]:
 
 
 def move_row(actor: User, move: HomeMove) -> MoveRow:
-    total, done = move.bytes_total, min(move.bytes_done, move.bytes_total)
     trouble = ""
     if move.reason:
         with contextlib.suppress(LookupError):
@@ -116,7 +115,7 @@ def move_row(actor: User, move: HomeMove) -> MoveRow:
     return MoveRow(
         move,
         _amounts(move),
-        done * 100 // total if total else 0,
+        _percent(move),
         _remaining_text(move),
         trouble,
         move.active and home_moves.may_move(actor, move.owner_id),
@@ -130,6 +129,27 @@ def move_waited_for(workspace: Workspace) -> str:
     of_home = HomeMove.objects.filter(owner=workspace.owner_id, team=workspace.team_id)
     move = of_home.filter(state__in=ACTIVE_MOVES).order_by("asked_at").first()
     return ", ".join(filter(None, (_amounts(move), _remaining_text(move)))) if move is not None else ""
+
+
+def move_with_start(workspace: Workspace) -> str:
+    """Return the progress of the move of its home that a start waits for, or an empty string."""
+    if workspace.state != State.PROVISIONING or not workspace.waits_for_home:
+        return ""
+    move = workspace.home_moves.filter(state__in=ACTIVE_MOVES).order_by("-asked_at").first()
+    if move is None:
+        return ""
+    text = _("Moving %(size)s of files from %(source)s to %(target)s") % {
+        "size": _size(move.bytes_total >> 20),
+        "source": move.source_name,
+        "target": move.target_name,
+    }
+    percent = _percent(move)
+    return f"{text} · {percent} %" if percent else text
+
+
+def _percent(move: HomeMove) -> int:
+    total = move.bytes_total
+    return min(move.bytes_done, total) * 100 // total if total else 0
 
 
 def _amounts(move: HomeMove) -> str:

@@ -8,7 +8,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from portal.common.formatting import format_memory
-from portal.common.reasons.wording import Params, Text
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import Params, Text, sentence_of
 from portal.workspaces.homes.codes import ArchiveCode, HomeMoveCode
 
 
@@ -25,6 +26,13 @@ def _amounts(params: Params) -> Params:
 def _format_room(params: Params) -> Params:
     needed, free = (format_memory(params[name]) for name in ("needed_mib", "free_mib"))
     return {**params, "needed": needed, "free": free}
+
+
+def _with_start(params: Params) -> Params:
+    """Return the params with the cause as a sentence; a move without a cause was cancelled."""
+    cause = params["cause"]
+    text = sentence_of(Reason.from_json(cause)) if cause else _("The move was cancelled.")
+    return {"cause": text}
 
 
 def _homes_in_use(params: Params) -> Params:
@@ -153,5 +161,11 @@ TEXTS: dict[StrEnum, Text] = {
         _("Free space there, or choose another machine."),
         prepare=_format_room,
     ),
+    HomeMoveCode.NOT_WITH_START: Text(
+        _("The home folder could not move with the start: %(cause)s"),
+        _("The workspace is queued again and waits for the machine of the home folder."),
+        prepare=_with_start,
+    ),
     HomeMoveCode.REPORTED: Text("%(text)s"),
+    HomeMoveCode.START_ENDED: Text(_("The workspace that the home folder moved for was stopped.")),
 }

@@ -165,7 +165,8 @@ class HomeEvacuation(models.Model):
 class HomeMove(models.Model):
     """Move of the home of a user in a team from one node of a pool to another.
 
-    `source_name` and `target_name` outlive the nodes. `evacuation` is set if an evacuation started the move.
+    `source_name` and `target_name` outlive the nodes. `evacuation` is set if an evacuation started the move,
+    `workspace` if a start waits for the home.
     `lease` identifies the one command in flight; `offer` counts the tickets by which the target reads. `left`
     is the copy that still has to be removed after the end, `target` or `source`; `open` is true until none is
     left. `reason` explains why the move waits or failed.
@@ -187,6 +188,9 @@ class HomeMove(models.Model):
     )
     evacuation = models.ForeignKey(
         HomeEvacuation, null=True, blank=True, on_delete=models.SET_NULL, related_name="moves"
+    )
+    workspace = models.ForeignKey(
+        "workspaces.Workspace", null=True, blank=True, on_delete=models.SET_NULL, related_name="home_moves"
     )
     asked_at = models.DateTimeField(help_text="When it was requested.")
     started_at = models.DateTimeField(null=True, blank=True, help_text="When it began.")

@@ -129,6 +129,8 @@ class Workspace(models.Model):
         help_text="Whether the work saves checkpoints; null if the owner did not say.",
     )
     loses_work = models.BooleanField(default=True, help_text="Whether preemption loses work.")
+    # Whether its home may move along with a start whatever the size; smaller ones do so by themselves.
+    move_home = models.BooleanField(default=False)
     expected_s = models.PositiveIntegerField(default=28_800)
     # Maximum time from ready on, in seconds; `None` for no limit. `ends_at` is when it is over; extensions
     # move it. `ends_version` counts changes of the end: a task that stops the workspace compares both.
@@ -158,6 +160,9 @@ class Workspace(models.Model):
     # Checks of its devices before the start, if they were needed.
     checks_began_at = models.DateTimeField(null=True, blank=True)
     checks_ended_at = models.DateTimeField(null=True, blank=True)
+    # Move of its home to the node of this start, if one was needed.
+    home_move_began_at = models.DateTimeField(null=True, blank=True)
+    home_move_ended_at = models.DateTimeField(null=True, blank=True)
     launched_at = models.DateTimeField(
         null=True, blank=True, help_text="When its start was sent to the nodes."
     )
@@ -234,6 +239,12 @@ class Workspace(models.Model):
         return self.checks_began_at is not None and self.checks_ended_at is None and self.launched_at is None
 
     @property
+    def waits_for_home(self) -> bool:
+        """Whether the start waits for its home, which moves to its node."""
+        began, ended = self.home_move_began_at, self.home_move_ended_at
+        return began is not None and ended is None and self.launched_at is None
+
+    @property
     def request(self) -> ResourceRequest:
         """The requested resources. Raises `ValueError` if the stored value is invalid."""
         return messages.load(self.resources, ResourceRequest)
@@ -267,8 +278,8 @@ class QueueEntry(models.Model):
     (`code`, `params`). `blocker` is the limiting rule with its amounts and holders, as REST shows it.
     `member_order` is the reason that the use of members has changed its position, if it has. `next_flavor`
     says on which of several flavors it is expected to start.
-    `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a cycle can detect
-    changes without reading them.
+    `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a cycle
+    can detect changes without reading them.
     """
 
     workspace = models.OneToOneField(

@@ -15,7 +15,7 @@ from provisioning.gpu.check.plan import DEADLINE_S, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.report import Report, Unavailable, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
 from provisioning.gpu.check.thresholds import BETWEEN_NODES, JOINT, PCIE_PEAK, UNIT_METRIC, Peak, peak_of
-from provisioning.gpu.check.types import Action, Facts, Level, Rendezvous, Progress, Raw, Severity, Verdict
+from provisioning.gpu.check.types import Action, Facts, Level, Progress, Raw, Rendezvous, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
 # Fraction of its datasheet that a healthy device reaches (slightly less without HBM), and the fraction of

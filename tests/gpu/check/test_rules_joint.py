@@ -128,7 +128,9 @@ def test_the_checked_device_is_no_peer_and_another_test_has_none() -> None:
     assert joint_load.findings([slow]) == []
     other = TestResult("copy", Status.PASSED, True, "x", detail=detail(("GPU-1", 1.0, 9), ("GPU-2", 1.0, 9)))
     assert joint_load.findings([other]) == []
-    assert joint_load.results_of(detail(("GPU-1", 1.5, 9))) == (JointResult("GPU-1", 600.0, 9.0, 1.5, 9, False),)
+    assert joint_load.results_of(detail(("GPU-1", 1.5, 9))) == (
+        JointResult("GPU-1", 600.0, 9.0, 1.5, 9, False),
+    )
     assert joint_load.results_of({}) == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from portal.catalog import selectors as catalog
 from portal.catalog.environments.models import Kind
@@ -19,7 +19,7 @@ from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import chargeable_teams
 from portal.quota.limits.presenters.bars import QuotaUsage
 from portal.quota.limits.selectors import limits
-from portal.scheduling import admission, offers
+from portal.scheduling import admission, home_offers, offers
 from portal.web.catalog.environments import environment_states
 from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
 from portal.web.home.presenters.later_flavors import LaterFlavors
@@ -95,6 +95,8 @@ class NewWorkspaceChoice:
     """Further flavors in order of preference."""
     of_all: admission.Verdict | None = None
     """Verdict on the chosen flavor and the further ones."""
+    with_home: admission.Verdict | None = None
+    """The same for a start that moves a large home folder to another machine."""
 
     @property
     def template(self) -> Template | None:
@@ -208,6 +210,7 @@ def choice(
         flavors=flavors.cards,
         alternatives=flavors.alternatives,
         without_gpu=flavors.without_gpu,
+        with_home=flavors.with_home,
         environments=environments.options,
         environment_note=environments.note,
         many_environments=environments.many,
@@ -217,8 +220,8 @@ def choice(
 
 
 def _with_later_flavors(
-    form: Choice, wishes: _Preferences, later: LaterFlavors, environment: str
-) -> Choice:
+    form: NewWorkspaceChoice, wishes: _Preferences, later: LaterFlavors, environment: str
+) -> NewWorkspaceChoice:
     """Return the form with the further flavors that may follow the chosen one, and the verdict on all."""
     if form.flavor is None or form.team is None or form.template is None or not later.slugs:
         return form
@@ -275,6 +278,7 @@ class _FlavorField:
     cards: list[FlavorCard]
     alternatives: list[Flavor]
     without_gpu: admission.Verdict | None
+    with_home: admission.Verdict | None
     left_out: int
 
 
@@ -331,17 +335,18 @@ def _flavor_field(
     alternatives: list[Flavor] = []
     if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
         alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
-    without_gpu = None
+    without_gpu = with_home = None
     if chosen is not None and team is not None:
-        without_gpu = admission.without_gpus(
-            chosen.verdict,
-            template=template,
-            flavor=chosen.flavor,
-            team=team,
-            actor=wishes.actor,
-            expected_s=wishes.expected_s,
-            environment=environment,
-        )
+        asked: dict[str, Any] = {
+            "template": template,
+            "flavor": chosen.flavor,
+            "team": team,
+            "actor": wishes.actor,
+            "expected_s": wishes.expected_s,
+            "environment": environment,
+        }
+        without_gpu = admission.without_gpus(chosen.verdict, **asked)
+        with_home = home_offers.with_home(chosen.verdict, **asked)
     cards = [
         FlavorCard(
             flavor=offer.flavor,
@@ -351,7 +356,7 @@ def _flavor_field(
         )
         for offer in sized
     ]
-    return _FlavorField(cards, alternatives, without_gpu, left_out)
+    return _FlavorField(cards, alternatives, without_gpu, with_home, left_out)
 
 
 def _choose_flavor(wishes: _Preferences, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:

@@ -83,6 +83,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "start_without_gpu": "start_without_gpu" in data,
         "later_fields": fields(later, [card.flavor for card in choice.flavors], choice.flavor),
         "start_within": later.minutes,
+        "move_home": "move_home" in data,
         "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.available_names(request.user, choice.team, choice.template),
@@ -192,6 +193,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         secrets=_selected_secrets(request),
         git=_git(request.POST),
         start_without_gpu="start_without_gpu" in request.POST,
+        move_home="move_home" in request.POST,
     )
     try:
         creation = services.create(
@@ -221,7 +223,13 @@ def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name:
     hours = strip_nul(request.POST.get("hours", ""))
     expected_s = parse_hours(hours)
     require_in_range(expected_s)
-    verdict = new_workspace.choice(request.user, **chosen, expected_s=expected_s).verdict
+    verdict = new_workspace.choice(
+        request.user,
+        template=chosen["template"],
+        flavor=chosen["flavor"],
+        team=chosen["team"],
+        expected_s=expected_s,
+    ).verdict
     query: dict[str, Any] = {**chosen, "name": name, "hours": hours}
     if environment := _environment_to_start(request.POST):
         query["environment"] = environment

@@ -1,0 +1,74 @@
+"""Starts away from the node of the user's home, which moves along, where that is quicker than waiting.
+
+A request qualifies if limits allow it and only its home's node has no room. It starts elsewhere if a node has
+room now, and its home's node is not expected to have room before the move would be complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from portal.scheduling.engine.backfill import Placer, Room
+from portal.scheduling.engine.model import Workload
+
+
+@runtime_checkable
+class HomeMover(Protocol):
+    """A placer that can place a request on another node together with its user's home."""
+
+    def has_home(self, workload: Workload) -> bool:
+        """Return whether the request starts on the node of its user's home only, unless the home moves."""
+
+    def home_move_s(self, workload: Workload) -> int | None:
+        """Return the expected seconds of a move of the home, or None if the home cannot move now."""
+
+    def take_home_along(self, workload: Workload, along: bool) -> None:
+        """Place the request away from its home from now on, or at its home again."""
+
+
+def fit_with_home(
+    workload: Workload,
+    placer: HomeMover,
+    fit: Callable[[Workload], Workload | None],
+    room_at_home: Callable[[Workload], Room | None],
+    now_s: int,
+) -> Workload | None:
+    """Return the request as it starts now away from its home, or None if it cannot or waiting is quicker.
+
+    Limits allow the request, and its home's node has no room now. `fit` returns the request as the placer
+    would start it. `room_at_home` returns when the nodes will have room for it at its home. If the result is
+    not None, the placer takes the home along.
+    """
+    seconds = placer.home_move_s(workload)
+    if seconds is None:
+        return None
+    placer.take_home_along(workload, True)
+    start = fit(workload)
+    placer.take_home_along(workload, False)
+    if start is None:
+        return None
+    rooms = [room_at_home(way) for way in workload.ways()]
+    if any(room is not None and room[0] <= now_s + seconds for room in rooms):
+        return None
+    placer.take_home_along(workload, True)
+    return start
+
+
+def earliest_start(
+    workload: Workload, placer: Placer | None, room: Callable[[Workload], Room | None]
+) -> int | None:
+    """Return when nodes are expected to have room for the request, in UTC seconds, or None if not soon.
+
+    That is at its home, or elsewhere once its home has moved there. `room` returns when the placer will have
+    room for it.
+    """
+    at_home = room(workload)
+    times = [at_home[0]] if at_home is not None else []
+    if isinstance(placer, HomeMover) and (seconds := placer.home_move_s(workload)) is not None:
+        placer.take_home_along(workload, True)
+        elsewhere = room(workload)
+        placer.take_home_along(workload, False)
+        if elsewhere is not None:
+            times.append(elsewhere[0] + seconds)
+    return min(times, default=None)

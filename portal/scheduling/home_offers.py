@@ -1,0 +1,43 @@
+"""Offers to move a large home along with a start, where that starts a waiting request at once."""
+
+from __future__ import annotations
+
+from portal.catalog.models import Flavor, Template
+from portal.people.accounts.models import Team, User
+from portal.scheduling import admission
+from portal.scheduling.admission import Outcome, Verdict
+from portal.workspaces.homes import places as home_places
+
+
+def with_home(
+    verdict: Verdict,
+    *,
+    template: Template,
+    flavor: Flavor,
+    team: Team,
+    actor: User,
+    expected_s: int | None,
+    environment: str,
+    priority: int = 0,
+) -> Verdict | None:
+    """Return the verdict on a request with `move_home`, if that starts at once and the other one waits.
+
+    `verdict` is the one on the request without it. None if the user has no home that is too large to move
+    without being asked for.
+    """
+    if verdict.outcome is not Outcome.QUEUED:
+        return None
+    homes = home_places.home_places(actor.pk, team.pk).values()
+    if not any(home.movable_mib is not None and not home.moves_by_itself for home in homes):
+        return None
+    result = admission.assess(
+        template=template,
+        flavor=flavor,
+        team=team,
+        actor=actor,
+        priority=priority,
+        expected_s=expected_s,
+        environment=environment,
+        move_home=True,
+    )
+    return result if result.home_move is not None else None

@@ -1,0 +1,112 @@
+"""Moves of homes with a start: the workspace is placed first, its home moves there, then it starts.
+
+The workspace is PROVISIONING and holds its place meanwhile, with no command in flight. Once the home has
+arrived, the workspace is started. If the move fails or is cancelled, the workspace gives its place back and
+is queued again at its old age; the home then stays where it is for an hour (`places.PAUSE`).
+
+`moves` never locks a workspace, so a workspace that is locked may lock the move of its home.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.models import Pool
+from portal.workspaces import dispatch, reconcile
+from portal.workspaces.domain_events import HomeMoveDue, HomeMoveEnded, WorkspaceWaits
+from portal.workspaces.homes import moves
+from portal.workspaces.homes.codes import HomeMoveCode
+from portal.workspaces.lifecycle import NOT_PREPARED, State, Trigger
+from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace, Workspace
+from portal.workspaces.transitions import advance
+from provisioning.types import Op
+
+RECHECK = timedelta(seconds=30)
+"""How often a waiting workspace is checked. The end of the move starts it at once."""
+
+
+def begin(*, workspace: Workspace, pool: Pool, node: str, now: datetime) -> HomeMove:
+    """Start the move of the home of a workspace that is being placed on the node. Raises as `moves.begin`.
+
+    Raises `StateConflict` if the home is used, held or moved meanwhile.
+    """
+    home = HomePlace.objects.filter(owner=workspace.owner_id, team=workspace.team_id, pool=pool)
+    place_id = home.values_list("pk", flat=True).first() or 0
+    move = moves.begin(place_id=place_id, node=node, actor=SYSTEM, workspace=workspace)
+    home.update(used_at=now)
+    return move
+
+
+def handle_due(event: HomeMoveDue) -> None:
+    """Start a locked workspace if its home has arrived, or queue it again if the home does not come."""
+    workspace = event.workspace
+    move = workspace.home_moves.order_by("-asked_at").first()
+    if move is not None and move.active:
+        _check_again(workspace)
+    elif move is not None and move.state == HomeMoveState.DONE:
+        workspace.home_move_ended_at = timezone.now()
+        workspace.save(update_fields=["home_move_ended_at"])
+        dispatch.send(workspace, Op.START)
+    else:
+        _requeue(workspace, _failure(move))
+
+
+def _check_again(workspace: Workspace) -> None:
+    notice = workspace.preempting
+    due = timezone.now() + RECHECK
+    workspace.next_reconcile_at = min(due, notice.preempt_at) if notice is not None else due
+    workspace.save(update_fields=["next_reconcile_at"])
+
+
+def _failure(move: HomeMove | None) -> Reason:
+    if move is None:
+        return Reason(HomeMoveCode.NOT_WITH_START, {"node": "", "cause": {}})
+    return Reason(HomeMoveCode.NOT_WITH_START, {"node": move.target_name, "cause": move.reason})
+
+
+def _requeue(workspace: Workspace, reason: Reason) -> None:
+    """Queue the workspace again at its old age. Nothing was started, so nothing is left behind."""
+    advance(
+        workspace,
+        Trigger.NO_CAPACITY,
+        actor=SYSTEM,
+        message="queues it again",
+        cause=reason.as_json(),
+        data={"reason": reason.code.value},
+        pool=None,
+        placed_at=None,
+        admitted_at=None,
+        next_reconcile_at=None,
+        status={"reason": reason.as_json()},
+        end_preemption=True,
+        **NOT_PREPARED,
+    )
+    reconcile.release(workspace, used=False)
+    emit(WorkspaceWaits(workspace))
+
+
+def move_ended(event: HomeMoveEnded) -> None:
+    """Take the next step of the workspace that waits for the move, once that is committed."""
+    transaction.on_commit(partial(_wake, event.workspace))
+
+
+def _wake(workspace_id: UUID) -> None:
+    waiting = Workspace.objects.filter(
+        pk=workspace_id, state=State.PROVISIONING, home_move_began_at__isnull=False, launched_at=None
+    )
+    if waiting.filter(home_move_ended_at=None).update(next_reconcile_at=timezone.now()):
+        dispatch.hint(workspace_id)
+
+
+def abandon(workspace: Workspace) -> None:
+    """Cancel the move of the home of a locked workspace that is being stopped or deleted."""
+    for move_id in workspace.home_moves.filter(open=True).values_list("pk", flat=True):
+        moves.withdraw(move_id)
