@@ -36,11 +36,11 @@ def findings(tests: Sequence[TestResult]) -> list[Finding]:
     found = []
     for test in tests:
         peers = results_of(test.detail)[1:] if test.name == PROBE else ()
-        slow = [f"{each.uuid} ({each.percent:g} %)" for each in peers if each.percent < JOINT_WARN_PERCENT]
+        slow = [f"{peer.uuid} ({peer.percent:g} %)" for peer in peers if peer.percent < JOINT_WARN_PERCENT]
         if slow:
             text = f"Slower when all GPUs are busy: {', '.join(slow)}. Check power and cooling of the node."
             found.append(Finding(SLOW, Severity.INFO, text))
-        wrong = [f"{each.uuid} ({each.errors})" for each in peers if each.errors]
+        wrong = [f"{peer.uuid} ({peer.errors})" for peer in peers if peer.errors]
         if wrong:
             text = f"Wrong words on peers when all GPUs are busy: {', '.join(wrong)}. Check each peer."
             found.append(Finding(WRONG, Severity.INFO, text))
