@@ -65,7 +65,7 @@ class ControlTask(SignedTask):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         by = sender()
-        if by and by != signing.CONTROL and any(each.refuses(by) for each in _directories):
+        if by and by != signing.CONTROL and any(directory.refuses(by) for directory in _directories):
             log.warning("dropped a message from %s: the node was revoked or removed", by)
             return None
         return self.run(*args, **kwargs)

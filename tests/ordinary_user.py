@@ -79,8 +79,8 @@ def skip(reason: str, report: BinaryIO | None) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    named = [each.removeprefix(REPORT) for each in arguments if each.startswith(REPORT)]
-    others = [each for each in arguments if not each.startswith(REPORT)]
+    named = [argument.removeprefix(REPORT) for argument in arguments if argument.startswith(REPORT)]
+    others = [argument for argument in arguments if not argument.startswith(REPORT)]
     with contextlib.ExitStack() as opened:
         # Now: later its folder may not be shown to this process.
         return run(others, opened.enter_context(Path(named[-1]).open("wb")) if named else None)

@@ -31,7 +31,7 @@ def measure(count: int) -> dict[str, Any]:
     cycle.run()
     cycle.show()
     template = Template.objects.get(slug="bench")
-    flavors = {each.slug: each for each in Flavor.objects.select_related("pool")}
+    flavors = {flavor.slug: flavor for flavor in Flavor.objects.select_related("pool")}
     teams = list(Team.objects.prefetch_related("members"))
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
     made = 0

@@ -94,7 +94,9 @@ def build(
     for device in rows:
         free[device.model].append(device)
     _run(chance, now, workspaces - waiting, teams, users, template, flavors, pool, free)
-    big = [each for each in flavors if each.accelerator_count == 4 and each.accelerator_model != SPARE]
+    big = [
+        flavor for flavor in flavors if flavor.accelerator_count == 4 and flavor.accelerator_model != SPARE
+    ]
     _wait(chance, now, waiting, teams, users, template, big)
 
 
@@ -141,7 +143,7 @@ def _run(chance, now, count, teams, users, template, flavors, pool, free) -> Non
     for number in range(count):
         flavor = chance.choice(singles)
         if not free[flavor.accelerator_model]:
-            flavor = next(each for each in singles if free[each.accelerator_model])
+            flavor = next(single for single in singles if free[single.accelerator_model])
         row = _row(chance, now, number, teams, users, template, flavor, State.RUNNING)
         row.pool, row.generation, row.placed_at, row.ready_at = pool, 1, row.requested_at, row.requested_at
         device = free[flavor.accelerator_model].pop()

@@ -210,8 +210,8 @@ def table(result: dict[str, Any]) -> str:
         f"{memory['p99_ms']} ms |",
     ]
     lines += [
-        f"| {each['database']}, homes {result['homes']}, bursts of {each['burst']} | {each['requests']} | "
-        f"{each['started']} | {each['per_s']} | {each['per_cpu_s']} | | |"
-        for each in result["runs"]
+        f"| {run['database']}, homes {result['homes']}, bursts of {run['burst']} | {run['requests']} | "
+        f"{run['started']} | {run['per_s']} | {run['per_cpu_s']} | | |"
+        for run in result["runs"]
     ]
     return "\n".join(lines)

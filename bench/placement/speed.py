@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         nodes = copies(read_nodes(options.data), options.copies)
         past = next(
-            (each.past for each in read_workloads(options.data) if each.name == options.workload), None
+            (workload.past for workload in read_workloads(options.data) if workload.name == options.workload),
+            None,
         )
         if past is None:
             raise TraceError(f"{options.data} has no workload {options.workload}")

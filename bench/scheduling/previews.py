@@ -73,7 +73,7 @@ def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> li
         if asked.id not in cycle.starts:
             scheduler.withdraw(asked.id)
         return ["refused, and starts"] if asked.id in cycle.starts else []
-    victims = tuple(each for each in cycle.victims if each.beneficiary == asked.id)
+    victims = tuple(victim for victim in cycle.victims if victim.beneficiary == asked.id)
     found = [] if said.victims == victims else ["who makes room"]
     if (said.outcome is Outcome.FITS_NOW) != (asked.id in cycle.starts):
         return [*found, f"{said.outcome.value}, and not so"]

@@ -65,5 +65,5 @@ class DeadlineWorker(gthread.ThreadWorker):
         return super().handle(conn)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        conn.sock.go_on()
+        conn.sock.start_body_deadline()
         return super().handle_request(req, conn)

@@ -23,8 +23,8 @@ class ContentsOfTeam(TeamContentsSource):
 
     def contents_of(self, team: Team) -> TeamContents:
         workspaces = Workspace.objects.live().filter(team=team)
-        accounts = team.service_accounts.existing()
-        tokens = ApiToken.objects.working(timezone.now()).filter(owner__in=accounts)
+        accounts = team.service_accounts.not_deleted()
+        tokens = ApiToken.objects.valid_at(timezone.now()).filter(owner__in=accounts)
         return TeamContents(
             members=team.memberships.filter(user__owning_team=None).count(),
             service_accounts=accounts.count(),

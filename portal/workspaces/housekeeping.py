@@ -40,7 +40,7 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
 
 def delete_bound() -> int:
     """Delete workspaces of CI jobs whose token no longer works, and return their number."""
-    working = ApiToken.objects.working(timezone.now())
+    working = ApiToken.objects.valid_at(timezone.now())
     left = Workspace.objects.live().filter(bound_to__isnull=False).exclude(desired_state=DesiredState.DELETED)
     rows = left.exclude(bound_to__in=working.values("pk")).order_by("pk")
     deleted = 0

@@ -31,10 +31,10 @@ def signed_in(client: Client) -> bool:
 
 def out(bob: User, *clients: Client) -> None:
     """Nobody is signed in as bob, nor will be when the account is given back."""
-    assert not bool([each for each in clients if signed_in(each)])
+    assert not bool([client for client in clients if signed_in(client)])
     assert not UserSession.objects.filter(user=bob).exists()
     deactivation.reactivate(actor=SYSTEM, user=bob)
-    assert not bool([each for each in clients if signed_in(each)])
+    assert not bool([client for client in clients if signed_in(client)])
 
 
 def test_an_invitation_accepted_eight_times_at_once_sets_one_password(ada):
@@ -50,7 +50,7 @@ def test_an_invitation_accepted_eight_times_at_once_sets_one_password(ada):
             for given in passwords
         ]
     )
-    assert Counter(type(each) for each in outcomes) == {User: 1, StateConflict: 7}, outcomes
+    assert Counter(type(outcome) for outcome in outcomes) == {User: 1, StateConflict: 7}, outcomes
     gina = User.objects.get(username="gina")
     works = [given for given in passwords if gina.check_password(given)]
     winner = next(place for place, each in enumerate(outcomes) if isinstance(each, User))
@@ -104,9 +104,9 @@ def test_a_sign_in_in_the_middle_of_a_deactivation(ada, bob, monkeypatch):
 def test_sign_ins_and_a_deactivation_at_once(ada, bob):
     clients = [Client() for _ in range(5)]
     outcomes = at_once(
-        [lambda: deactivation.deactivate(actor=ada, user=bob), *(signing_in(each) for each in clients)]
+        [lambda: deactivation.deactivate(actor=ada, user=bob), *(signing_in(client) for client in clients)]
     )
-    assert not [each for each in outcomes if isinstance(each, Exception)], outcomes
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
     out(bob, *clients)
     # Who came in at all did so before.
     ended = Event.objects.get(kind="user.deactivated")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 def bulk(program: Api, act: str, *ids: Any) -> list[dict[str, Any]]:
-    answer = program.post(f"workspaces/{act}", {"workspaces": [str(each) for each in ids]})
+    answer = program.post(f"workspaces/{act}", {"workspaces": [str(id_) for id_ in ids]})
     assert answer.status_code == 202, answer.content
     found: list[dict[str, Any]] = answer.json()["results"]
     assert set(found[0]) == set(document()["components"]["schemas"]["BulkResult"]["properties"])

@@ -32,7 +32,7 @@ def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: A
     problem(api(bob).send("PATCH", path, {"name": "Mine"}), 403, "not_allowed")
     problem(api(bob).get(f"{path}/versions"), 403, "not_allowed")
     versions = api(alice).get(f"{path}/versions").json()
-    assert [each["number"] for each in versions] == [2, 1]
+    assert [version["number"] for version in versions] == [2, 1]
     assert versions[0]["changes"] == [{"field": "env", "before": {}, "after": {"A": "b"}}]
     assert api(alice).post(f"{path}/versions/1/restore", {}).json()["env"] == {}
     # Others get the answer of what there is not.
@@ -47,7 +47,9 @@ def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: A
         )
         assert hidden["detail"].replace("shell", "none") == unknown["detail"]
         assert hidden["next_action"] == unknown["next_action"]
-    assert "vision_shell" not in {each["slug"] for each in api(charlie).get("templates").json()["results"]}
+    assert "vision_shell" not in {
+        result["slug"] for result in api(charlie).get("templates").json()["results"]
+    }
     ask = {"team": "robots", "template": "vision_shell", "flavor": "cpu-small"}
     problem(api(charlie).post("workspaces", ask), 400, "invalid")
     problem(api(charlie).post("admission/preview", ask), 400, "invalid")
@@ -103,7 +105,7 @@ def test_a_restricted_flavor_is_for_its_teams_alone(
 
 def test_what_is_switched_off_is_listed_for_who_asks(api: Any, olga: Any, bob: Any, catalog: Any) -> None:
     assert api(olga).send("PATCH", "templates/marimo", {"enabled": False}).status_code == 200
-    slugs = {each["slug"] for each in api(olga).get("templates").json()["results"]}
+    slugs = {result["slug"] for result in api(olga).get("templates").json()["results"]}
     assert "marimo" not in slugs
     off = api(olga).get("templates?enabled=false").json()["results"]
     assert [each["slug"] for each in off] == ["marimo"]

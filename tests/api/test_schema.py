@@ -44,8 +44,8 @@ def test_it_is_openapi_3_1_and_says_how_to_sign_in() -> None:
 def test_it_is_valid_openapi_3_1() -> None:
     """By the meta-schema, and every default by the schema that it stands in."""
     found = [
-        f"{list(each.absolute_path)}: {each.message}"
-        for each in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()
+        f"{list(error.absolute_path)}: {error.message}"
+        for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()
     ]
     assert found == []
 
@@ -148,7 +148,7 @@ def test_bodies_show_an_example() -> None:
             fields = DOCUMENT["components"]["schemas"].get(name, {}).get("properties", {})
             # One of few values, or true and false, needs none.
             open_ones = [each for each in fields.values() if "type" in each and each["type"] != "boolean"]
-            if open_ones and "examples" not in content and not any("examples" in each for each in open_ones):
+            if open_ones and "examples" not in content and not any("examples" in one for one in open_ones):
                 without.append(operation["operationId"])
     assert without == [], "Write `examples` in the serializer"
 

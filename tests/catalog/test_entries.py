@@ -269,8 +269,8 @@ def test_what_is_likely_a_secret_is_noted(olga):
         env={"DB_PASSWORD": "hunter22", "GIT": "https://ann:pw@example.org/x", "JUPYTER_TOKEN": "{token}"},
     )
     found = {
-        (each.field, each.reason.code, each.reason.params.get("where"))
-        for each in rules.template_warnings(made)
+        (warning.field, warning.reason.code, warning.reason.params.get("where"))
+        for warning in rules.template_warnings(made)
     }
     assert found == {
         ("argv", CatalogCode.SECRET_LIKELY, "argv 3"),
@@ -281,7 +281,9 @@ def test_what_is_likely_a_secret_is_noted(olga):
     quiet = make(olga, slug="quiet")
     assert rules.template_warnings(quiet) == []
     open_to_all = make(olga, slug="open", argv=["bash", "{port}"])
-    assert [each.reason.code for each in rules.template_warnings(open_to_all)] == [CatalogCode.TOKEN_UNUSED]
+    assert [warning.reason.code for warning in rules.template_warnings(open_to_all)] == [
+        CatalogCode.TOKEN_UNUSED
+    ]
 
 
 @pytest.mark.parametrize(
@@ -332,12 +334,12 @@ def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
         (1, "created", "olga"),
     ]
     ((_, changes), (_, first)) = history.revisions_with_changes(rows)
-    assert {each.field: (each.before, each.after) for each in changes}["name"] == ("Shell", "Better")
+    assert {change.field: (change.before, change.after) for change in changes}["name"] == ("Shell", "Better")
     assert first == []
     back = entries.restore(actor=olga, entry=changed, number=1)
     assert (back.name, back.argv) == (SHELL["name"], SHELL["argv"])
     newest = history.revisions(SubjectKind.TEMPLATE, made.pk).first()
-    assert (newest.number, newest.act, newest.restored_from) == (3, "restored", 1)
+    assert (newest.number, newest.apply_result, newest.restored_from) == (3, "restored", 1)
     assert newest.data == rows[1].data
     with pytest.raises(NotFound):
         entries.restore(actor=olga, entry=back, number=99)

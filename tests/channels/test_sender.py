@@ -61,7 +61,7 @@ def test_internal_addresses_are_not_reached_by_any_name(settings):
             f"mmost://localhost:{port}/0123456789abcdef0123",
         )
         assert there.requests == []
-    assert [each.ok for each in outcomes] == [False] * 6
+    assert [outcome.ok for outcome in outcomes] == [False] * 6
 
 
 def test_a_redirect_into_the_site_is_not_followed_there(settings):
@@ -70,7 +70,7 @@ def test_a_redirect_into_the_site_is_not_followed_there(settings):
     with receiver() as there:
         there.answer = status(302, Location=f"http://127.0.0.2:{there.port}/admin")
         (outcome,) = sent(f"json://127.0.0.1:{there.port}/")
-        assert [each.path for each in there.requests] == ["/"]
+        assert [request.path for request in there.requests] == ["/"]
     assert (outcome.ok, outcome.error) == (False, "refused_address")
 
 

@@ -176,7 +176,7 @@ def test_bytes_go_both_ways_until_somebody_interrupts(as_bob: Any, origin: Origi
     with line:
         assert ended(line)
     assert ran.code == 130, ran
-    said = [json.loads(each) for each in ran.out.splitlines()]
+    said = [json.loads(line) for line in ran.out.splitlines()]
     assert said[0] == {"address": "127.0.0.1", "local_port": port, "port": COUNTS}
     assert said[1]["port"] == ECHOES and said[1]["local_port"] not in (0, port)
     with pytest.raises(ConnectionRefusedError):

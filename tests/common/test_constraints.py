@@ -118,7 +118,7 @@ def test_the_database_knows_every_name_that_is_asked_for() -> None:
         table = model._meta.db_table
         with connection.cursor() as cursor:
             known = set(connection.introspection.get_constraints(cursor, table))
-        named = {each.name for each in model._meta.constraints}
+        named = {constraint.name for constraint in model._meta.constraints}
         columns = {name: model._meta.get_field(name) for name in names if name not in named}
         expected = {name for name in names if name in named}
         for field in columns.values():

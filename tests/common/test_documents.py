@@ -18,7 +18,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 def anchors(document: Path) -> set[str]:
     """The anchors of a document's headings, as GitHub makes them."""
     words = (re.sub(r"[`*]", "", heading).lower() for heading in HEADING.findall(document.read_text()))
-    return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in words}
+    return {re.sub(r"[^\w\- ]", "", word).replace(" ", "-") for word in words}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -46,7 +46,7 @@ def test_each_room_is_named():
         "layers"
     ]
     rooms = re.findall(r"portal\.(\w+)", " ".join(layers))
-    rooms = [each for each in rooms if (ROOT / "portal" / each).is_dir()]
+    rooms = [room for room in rooms if (ROOT / "portal" / room).is_dir()]
     for name in ("README.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text()
-        assert {each for each in rooms if not re.search(rf"\b{each}\b", text)} == set(), name
+        assert {room for room in rooms if not re.search(rf"\b{room}\b", text)} == set(), name

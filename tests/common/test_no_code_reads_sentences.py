@@ -139,7 +139,7 @@ class Reader(ast.NodeVisitor):
             case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
                 return key in SENTENCES
             case ast.Call(func=ast.Name(id=name), args=args) if name in KEPT_AS:
-                return any(self.sentence(each) for each in args)
+                return any(self.sentence(arg) for arg in args)
             case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in KEPT_AS | READS:
                 return self.sentence(value)
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
@@ -167,14 +167,14 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        arguments = [*node.args, *(each.value for each in node.keywords)]
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         match node.func:
             case ast.Attribute(value=value, attr=name) if name in READS and self.sentence(value):
                 self.found.append(node)
             case ast.Attribute(attr=name) if name in SEARCHES and any(map(self.sentence, arguments)):
                 self.found.append(node)
             case ast.Attribute(attr=name) | ast.Name(id=name) if name in QUERIES:
-                if any((each.arg or "").split("__")[0] in SENTENCES for each in node.keywords):
+                if any((keyword.arg or "").split("__")[0] in SENTENCES for keyword in node.keywords):
                     self.found.append(node)
         self.generic_visit(node)
 

@@ -74,7 +74,11 @@ def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
         paths = [*PORTAL.rglob(f"{name}.py"), *(path.parent for path in PORTAL.rglob(f"{name}/__init__.py"))]
         modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
         assert set(modules_named(name)) == modules
-    assert all(registry.code_named(code.value) is code for each in registry.enumerations for code in each)
+    assert all(
+        registry.code_named(code.value) is code
+        for enumeration in registry.enumerations
+        for code in enumeration
+    )
 
 
 def test_a_code_is_in_a_room_that_uses_it() -> None:

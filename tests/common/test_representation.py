@@ -19,7 +19,7 @@ class PartSerializer(RowRepresentation, serializers.Serializer[Any]):
     words = serializers.CharField()
 
     def get_words(self, row: Any) -> str:
-        return str(self.once(said.append, row.reason) or f"{row.reason['code']}!")
+        return str(self.shared_value(said.append, row.reason) or f"{row.reason['code']}!")
 
 
 class ThingSerializer(RowRepresentation, serializers.Serializer[Any]):
@@ -100,7 +100,7 @@ def test_nested_rows_share_what_was_computed_once_and_live_fields_are_shown_too(
 
 def test_lasting_values_are_those_that_follow_from_the_row_alone() -> None:
     serializer = ThingSerializer()
-    kept, shown = serializer.lasting(thing()), serializer.to_representation(thing())
+    kept, shown = serializer.cacheable_fields(thing()), serializer.to_representation(thing())
     assert list(kept) == list(shown)
     assert {name: kept[name] for name in kept if name != "age"} == {
         name: shown[name] for name in shown if name != "age"

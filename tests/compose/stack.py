@@ -120,7 +120,7 @@ class Stack:
         label = f"label=com.docker.compose.project={self.name}"
         listed = (("ps", "-a"), ("volume", "ls"), ("network", "ls"))
         found = [self.engine.docker(*what, "-q", "--filter", label).split() for what in listed]
-        return [*(each for ids in found for each in ids), *self._images()]
+        return [*(id_ for ids in found for id_ in ids), *self._images()]
 
     def _images(self) -> list[str]:
         listed = self.engine.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", self.name)

@@ -65,9 +65,9 @@ class Watch:
             # An agent that starts its app is two for a moment: the child has not become the app yet.
             pids = {one.pid for one in found}
             agents = [one for one in found if parent_of(one.pid) not in {0, *pids}]
-            many = [name for name, count in Counter(one.workspace for one in agents).items() if count > 1]
+            many = [name for name, count in Counter(agent.workspace for agent in agents).items() if count > 1]
             for name in many:
-                seen = [(one.pid, one.generation) for one in agents if one.workspace == name]
+                seen = [(agent.pid, agent.generation) for agent in agents if agent.workspace == name]
                 self.doubles.add(f"{name}: {seen}")
 
     def close(self) -> None:

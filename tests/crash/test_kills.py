@@ -79,8 +79,8 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
 def test_every_workspace_comes_to_be_as_wanted(
     fleet: Fleet, victim: str, record_property: Callable[[str, object], None]
 ) -> None:
-    runs = [one for one in fleet.members if fleet.desired_state[one] == "running"]
-    rests = [one for one in fleet.members if fleet.desired_state[one] == "stopped"]
+    runs = [member for member in fleet.members if fleet.desired_state[member] == "running"]
+    rests = [member for member in fleet.members if fleet.desired_state[member] == "stopped"]
     assert len(runs) == len(rests) == 2
     # Under way at the moment of the blow: a stop, a start, and one that is quite new.
     fleet.want_all({runs[0]: "stopped", rests[0]: "running"})
@@ -108,7 +108,7 @@ def test_every_workspace_comes_to_be_as_wanted(
 
 def test_a_killed_workspace_is_said_to_have_failed_and_can_be_tried_again(fleet: Fleet) -> None:
     """The other way round: the services live, the workspace's own processes die."""
-    workspace_id = next(one for one in fleet.members if fleet.desired_state[one] == "running")
+    workspace_id = next(member for member in fleet.members if fleet.desired_state[member] == "running")
     (agent,) = fleet.agents_of(workspace_id)
     kill([agent[0]])
 

@@ -100,7 +100,7 @@ def setting_rows(text: str) -> Iterator[tuple[str, str, str]]:
             continue
         cells = [each.strip() for each in line.strip().strip("|").split(" | ")]
         if not header:
-            header = [each.lower() for each in cells]
+            header = [cell.lower() for cell in cells]
         if header[0] not in ("variable", "setting") or not VARIABLE.search(cells[0]):
             continue
         if len(cells) >= 3:
@@ -157,8 +157,8 @@ def _shared(tables: Iterable[list[str]]) -> list[str]:
 def _of_every(top: argparse.ArgumentParser) -> list[str]:
     """Rows of the options of every command."""
     _, first = next(commands(top))
-    return [f"| `{', '.join(each.option_strings)}` | {each.help} |" for each in first._actions
-            if not set(EVERYWHERE).isdisjoint(each.option_strings)]  # fmt: skip
+    return [f"| `{', '.join(action.option_strings)}` | {action.help} |" for action in first._actions
+            if not set(EVERYWHERE).isdisjoint(action.option_strings)]  # fmt: skip
 
 
 def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -214,7 +214,7 @@ def _value(action: argparse.Action) -> str:
 def _argument(action: argparse.Action) -> str:
     value = _value(action)
     if action.option_strings:
-        names = ", ".join(f"`{f'{each} {value}'.strip()}`" for each in action.option_strings)
+        names = ", ".join(f"`{f'{string} {value}'.strip()}`" for string in action.option_strings)
     else:
         names = f"`{value}`"
     default = action.default if isinstance(action.default, int | float | str) else None
@@ -306,7 +306,7 @@ def states() -> str:
     for state in State:
         leads = sorted({to.value for (of, _), to in TRANSITIONS.items() if of is state})
         parts.append(
-            f"| `{state.value}` | {state.label} | {', '.join(f'`{each}`' for each in leads) or '–'} |"
+            f"| `{state.value}` | {state.label} | {', '.join(f'`{lead}`' for lead in leads) or '–'} |"
         )
     parts += ["", "## GPUs and other devices", "Meaning: [gpus.md](gpus.md#what-a-state-means).", ""]
     parts += ["| state | on pages |", "|---|---|"]
@@ -332,7 +332,7 @@ def states() -> str:
         ("Deliveries of webhooks", DeliveryState),
     ):
         parts += ["", f"## {title}", "| value | on pages |", "|---|---|"]
-        parts += [f"| `{each.value}` | {each.label} |" for each in choices if each.value]
+        parts += [f"| `{choice.value}` | {choice.label} |" for choice in choices if choice.value]
     return "\n".join(parts) + "\n"
 
 

@@ -73,8 +73,8 @@ def test_every_setting_that_the_portal_reads_is_in_the_reference() -> None:
 
 
 def test_every_code_has_an_entry_at_its_anchor() -> None:
-    anchors = {each.heading.anchor for each in library.sections((DOCS / "reason-codes.md").read_text())}
-    assert {code.value for each in registry.enumerations for code in each} <= anchors
+    anchors = {section.heading.anchor for section in library.sections((DOCS / "reason-codes.md").read_text())}
+    assert {code.value for enumeration in registry.enumerations for code in enumeration} <= anchors
 
 
 @pytest.mark.parametrize("name", sorted(library.documents()))
@@ -84,7 +84,7 @@ def test_a_page_is_whole(name: str) -> None:
     body = rendering.page_of(document).body
     assert not INLINE.search(body)
     assert "<h1" not in body
-    expected = [each.heading.anchor for each in library.sections(document.text)]
+    expected = [section.heading.anchor for section in library.sections(document.text)]
     assert re.findall(r'<h[2-6] id="([^"]+)"', body) == expected[1:]
     for link in LINK.findall(body):
         path, _, anchor = link.partition("#")
@@ -95,7 +95,7 @@ def test_a_page_is_whole(name: str) -> None:
             continue
         other = library.documents()[target[2]]
         if anchor:
-            assert anchor in {each.heading.anchor for each in library.sections(other.text)}, link
+            assert anchor in {section.heading.anchor for section in library.sections(other.text)}, link
 
 
 @pytest.mark.django_db

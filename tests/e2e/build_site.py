@@ -74,7 +74,7 @@ class Site:
         assert refused.json()["code"] == "environment_not_ready", refused.text
 
     def holding(self) -> set[str]:
-        return {each.digest for each in self.store.held()}
+        return {each.digest for each in self.store.environments()}
 
     def kill_node(self) -> None:
         """Kill the node's worker; the supervisor starts another, and what it had begun has ended."""
@@ -84,7 +84,9 @@ class Site:
         with contextlib.ExitStack() as held:
             # Whoever builds holds this lock: it is free when nothing builds any more.
             eventually(
-                lambda: held.enter_context(self.store.alone()), limit_s=30, what="what it built has ended"
+                lambda: held.enter_context(self.store.build_lock()),
+                limit_s=30,
+                what="what it built has ended",
             )
 
     def pid(self, service: str) -> int:
@@ -98,7 +100,7 @@ class Site:
     def is_ready_and_starts(self, slug: str, package: str) -> None:
         assert self.ended(slug)["state"] == "ready", self.log(slug)
         assert self.digest(slug) in self.holding()
-        place = self.store.place(self.digest(slug))
+        place = self.store.folder_of(self.digest(slug))
         assert list(place.glob(f"lib/python3*/site-packages/{package}.py"))
         assert not list(self.store.building.iterdir())
         made = self.ben.json(

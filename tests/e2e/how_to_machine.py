@@ -123,6 +123,6 @@ def commands(block: str) -> list[str]:
 def needs(*programs: str) -> None:
     """Skip where one of these is not installed."""
     places = [Path(each) for each in ("/usr/sbin", "/usr/bin", "/sbin", "/bin")]
-    missing = [each for each in programs if not any((place / each).exists() for place in places)]
+    missing = [program for program in programs if not any((place / program).exists() for place in places)]
     if missing:
         pytest.skip(f"needs the programs {', '.join(missing)}")

@@ -90,7 +90,7 @@ class Hold:
 def waiting_for_its_turn(site: Site, name: str) -> None:
     """Before there is a folder: another build has the lock."""
     site.packages.wheel(name)
-    with site.store.alone() as mine:
+    with site.store.build_lock() as mine:
         assert mine
         site.ask(name, name)
         eventually(
@@ -200,7 +200,7 @@ def test_killed_when_it_is_whole_and_nobody_knows(site: Site) -> None:
 def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
     before = site.holding()
     site.packages.wheel("alike")
-    with site.store.alone() as mine:
+    with site.store.build_lock() as mine:
         assert mine
         site.ask("alike-a", "alike")
         site.ask("alike-b", "alike==1.0")

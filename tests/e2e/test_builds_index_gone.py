@@ -145,7 +145,7 @@ def test_what_was_not_whole_is_built_once_when_the_index_is_back(site: Site, ind
     site.berth.run("-c", NEXT_TRY, DJANGO_SETTINGS_MODULE="portal.settings")
     for slug in WAYS:
         assert site.ended(slug)["state"] == "ready", site.log(slug)
-        assert sorted(each["state"] for each in site.builds(slug)) == ["failed", "ready"]
+        assert sorted(build["state"] for build in site.builds(slug)) == ["failed", "ready"]
     assert site.holding() - before == {site.digest(slug) for slug in WAYS}
     site.is_ready_and_starts("dies", "dies")
 

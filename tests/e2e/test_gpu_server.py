@@ -132,7 +132,7 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     secret = here.do(".venv/bin/python manage.py shell -v 0 < /run/begin.py").split()[0]
     known = devices(here, secret)
     assert set(known) == set(GPUS) and all(each["passed_at"] for each in known.values()), known
-    assert {each["cause"] for each in ask(here, secret, "GET", "gpu-checks")["results"]} == {"new"}
+    assert {result["cause"] for result in ask(here, secret, "GET", "gpu-checks")["results"]} == {"new"}
     here.do(f"sh /run/sign-in.sh {password[1]}")
     shown_page = page(here, "/gpus/")
     assert shown_page.count('<a class="gpu free"') == len(GPUS) and "(simulated)" not in shown_page
@@ -176,7 +176,7 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     body = {"template": "files", "flavor": "one-t4", "name": "first"}
     where = f"workspaces/{ask(here, secret, 'POST', 'workspaces', body)['id']}"
     comes_to(here, secret, where, "running")
-    assert [each["uuid"] for each in ask(here, secret, "GET", where)["devices"]] == [good]
+    assert [device["uuid"] for device in ask(here, secret, "GET", where)["devices"]] == [good]
 
     # Without any GPU.
     here.do(simulated)

@@ -78,7 +78,7 @@ def comes_to(here: HowToMachine, secret: str, where: str, *states: str) -> None:
 
 
 def people(here: HowToMachine, secret: str) -> set[str]:
-    return {each["username"] for each in ask(here, secret, "GET", "users")["results"]}
+    return {result["username"] for result in ask(here, secret, "GET", "users")["results"]}
 
 
 def test_the_administrators_tutorial_and_monitoring(here: HowToMachine) -> None:
@@ -87,7 +87,7 @@ def test_the_administrators_tutorial_and_monitoring(here: HowToMachine) -> None:
     here.do(up)
     assert "http://localhost:8000" in here.output() and "admin" in here.output()
     parts = json.loads(here.do(well))["parts"]
-    assert parts and all(each["ok"] for each in parts), parts
+    assert parts and all(part["ok"] for part in parts), parts
     here.do(make_token)
     here.do(f"make down\n{up}")
     assert "berth_pool_online" in here.do(metrics)
@@ -265,7 +265,7 @@ def test_postgresql_with_its_backup(here: HowToMachine) -> None:
     )
     here.do(blocks("postgresql")[0])
     [starts] = blocks("postgresql", "")
-    [dump_and_restore] = [each for each in blocks("backup", "") if "pg_dump" in each]
+    [dump_and_restore] = [block for block in blocks("backup", "") if "pg_dump" in block]
     up = starts.splitlines()[0]
     here.do(up, user="berth")
     [database] = [each for each in health(here) if each["name"] == "database"]

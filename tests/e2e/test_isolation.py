@@ -375,7 +375,7 @@ def test_another_user_and_another_workspace_stay_out(
     assert refused is not None and refused.status == 404
     ben.goto(f"/workspaces/{bens}/open/?next=/page.html")
     session = next(
-        one["value"] for one in ben.context.cookies(berth.origin(bens)) if one["name"] == "berth_ws"
+        cookie["value"] for cookie in ben.context.cookies(berth.origin(bens)) if cookie["name"] == "berth_ws"
     )
     # His own session, shown at the other door.
     cookie = {"name": "berth_ws", "value": session, "url": berth.origin(mine)}

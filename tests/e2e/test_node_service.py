@@ -192,7 +192,7 @@ def test_a_service_of_the_system_from_joining_to_leaving(site: Site) -> None:
     workspace = node.start_workspace(site.ada)
     before = node.owned(workspace)
     groups = node.groups(workspace)
-    assert all(":memory:" not in each or workspace.replace("-", "") in each for each in groups), groups
+    assert all(":memory:" not in group or workspace.replace("-", "") in group for group in groups), groups
     node.systemctl("restart")
     node.until_running()
     node.systemctl("stop")

@@ -126,7 +126,7 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
     assert line in " ".join(admin.ask("GET", f"{of_build}/log").text.split())
     # The stream has all of it, and ends with the build.
     events = admin.ask("GET", f"{of_build}/stream", Accept="text/event-stream").text.splitlines()
-    sent = [json.loads(each.removeprefix("data:")) for each in events if each.startswith("data:")]
+    sent = [json.loads(event.removeprefix("data:")) for event in events if event.startswith("data:")]
     assert line in " ".join("".join(each.get("log", "") for each in sent).split())
     assert sent[-1]["state"] == "failed"
 
@@ -201,7 +201,7 @@ def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -
                     "name": name,
                     "notebook": False,
                     "source_kind": "packages",
-                    "source": "".join(f"{each}\n" for each in packages),
+                    "source": "".join(f"{package}\n" for package in packages),
                 }
             },
             "flavors": {name: {"name": name, "cpu_milli": 100, "memory_mib": 256}},

@@ -184,7 +184,9 @@ def test_a_notebook_on_each(site: Site) -> None:
         site.cordon(other, "uncordon")
         run_a_cell(site.ada, f"on-{name}.ipynb")
         site.ada.shot(f"cell-{name}")
-        (row,) = [each for each in site.ada_api.json("GET", "workspaces")["results"] if each["team"] == team]
+        (row,) = [
+            result for result in site.ada_api.json("GET", "workspaces")["results"] if result["team"] == team
+        ]
         site.workspaces[name] = row["id"]
         assert site.machines[name].owned(site.marker(name))
         assert not site.machines[other].owned(site.marker(name))

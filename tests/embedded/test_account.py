@@ -209,7 +209,7 @@ def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
 def test_the_database_is_shared_and_stays_roots(mine: Instance) -> None:
     (database(mine) / database_place.NAME).touch(mode=0o600)
     found = of(mine, UID)
-    found.give()
+    found.grant_ownership()
     found.share()
     assert owner(database(mine)) == (0, UID, 0o1770)
     assert owner(database(mine) / database_place.NAME) == (0, UID, 0o660)
@@ -247,7 +247,7 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
     """Root's Redis would follow a link that the account has left there."""
     (mine.redis_dir / "appendonlydir").mkdir()
     found = of(mine, UID)
-    found.give()
+    found.grant_ownership()
     found.share()
     assert owner(mine.redis_dir / "appendonlydir")[0] == UID
     outside = tmp_path / "outside"
@@ -264,11 +264,11 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
 
 @root_only
 def test_another_number_takes_over(mine: Instance) -> None:
-    of(mine, UID).give()
+    of(mine, UID).grant_ownership()
     (mine.redis_dir / "data").touch()
     (mine.passes_dir / ("a" * 64)).mkdir()
     (mine.passes_dir / "of others").touch()
-    of(mine, UID - 1).give()
+    of(mine, UID - 1).grant_ownership()
     assert owner(mine.redis_dir)[0] == owner(mine.passes_dir)[0] == UID - 1
     assert [path.name for path in mine.passes_dir.iterdir()] == ["of others"]
 
@@ -278,7 +278,7 @@ def test_a_link_in_place_of_the_passes_is_not_followed(mine: Instance, tmp_path:
     outside = tmp_path / "outside"
     outside.mkdir()
     mine.passes_dir.symlink_to(outside)
-    of(mine, UID).give()
+    of(mine, UID).grant_ownership()
     assert owner(outside)[0] == 0
 
 

@@ -134,7 +134,7 @@ def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -
 
 def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) -> None:
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
-    proxies = [one for one in handlers(server["routes"]) if one["handler"] == "reverse_proxy"]
+    proxies = [handler for handler in handlers(server["routes"]) if handler["handler"] == "reverse_proxy"]
     dialled = [one["upstreams"][0]["dial"] for one in proxies]
     onward = [
         "{http.vars.X-Berth-Gateway}",
@@ -189,8 +189,8 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
 def test_only_a_request_that_is_admitted_may_take_longer(fixed: Instance) -> None:
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     slow = {"handler": "timeouts", "read_timeout": 3600 * 10**9}
-    for one in handlers(server["routes"]):
-        for answered in one.get("handle_response", []) if "/auth?" in str(one.get("rewrite")) else ():
+    for handler in handlers(server["routes"]):
+        for answered in handler.get("handle_response", []) if "/auth?" in str(handler.get("rewrite")) else ():
             assert answered["routes"][-1]["handle"][-2] == slow
     [host] = [at for at, route in enumerate(server["routes"]) if "(ws-" in str(route.get("match"))]
     assert slow not in list(handlers(server["routes"][host + 1 :]))

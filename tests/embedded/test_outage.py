@@ -78,7 +78,7 @@ def test_the_style_of_each_page_is_the_one_that_its_policy_names(without_web: In
 
 def test_a_page_comes_as_it_was_written(without_web: Instance) -> None:
     """The front door's configuration reads braces as names of its own: none of a page is one."""
-    bodies = [one["handle"][0]["body"] for one in outage.routes()]
+    bodies = [route["handle"][0]["body"] for route in outage.routes()]
     assert answered(without_web, "/", BROWSER).text in bodies
     assert answered(without_web, "/", {"Accept": "*/*"}).text in bodies
 

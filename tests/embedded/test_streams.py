@@ -24,10 +24,10 @@ _VALUES = {"uuid": ID, "int": "7"}
 
 def paths(patterns: list[URLPattern | URLResolver], before: str = "/") -> Iterator[str]:
     """An example of every path below `patterns`."""
-    for each in patterns:
-        route = re.sub(r"<(?:(\w+):)?\w+>", lambda found: _VALUES.get(found[1], "name"), str(each.pattern))
-        if isinstance(each, URLResolver):
-            yield from paths(each.url_patterns, before + route)
+    for pattern in patterns:
+        route = re.sub(r"<(?:(\w+):)?\w+>", lambda found: _VALUES.get(found[1], "name"), str(pattern.pattern))
+        if isinstance(pattern, URLResolver):
+            yield from paths(pattern.url_patterns, before + route)
         else:
             yield before + route
 

@@ -247,7 +247,7 @@ def test_a_node_that_lacks_what_is_in_use_gets_it_from_the_same_lock(local_pool,
     assert built(command)
     upkeep.sweep()
     assert commands(sent) == []
-    assert all(each.holds for each in selectors.holdings(DIGEST))
+    assert all(holding.holds for holding in selectors.holdings(DIGEST))
 
 
 def test_what_fails_on_one_node_stays_ready_on_the_others(olga, local_pool, sent, clock):

@@ -148,7 +148,7 @@ def test_they_bring_the_cuda_that_the_oldest_driver_runs(olga, sent, drivers, to
         definition = next(each for each in curated.DEFINITIONS if each.slug == slug)
         assert version.source.split() == [line, *definition.packages[1:]]
         assert (version.source_digest == before) == (line == definition.packages[0])
-    asked = {each.source.split()[0] for each in commands(sent)}
+    asked = {command.source.split()[0] for command in commands(sent)}
     assert asked <= {torch, jax}
     assert asked
 

@@ -133,5 +133,5 @@ def test_previews_build_nothing(vscode, bob, as_user, sent):
 @pytest.mark.django_db(transaction=True)
 def test_wishes_at_once_build_once(vscode, make, bob, alice, sent):
     outcomes = at_once([lambda: make(bob, template="vscode"), lambda: make(alice, template="vscode")])
-    assert [each for each in outcomes if isinstance(each, Exception)] == []
+    assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     assert EnvironmentBuild.objects.count() == 1

@@ -69,7 +69,7 @@ def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, 
     assert not StoredContent.objects.exists()
     upkeep.sweep()
     assert commands(sent) == [] and EnvironmentBuild.objects.count() == 1
-    assert [each.holds for each in selectors.holdings(current.digest)] == [True, False]
+    assert [holding.holds for holding in selectors.holdings(current.digest)] == [True, False]
 
 
 def test_only_operators_name_one_and_only_what_is_there(there, alice, team):

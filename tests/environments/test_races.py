@@ -16,7 +16,7 @@ SOURCE = {"source_kind": "packages", "source": "numpy\npandas"}
 
 
 def no_errors(outcomes):
-    assert [each for each in outcomes if isinstance(each, Exception)] == []
+    assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     return outcomes
 
 
@@ -83,7 +83,7 @@ def test_an_answer_and_a_deletion_at_once_leave_nothing_half(local_pool, sent):
     outcomes = at_once(
         [lambda: built(command), lambda: services.delete(actor=SYSTEM, environment=made), upkeep.sweep]
     )
-    assert [each for each in outcomes if isinstance(each, Exception)] == []
+    assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     assert not EnvironmentBuild.objects.exists()
     assert not EnvironmentVersion.objects.exists()
 

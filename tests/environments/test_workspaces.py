@@ -80,7 +80,7 @@ def test_a_templates_environment_is_the_default_once_it_is_ready(team, bob, loca
     made = environment()
     Template.objects.filter(slug="jupyterlab").update(environment=made)
     assert create(bob, team).environment_version is None
-    built(next(each for each in commands(sent) if each.build))
+    built(next(command for command in commands(sent) if command.build))
     workspace = create(bob, team)
     assert workspace.environment_version.environment == made
     minimal = Environment.objects.create(

@@ -55,9 +55,9 @@ async def test_many_readers_share_one_connection(redis_url: str, redis: Redis) -
     assert not any(await asyncio.gather(*(reader.wait(0.5) for reader in readers))), "nobody else heard"
 
     for reader in readers[:199]:
-        hub.current(redis_url).leave(reader)
+        hub.current(redis_url).unsubscribe(reader)
     await until(lambda: channels(redis) == {"channel 49"})
-    hub.current(redis_url).leave(readers[199])
+    hub.current(redis_url).unsubscribe(readers[199])
     await until(lambda: connections(redis) == 0)
 
 

@@ -146,12 +146,12 @@ def card(page: str, title: str, end: str = "online") -> str:
 
 
 def amounts_of(row: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {each["resource"]: tuple(each[name] for name in AMOUNTS) for each in row["resources"]}
+    return {resource["resource"]: tuple(resource[name] for name in AMOUNTS) for resource in row["resources"]}
 
 
 def metrics(client: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
     found = text_string_to_metric_families(client.get("/metrics").content.decode())
-    return {each.name: [(one.labels, one.value) for one in each.samples] for each in found}
+    return {each.name: [(sample.labels, sample.value) for sample in each.samples] for each in found}
 
 
 # --- pages ------------------------------------------------------------------------------------------

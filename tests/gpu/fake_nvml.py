@@ -616,11 +616,15 @@ class FakeLibrary:
         profile = next((each for each in gpu.profiles if each.id == _plain(profile_id)), None)
         if profile is None or (place.start, place.size) not in profile.places:
             return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        taken = {slot for each in gpu.instances for slot in range(each.start, each.start + each.size)}
+        taken = {
+            slot
+            for instance in gpu.instances
+            for slot in range(instance.start, instance.start + instance.size)
+        }
         if taken & set(range(place.start, place.start + place.size)):
             return int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
         self.made += 1
-        number = max((each.instance_id for each in gpu.instances), default=0) + 1
+        number = max((instance.instance_id for instance in gpu.instances), default=0) + 1
         gpu.instances.append(
             Instance(
                 uuid_of(9000 + self.made, "MIG"),

@@ -31,7 +31,7 @@ def looks(draw: st.DrawFn) -> tuple[int, list[int | None], int]:
 def test_a_total_is_what_was_counted_however_often_it_wraps(look: tuple[int, list[int | None], int]) -> None:
     bits, seen, counted = look
     total = Total(bits)
-    told = [total.of(value) for value in seen]
+    told = [total.add_reading(value) for value in seen]
     known = [value for value in told if value is not None]
     assert known[-1] == counted
     assert [value is None for value in told] == [value is None for value in seen]
@@ -40,7 +40,7 @@ def test_a_total_is_what_was_counted_however_often_it_wraps(look: tuple[int, lis
 @given(WIDTHS, st.lists(st.integers(0, (1 << WIDE) - 1) | st.integers(0, 1000) | st.none(), min_size=2))
 def test_whatever_is_read_a_total_never_goes_back(bits: int, seen: list[int | None]) -> None:
     total = Total(bits)
-    known = [value for each in seen if (value := total.of(each)) is not None]
+    known = [value for each in seen if (value := total.add_reading(each)) is not None]
     assert all(after >= before for before, after in pairwise(known))
 
 
@@ -65,5 +65,5 @@ def test_no_step_is_negative_or_nearly_all_of_it(bits: int, before: int, after: 
 def test_no_rate_is_negative(look: tuple[int, list[int | None], int], every_s: float) -> None:
     bits, seen, _ = look
     rate = Rate(bits)
-    told = [rate.of(value, number * every_s) for number, value in enumerate(seen)]
+    told = [rate.add_reading(value, number * every_s) for number, value in enumerate(seen)]
     assert told[0] is None and all(value is None or value >= 0 for value in told)

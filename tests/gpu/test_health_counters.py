@@ -79,6 +79,6 @@ def test_the_last_xid_is_told_whoever_caused_it_where_somebody_watches() -> None
         last_xids.watching()
         assert source.read(101.0).last_xid == 0
         watcher = Watcher(lambda seen: None)
-        watcher.take(XidReport("0000:1b:00", 31))
-        watcher.take(XidReport("0000:2b:00", 79))
+        watcher.handle(XidReport("0000:1b:00", 31))
+        watcher.handle(XidReport("0000:2b:00", 79))
         assert source.read(102.0).last_xid == 31

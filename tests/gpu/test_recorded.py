@@ -47,7 +47,7 @@ def test_the_inventory_of_an_h100(idle: Replay, tmp_path: Path) -> None:
     assert (gpu.pcie.max_gen, gpu.pcie.max_width) == (5, 16)
     assert gpu.links.total == 0, "its driver was loaded without NVLink"
     assert gpu.power_range_mw == (200_000, 700_000)
-    assert (gpu.recovery_action, gpu.processes, gpu.trouble) == ("none", (), "")
+    assert (gpu.recovery_action, gpu.processes, gpu.unusable_reason) == ("none", (), "")
     assert gpu.memory.retired_pages is None, "it remaps rows, and retires no pages"
     assert (gpu.memory.remap_pending, gpu.memory.ecc_uncorrected) == (False, 0)
 
@@ -93,7 +93,7 @@ def test_an_h200(state: str, tmp_path: Path) -> None:
         sample = source.read(time.time())
         assert replay.unknown == []
     assert (gpu.uuid, gpu.model, gpu.memory_mib) == (UUID, "NVIDIA H200", 143_771)
-    assert (gpu.trouble, gpu.links.total, gpu.pcie.max_gen) == ("", 0, 5)
+    assert (gpu.unusable_reason, gpu.links.total, gpu.pcie.max_gen) == ("", 0, 5)
     assert (facts["name"], facts["compute_capability"]) == ("NVIDIA H200", [9, 0])
     assert peak_of(facts["name"]) is not None, "it is judged by its datasheet"
     assert (seen["recovery_action"], seen["unavailable"]) == ("none", ["retired_pending"])
@@ -104,7 +104,7 @@ def test_an_h200(state: str, tmp_path: Path) -> None:
     # Held by its power limit of 700 W.
     assert (sample.gpu_util_pct, sample.throttle, sample.power_mw) == (100, 4, 690_567)
     assert sample.processes is not None
-    assert [(each.pid, each.memory_mib) for each in sample.processes] == [(653, 1130)]
+    assert [(process.pid, process.memory_mib) for process in sample.processes] == [(653, 1130)]
 
 
 def test_a_recording_says_again_what_was_said(tmp_path: Path) -> None:

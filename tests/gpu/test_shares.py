@@ -65,7 +65,7 @@ def test_the_next_one_is_ended_while_it_is_still_over() -> None:
     three = seen(25_000, 45_000, 24_000)
     # The largest has ended when it was asked; the two others are too much as well.
     done = play([three] * 21 + [seen(25_000, 0, 24_000)] * 30)
-    assert [each for each in steps(done) if each[1] in ENDS] == [
+    assert [step for step in steps(done) if step[1] in ENDS] == [
         (20, ShareStep.ASKED, 101),
         (25, ShareStep.ASKED, 100),
         (30, ShareStep.KILLED, 100),

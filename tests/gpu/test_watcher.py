@@ -214,10 +214,10 @@ def test_an_xid_of_either_source_is_told_once_and_what_applications_cause_is_not
     told = Told()
     watcher = start(told)
     for xid in (13, 31, 43, 45, 68, 1):
-        watcher.take(XidReport(SLOT, xid, "x"))
-    watcher.take(XidReport(SLOT, 79, LOST))
-    watcher.take(XidReport(SLOT, 79))
-    watcher.take(XidReport(SLOT, 154))
+        watcher.handle(XidReport(SLOT, xid, "x"))
+    watcher.handle(XidReport(SLOT, 79, LOST))
+    watcher.handle(XidReport(SLOT, 79))
+    watcher.handle(XidReport(SLOT, 154))
     assert told.heard.wait(10)
     watcher.stop()
     assert told.found == [XidReport(SLOT, 79, LOST)]
@@ -263,7 +263,7 @@ def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
 
 def test_what_cannot_be_told_now_is_kept(start: Start) -> None:
     told = Told(away=1)
-    start(told).take(XidReport(SLOT, 48))
+    start(told).handle(XidReport(SLOT, 48))
     assert told.heard.wait(20)
     assert told.found == [XidReport(SLOT, 48)] and told.tries == 2
 

@@ -41,7 +41,7 @@ def test_what_is_broken_goes_out_and_nothing_else(monkeypatch):
     assert not [out for out in outages if out.case is None], "programs that go wrong cordon nothing"
 
     hard = [case for case in week.cases if case.what in HARD and case.at_s < fleet.end_s - 60]
-    out = {id(each.case): each for each in outages}
+    out = {id(outage.case): outage for outage in outages}
     assert len({case.what for case in hard}) >= 2
     for case in hard:
         assert id(case) in out, case

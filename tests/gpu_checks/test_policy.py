@@ -294,4 +294,4 @@ def test_inventory_that_repeats_itself_does_not_touch_checks(site, sent):
     infos = [node_info(name, gpus=8) for name in ("node-1", "node-2")]
     inventory.apply_inventory(pool=site, inventory=inventory_of(*infos))
     policy.run()
-    assert not {each.uuid for each in commands(sent)} & {each.uuid for each in first}
+    assert not {command.uuid for command in commands(sent)} & {each.uuid for each in first}

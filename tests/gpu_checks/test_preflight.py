@@ -383,10 +383,10 @@ def test_a_leak_keeps_it_out_and_it_is_scrubbed_again_after_a_while(running, ali
     assert scrubbed(only(sent), "leak")
     assert fresh(device).cordon_cause == CordonCause.SCRUB
     policy.run()
-    assert not [each for each in commands(sent) if each.uuid == device.uuid]
+    assert not [command for command in commands(sent) if command.uuid == device.uuid]
     clock.shift(policy.AGAIN_AFTER.total_seconds() + 1)
     policy.run()
-    (again,) = [each for each in commands(sent) if each.uuid == device.uuid]
+    (again,) = [command for command in commands(sent) if command.uuid == device.uuid]
     assert (again.kind, run_of(again).cause) == ("scrub", CheckCause.RECHECK)
     assert scrubbed(again)
     assert not fresh(device).cordoned

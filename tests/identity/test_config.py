@@ -169,18 +169,18 @@ user_base = "dc=example,dc=org"
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system_check(settings, configure):
     settings.BERTH_SIGN_IN_PROVIDERS = "/nowhere/providers.toml"
-    found = [each for each in run_checks() if each.id == "identity.E001"]
+    found = [check for check in run_checks() if check.id == "identity.E001"]
     assert "/nowhere/providers.toml cannot be read" in found[0].msg
     configure(GOOD)
-    assert [each for each in run_checks() if each.id.startswith("identity")] == []
+    assert [check for check in run_checks() if check.id.startswith("identity")] == []
 
 
 def test_whoever_lets_the_world_in_is_warned(configure):
     configure(GOOD.replace("https://id.example.org", "https://accounts.google.com"))
-    assert [each.id for each in run_checks() if each.id.startswith("identity")] == ["identity.W001"]
+    assert [check.id for check in run_checks() if check.id.startswith("identity")] == ["identity.W001"]
     configure(
         with_line('claim = "hd"\nequals = "example.org"', to="require").replace(
             "https://id.example.org", "https://accounts.google.com"
         )
     )
-    assert [each.id for each in run_checks() if each.id.startswith("identity")] == []
+    assert [check.id for check in run_checks() if check.id.startswith("identity")] == []

@@ -358,7 +358,7 @@ def test_a_team_is_made_where_the_rule_says_so(settled):
     nora = sign_in("gpu-audio", "gpu-../x", "gpu-" + "y" * 50)
     assert places(nora) == {"audio": "member"}
     assert Team.objects.filter(slug="audio").exists()
-    codes = {each["code"] for each in Event.objects.get(kind="user.rules_not_met").data["problems"]}
+    codes = {problem["code"] for problem in Event.objects.get(kind="user.rules_not_met").data["problems"]}
     assert codes == {"team_name_not_valid"}
 
 
@@ -381,8 +381,8 @@ def test_a_preview_says_what_the_sign_in_does(groups, ada):
     for held in ((), ("vision",), ("vision-leads", "ops")):
         sign_in(*held)
         decision = decide(registry.provider_by_id("corp"), claims(*groups))
-        foretold = {each.team: each.role for each in decision.places if each.role}
-        roles = sorted(each.role for each in decision.roles if each.effect != "lost")
+        foretold = {place.team: place.role for place in decision.places if place.role}
+        roles = sorted(role.role for role in decision.roles if role.effect != "lost")
         before = (User.objects.count(), Event.objects.count(), Membership.objects.count())
         decide(registry.provider_by_id("corp"), claims(*groups))
         assert (User.objects.count(), Event.objects.count(), Membership.objects.count()) == before
@@ -414,7 +414,7 @@ def test_who_becomes_an_auditor_gives_up_what_does_not_go_with_it(settled):
     sign_in("audit", "ops", "vision")
     nora.refresh_from_db()
     assert (places(nora), nora.roles) == ({}, ["auditor"])
-    codes = {each["code"] for each in Event.objects.get(kind="user.rules_not_met").data["problems"]}
+    codes = {problem["code"] for problem in Event.objects.get(kind="user.rules_not_met").data["problems"]}
     assert codes == {"auditor_holds_no_other_role", "auditor_only_views"}
     sign_in("ops", "vision")
     nora.refresh_from_db()

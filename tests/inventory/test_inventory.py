@@ -366,7 +366,10 @@ def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
 
 
 def told(user) -> dict[str, tuple[str, int]]:
-    return {each.kind: (each.title, each.repeats) for each in Notification.objects.filter(user=user)}
+    return {
+        notification.kind: (notification.title, notification.repeats)
+        for notification in Notification.objects.filter(user=user)
+    }
 
 
 def test_operators_are_told_of_nodes_and_pools_that_are_away_and_members_are_not(pool, olga, alice):
@@ -387,7 +390,8 @@ def test_operators_are_told_once_of_all_gpus_that_have_failed(catalog, olga):
     pool = local_pool_with(node_info("node-1", gpus=2), node_info("node-2", gpus=2))
     infos = [node_info(name, gpus=2) for name in ("node-1", "node-2")]
     ill = [
-        replace(info, devices=tuple(replace(each, healthy=False) for each in info.devices)) for info in infos
+        replace(info, devices=tuple(replace(device, healthy=False) for device in info.devices))
+        for info in infos
     ]
     services.apply_inventory(pool=pool, inventory=inventory_of(*ill))
     assert told(olga) == {"device.ill": ("4 GPUs of node-1 and node-2 are out of service", 0)}

@@ -108,14 +108,18 @@ def test_flavors_of_a_pool_alone_go_with_it(olga, tmp_path, catalog):
 
 def test_a_pool_says_what_it_lacks(olga, catalog):
     empty = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
-    assert {"no_worker_answers", "no_node_yet"} <= {each.code.value for each in missing_requirements(empty)}
+    assert {"no_worker_answers", "no_node_yet"} <= {
+        requirement.code.value for requirement in missing_requirements(empty)
+    }
     there = local_pool_with(node_info())
     there = Pool.objects.get(pk=there.pk)
     assert missing_requirements(there) == []
     there.nodes.update(online=False)
-    assert [each.code.value for each in missing_requirements(there)] == ["nodes_all_offline"]
+    assert [requirement.code.value for requirement in missing_requirements(there)] == ["nodes_all_offline"]
     there.nodes.update(online=True, accelerator_state="driver_mismatch")
-    assert [each.code.value for each in missing_requirements(there)] == ["accelerator_driver_missing"]
+    assert [requirement.code.value for requirement in missing_requirements(there)] == [
+        "accelerator_driver_missing"
+    ]
     pools.change(actor=olga, pool=there, given={"retiring": True})
     there.refresh_from_db()
     assert missing_requirements(there)[0].code.value == "pool_retiring"
@@ -164,7 +168,7 @@ def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
         actor=olga, slug="named", name="Named", driver="local", config={"node": "node-1"}
     )
     assert node_commands.nodes_to_ask(second) == node_commands.nodes_to_ask(named) == []
-    assert [each.code.value for each in missing_requirements(second)][:2] == [
+    assert [requirement.code.value for requirement in missing_requirements(second)][:2] == [
         "no_worker_answers",
         "no_node_yet",
     ]

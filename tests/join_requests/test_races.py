@@ -42,7 +42,7 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
     outcomes = at_once(
         [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners]
     )
-    assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
+    assert Counter(type(outcome) for outcome in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
     winner = owners[next(place for place, each in enumerate(outcomes) if isinstance(each, JoinRequest))]
     for each in outcomes:
         if isinstance(each, StateConflict):
@@ -61,7 +61,7 @@ def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
         for owner in owners[3:]
     ]
     outcomes = at_once([*approve, *deny])
-    assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
+    assert Counter(type(outcome) for outcome in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
     asked.refresh_from_db()
     taken = Membership.objects.filter(team=team, user=fay).exists()
     assert taken == (asked.state == JoinState.APPROVED)

@@ -104,7 +104,7 @@ def held(pool: Pool, homes: Path) -> Path:
         path.chmod(0o711)
     os.chown(home, USER, USER)
     pool.driver.inventory()
-    assert pool.driver.quotas.hold("analysts/ada") is not None
+    assert pool.driver.quotas.enforce("analysts/ada") is not None
     return home
 
 
@@ -117,7 +117,7 @@ def test_nobody_writes_beyond_the_limit(pool: Pool, homes: Path, held: Path) -> 
     neighbour = homes / "analysts" / "ben"
     neighbour.mkdir()
     os.chown(neighbour, USER, USER)
-    pool.driver.quotas.hold("analysts/ben")
+    pool.driver.quotas.enforce("analysts/ben")
     assert record_of(pool).project != record_of(pool, "analysts/ben").project
     assert full in by_a_user(neighbour, *FILL).stderr
     assert by_a_user(held, "sh", "-c", "echo x > note").returncode == 0
@@ -196,7 +196,7 @@ def test_a_home_has_one_number_until_nothing_of_it_is_left(pool: Pool, homes: Pa
     one, two = record_of(pool, "a/one").project, record_of(pool, "a/two").project
     assert one != two
     again = HomeQuotas(pool.driver.base, homes)
-    assert again.hold("a/one") == record_of(pool, "a/one"), "another process finds the same"
+    assert again.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
     assert pool.driver.delete_home(team="a", owner="one")
     # XFS counts what was deleted a little later.
     subprocess.run(["sync", "-f", homes], check=True)
@@ -229,7 +229,7 @@ def test_another_limit_and_none(pool: Pool, homes: Path) -> None:
     measuring.round(0.0)
     project = record_of(pool, "a/one").project
     for limit_mib in (80, 0):
-        pool.driver.quotas.tell(limit_mib)
+        pool.driver.quotas.store_limit(limit_mib)
         measuring.round(0.0)
         assert used(homes, project).limit_bytes == limit_mib * home_quota.ABOVE // 100 << 20
 

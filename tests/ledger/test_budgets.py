@@ -252,6 +252,6 @@ def test_over_rest(team, alice, olga, with_token):
     body = given.json()
     assert (body["spent_cents"], body["percent"], body["blocks"], body["currency"]) == (100, 25, True, "EUR")
     assert with_token(alice, "quotas:read").get(there).json()["amount_cents"] == 400
-    assert [each["team"] for each in api.get("/api/v1/budgets").json()["results"]] == [team.slug]
+    assert [result["team"] for result in api.get("/api/v1/budgets").json()["results"]] == [team.slug]
     assert api.delete(there).status_code == 204
     assert api.delete(there).status_code == 204

@@ -79,7 +79,7 @@ def test_a_client_and_a_pulse_by_tls(
     with redis_client.client(there) as client:
         assert client.lpush("berth:q:control.node.b", "{}") == 1
     pulse = heartbeat.Heartbeat(there, "node@b")
-    pulse.show()
+    pulse.write()
     assert heartbeat.is_fresh(there, "node@b")
     pulse.withdraw()
 

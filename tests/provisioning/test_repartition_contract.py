@@ -96,7 +96,9 @@ class Local:
         )  # fmt: skip
 
     def use(self, device: str) -> None:
-        next(each for each in self.gpu.instances if each.uuid == device).processes = [Process(4242)]
+        next(instance for instance in self.gpu.instances if instance.uuid == device).processes = [
+            Process(4242)
+        ]
 
     def soil(self, device: str) -> None:
         self.dirty.add(device)
@@ -145,7 +147,7 @@ def layout(world: Any) -> list[tuple[str, int]]:
 
 def uuid_at(world: Any, start: int) -> str:
     (node,) = world.driver.inventory().nodes
-    return next(each.uuid for each in node.devices if each.mig_start == start)
+    return next(device.uuid for device in node.devices if device.mig_start == start)
 
 
 def change(world: Any, *pieces: MigSlice) -> MigRepartition:
@@ -159,8 +161,8 @@ def test_it_is_offered_and_told_with_the_profiles(world):
     assert {Capability.MIG, Capability.REPARTITION} <= inventory.capabilities
     (gpu, *instances) = inventory.nodes[0].devices
     assert gpu.mig_mode and layout(world) == OLD
-    assert {each.parent_uuid for each in instances} == {gpu.uuid}
-    assert {"1g.10gb", "2g.20gb", "3g.40gb"} <= {each["name"] for each in gpu.facts["profiles"]}
+    assert {instance.parent_uuid for instance in instances} == {gpu.uuid}
+    assert {"1g.10gb", "2g.20gb", "3g.40gb"} <= {profile["name"] for profile in gpu.facts["profiles"]}
 
 
 def test_a_change_stands_in_the_next_inventory(world):

@@ -122,8 +122,8 @@ def test_a_member_sees_his_own_cap(team, alice, bob, hold):
     assert (only(team, bob).cap, only(team, alice).cap, only(team).cap) == (3000, 1000, None)
     hold(2000)
     uses = limits.members_use(limits.usage_snapshot([team.slug]), team.slug, [alice, bob])
-    assert [(use.words, use.own_cap) for use in uses[bob.pk]] == [("2 of 3", True)]
-    assert [use.words for use in uses[alice.pk]] == ["0 of 1"]
+    assert [(use.usage_text, use.own_cap) for use in uses[bob.pk]] == [("2 of 3", True)]
+    assert [use.usage_text for use in uses[alice.pk]] == ["0 of 1"]
 
 
 def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max_num_queries):
@@ -147,8 +147,8 @@ def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
         ("team", "vision", 1, 5000),
         ("team", "robots", 0, 0),
     ]
-    assert [row.quota_words for row in rows] == ["", "4", "4", ""]
-    assert rows[2].borrowing == "2" and rows[1].lending == "3" and rows[2].borrowed_words == "1"
+    assert [row.quota_text for row in rows] == ["", "4", "4", ""]
+    assert rows[2].borrowing == "2" and rows[1].lending_text == "3" and rows[2].borrowed_text == "1"
 
 
 def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared, local_pool):

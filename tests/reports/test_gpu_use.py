@@ -99,7 +99,7 @@ def test_used_is_utilisation_added_up_and_what_was_not_measured_is_neither(gpus,
     assert (row.held, row.held_measured, row.held_used) == (4 * HOUR, 2.5 * HOUR, HOUR)
     amounts = gpu_use.Amounts(*(getattr(row, name) for name in days.FIGURES))
     assert (amounts.idle, amounts.missing) == (1.5 * HOUR, 1.5 * HOUR)
-    assert amounts.dark == pytest.approx(2.5 / 3.5)
+    assert amounts.idle_share == pytest.approx(2.5 / 3.5)
     assert amounts.unmeasured == pytest.approx(1 - 3.5 / 48)
 
 
@@ -232,7 +232,7 @@ def reported(gpus: list[Device], bob: Any, team: Any, clock: Any) -> None:
 
 def test_the_report_says_what_was_dark_and_how_it_was_before(reported, olga):
     found = gpu_use.report(actor=olga)
-    assert (found.total.dark, found.before.dark) == (0.75, None)
+    assert (found.total.idle_share, found.before.idle_share) == (0.75, None)
     assert [(line.key, line.amounts.idle) for line in found.lines] == [("vision", HOUR)]
     assert sum(amounts is None for _day, amounts in found.days) == 29
     assert presenters.finding(found) == "75 % of the measured GPU time was without work."
@@ -262,7 +262,7 @@ def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
 def test_who_sees_whose(reported, olga, alice, bob, team):
     other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
     assert gpu_use.report(actor=alice, team="vision").total.held == 4 * HOUR
-    assert gpu_use.report(actor=olga, team="vision").total.dark == pytest.approx(1 / 3)
+    assert gpu_use.report(actor=olga, team="vision").total.idle_share == pytest.approx(1 / 3)
     for actor, slug, refusal in (
         (alice, "", NotAllowed),
         (bob, "vision", NotAllowed),

@@ -169,7 +169,7 @@ def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bo
     assert kinds["DCGM_FI_DEV_XID_ERRORS"] == "gauge"
     assert value(parse(text), "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", UUID="GPU-gpu-01-1") == 5
     # Prometheus' own reader knows them by that name as well.
-    read = {each.name: each for each in text_string_to_metric_families(text)}
+    read = {family.name: family for family in text_string_to_metric_families(text)}
     energy = read["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"]
     assert (energy.type, [sample.value for sample in energy.samples]) == ("counter", [123.0])
 

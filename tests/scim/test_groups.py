@@ -61,12 +61,12 @@ def test_a_group_is_made_found_changed_and_removed(idp):
     assert answer.status_code == 201
     made = answer.json()
     assert answer["Location"] == made["meta"]["location"]
-    assert [(each["value"], each["type"]) for each in made["members"]] == [(gina, "User")]
+    assert [(member["value"], member["type"]) for member in made["members"]] == [(gina, "User")]
     path = f"Groups/{made['id']}"
     assert idp.get(path) == made
     assert idp.get(f"Users/{gina}")["groups"][0]["value"] == made["id"]
     changed = idp.patch(path, {"op": "add", "path": "members", "value": [{"value": hal}]})
-    assert {each["value"] for each in changed["members"]} == {gina, hal}
+    assert {member["value"] for member in changed["members"]} == {gina, hal}
     assert changed["meta"]["version"] != made["meta"]["version"]
     same = idp.patch(path, {"op": "add", "path": "members", "value": [{"value": hal}]})
     assert same["meta"]["version"] == changed["meta"]["version"]
@@ -89,14 +89,14 @@ def test_entra_ids_and_oktas_own_requests_are_understood(idp):
     idp.patch(path, {"op": "Remove", "path": "members", "value": [{"$ref": None, "value": gina}]})
     idp.patch(path, {"op": "Add", "path": "members", "value": [{"$ref": None, "value": gina}]})
     found = idp.patch(path, {"op": "Replace", "path": "displayName", "value": "Crew 2"})
-    assert {each["value"] for each in found["members"]} == {gina, hal}
+    assert {member["value"] for member in found["members"]} == {gina, hal}
     # Okta
     found = idp.patch(path, {"op": "remove", "path": f'members[value eq "{gina}"]'})
-    assert [each["value"] for each in found["members"]] == [hal]
+    assert [member["value"] for member in found["members"]] == [hal]
     found = idp.patch(path, {"op": "replace", "value": {"id": found["id"], "displayName": "Crew 3"}})
     assert (found["displayName"], len(found["members"])) == ("Crew 3", 1)
     found = idp.patch(path, {"op": "replace", "path": "members", "value": [{"value": gina, "display": "g"}]})
-    assert [each["value"] for each in found["members"]] == [gina]
+    assert [member["value"] for member in found["members"]] == [gina]
 
 
 def test_two_groups_of_one_name_cannot_be(idp):

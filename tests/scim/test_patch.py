@@ -125,4 +125,4 @@ def test_operations_are_a_list_that_is_not_too_long(operations):
 )
 def test_members_come_and_go(operation, members):
     group = {"displayName": "G", "members": [{"value": "A"}, {"value": "B"}]}
-    assert [each["value"] for each in apply_patch(group, [operation], GROUP_SHAPE)["members"]] == members
+    assert [member["value"] for member in apply_patch(group, [operation], GROUP_SHAPE)["members"]] == members

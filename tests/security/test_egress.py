@@ -160,7 +160,7 @@ def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
 def test_what_both_allow(one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]) -> None:
     for first, second in ((one, other), (other, one)):
         found = tightest(policy_of(*first), policy_of(*second))
-        assert (found.egress, found.words()) == (Egress(both[0]), both[1])
+        assert (found.egress, found.as_text()) == (Egress(both[0]), both[1])
 
 
 def test_the_tightest_never_allows_more_than_either() -> None:

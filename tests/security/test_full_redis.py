@@ -138,7 +138,7 @@ def test_sessions_survive_and_the_node_is_cut_off(control: Redis, node: Redis, p
         assert report["node"] == "a"
         assert report["limit_mib"] == LIMIT_MIB
         # Redis frees memory in the background.
-        eventually(lambda: not redis_guard.memory(control).above(redis_guard.NODES_SHARE) or None)
+        eventually(lambda: not redis_guard.memory(control).exceeds(redis_guard.NODES_SHARE) or None)
         assert health._store()[0].ok
         with pytest.raises(RedisError):
             node.lpush("berth:q:control.node.a", "more")
@@ -248,11 +248,11 @@ def test_only_the_control_plane_reports_pressure() -> None:
 
 def test_a_nodes_bytes_per_second_are_limited() -> None:
     allowance = Allowance(at=0.0)
-    assert allowance.take(BURST_BYTES, now=0.0) == 0
-    assert allowance.take(BYTES_PER_S, now=0.0) == pytest.approx(1.0)
-    assert allowance.take(BYTES_PER_S, now=2.0) == 0
-    assert allowance.take(0, now=1e6) == 0
-    assert allowance.take(BURST_BYTES + BYTES_PER_S, now=1e6) == pytest.approx(1.0), "no more is saved up"
+    assert allowance.consume(BURST_BYTES, now=0.0) == 0
+    assert allowance.consume(BYTES_PER_S, now=0.0) == pytest.approx(1.0)
+    assert allowance.consume(BYTES_PER_S, now=2.0) == 0
+    assert allowance.consume(0, now=1e6) == 0
+    assert allowance.consume(BURST_BYTES + BYTES_PER_S, now=1e6) == pytest.approx(1.0), "no more is saved up"
 
 
 @pytest.mark.engine

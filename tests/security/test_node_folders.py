@@ -113,11 +113,11 @@ def test_an_inventory_says_which_folders_are_there_and_what_is_wrong_with_others
     pool: Pool, shared: Path
 ) -> None:
     node = pool.driver.inventory().nodes[0]
-    found = [each for each in node.provides if each.startswith(mounts.NEED)]
+    found = [name for name in node.provides if name.startswith(mounts.NEED)]
     assert found == ["mount:imagenet", "mount:scratch", "mount:scratch:rw"]
     pool.driver.mounts = f"gone={shared}/gone imagenet={shared}/imagenet"
     node = pool.driver.inventory().nodes[0]
-    assert [each for each in node.provides if each.startswith(mounts.NEED)] == ["mount:imagenet"]
+    assert [name for name in node.provides if name.startswith(mounts.NEED)] == ["mount:imagenet"]
     assert any("gone" in warning and "Create the folder" in warning for warning in node.warnings)
     for text, why in (
         ("imagenet", "Write NAME=/folder"),
@@ -126,7 +126,7 @@ def test_an_inventory_says_which_folders_are_there_and_what_is_wrong_with_others
     ):
         pool.driver.mounts = text
         node = pool.driver.inventory().nodes[0]
-        assert not any(each.startswith(mounts.NEED) for each in node.provides)
+        assert not any(name.startswith(mounts.NEED) for name in node.provides)
         assert any(why in warning for warning in node.warnings)
 
 

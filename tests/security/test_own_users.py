@@ -200,27 +200,27 @@ def test_bits_of_users_and_groups_give_nothing_inside(pool: Pool) -> None:
 
 def test_a_number_is_given_once_and_stays(tmp_path: Path) -> None:
     uids = Uids(tmp_path, RANGE)
-    assert [uids.of("ada"), uids.of("bob"), uids.of("ada")] == [200_000, 200_001, 200_000]
-    assert Uids(tmp_path, UidRange(300_000, 300_999)).of("ada") == 200_000
-    assert Uids(tmp_path, RANGE).of("eve") == 200_002
+    assert [uids.uid_of("ada"), uids.uid_of("bob"), uids.uid_of("ada")] == [200_000, 200_001, 200_000]
+    assert Uids(tmp_path, UidRange(300_000, 300_999)).uid_of("ada") == 200_000
+    assert Uids(tmp_path, RANGE).uid_of("eve") == 200_002
 
 
 def test_what_a_crash_leaves_gives_nobody_anothers_number(tmp_path: Path) -> None:
     uids = Uids(tmp_path, RANGE)
-    uids.of("ada")
+    uids.uid_of("ada")
     (tmp_path / ".uids" / ".bob.123.tmp").write_text("2000")  # killed while it wrote
-    assert uids.of("bob") == 200_001
+    assert uids.uid_of("bob") == 200_001
     (tmp_path / ".uids" / "eve").write_text("")
     with pytest.raises(StartFailed, match="does not contain a user ID"):
-        uids.of("eve")
+        uids.uid_of("eve")
 
 
 def test_a_range_that_is_used_up_says_so(tmp_path: Path) -> None:
     uids = Uids(tmp_path, UidRange(200_000, 200_063))
     for number in range(60):
-        uids.of(f"user-{number}")
+        uids.uid_of(f"user-{number}")
     with pytest.raises(StartFailed, match="BERTH_NODE_UIDS"):
-        uids.of("one-more")
+        uids.uid_of("one-more")
     spares = [200_060, 200_061, 200_062]
     assert [uids.for_spare(spares[:used]) for used in range(4)] == [*spares, None]
     assert uids.numbers.builds == 200_063

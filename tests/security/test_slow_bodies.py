@@ -47,7 +47,7 @@ class Web:
         with line, line.makefile("rb") as read, contextlib.suppress(OSError, ValueError):
             while first := read.readline().decode():
                 head = b"".join(iter(read.readline, b"\r\n")).decode()
-                headers = dict(each.lower().split(": ", 1) for each in head.splitlines())
+                headers = dict(line.lower().split(": ", 1) for line in head.splitlines())
                 self.asked.append(first.rsplit(" ", 1)[0])
                 size = int(headers.get("content-length", 0))
                 while headers.get("transfer-encoding") and (more := int(read.readline(), 16)):

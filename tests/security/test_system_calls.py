@@ -119,7 +119,7 @@ def inside(workspace: Any) -> Callable[..., list[Any]]:
 def calls(inside: Any, attempts: list[tuple[int, list[int]]]) -> list[list[int]]:
     code, said, complaint = inside(CALL, json.dumps(attempts), str(NUMBERS["clone"]))
     assert code == 0, complaint
-    return [list(one) for one in json.loads(said)]
+    return [list(load) for load in json.loads(said)]
 
 
 def works(inside: Any, code: str, *arguments: str) -> None:

@@ -43,10 +43,13 @@ def dead(account, *made) -> None:
 def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
     token = issuer.sign()
     outcomes = at_once([exchanging(token)] * 8)
-    assert Counter(type(each) for each in outcomes) == {services.IssuedJobToken: 1, ExchangeRefused: 7}, (
-        outcomes
-    )
-    assert {code(each) for each in outcomes if isinstance(each, ExchangeRefused)} == {ExchangeCode.REPLAYED}
+    assert Counter(type(outcome) for outcome in outcomes) == {
+        services.IssuedJobToken: 1,
+        ExchangeRefused: 7,
+    }, outcomes
+    assert {code(outcome) for outcome in outcomes if isinstance(outcome, ExchangeRefused)} == {
+        ExchangeCode.REPLAYED
+    }
     assert ApiToken.objects.filter(owner=ci).count() == Exchange.objects.count() == 1
     assert Event.objects.filter(kind="token.exchanged").count() == 1
     assert Event.objects.filter(kind="token.exchange_refused").count() == 7
@@ -86,7 +89,9 @@ def test_exchanges_and_the_accounts_end_at_once(issuer, rule, ci, alice):
         ]
     )
     assert not [
-        each for each in outcomes if isinstance(each, Exception) and not isinstance(each, ExchangeRefused)
+        outcome
+        for outcome in outcomes
+        if isinstance(outcome, Exception) and not isinstance(outcome, ExchangeRefused)
     ]
     dead(ci, *outcomes)
 
@@ -170,5 +175,5 @@ def test_a_token_revoked_while_it_is_being_rotated_does_not_live_on_in_another(c
 def test_one_token_rotated_eight_times_at_once_has_one_successor(ci, alice):
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     outcomes = at_once([lambda: tokens.rotate_token(actor=alice, token_id=old.token.pk)] * 8)
-    assert Counter(type(each) for each in outcomes) == {tokens.NewToken: 1, StateConflict: 7}, outcomes
+    assert Counter(type(outcome) for outcome in outcomes) == {tokens.NewToken: 1, StateConflict: 7}, outcomes
     assert ApiToken.objects.filter(replaces=old.token).count() == 1

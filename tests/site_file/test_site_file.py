@@ -123,7 +123,7 @@ def test_an_export_is_the_site(ada):
 def test_a_plan_says_in_words_what_differs_and_changes_nothing(ada):
     applying.apply(actor=ada, text=FILE)
     (step,) = applying.compare(actor=ada, text=FILE.replace("cpu_milli: 1000", "cpu_milli: 1500"))
-    assert (step.section, step.name, step.words) == ("flavors", "small", ["cpu_milli: 1000 → 1500"])
+    assert (step.section, step.name, step.change_texts) == ("flavors", "small", ["cpu_milli: 1000 → 1500"])
     assert Flavor.objects.get(slug="small").cpu_milli == 1000
 
 
@@ -220,7 +220,7 @@ def test_a_wrong_policy_is_refused_with_its_line(ada, text, line, word):
 def test_off_needs_no_quotes_where_it_is_a_switch(ada, local_pool, word):
     text = f"berth: 1\npools:\n  {local_pool.slug}:\n    rebalancing: {word}\n"
     (step,) = applying.apply(actor=ada, text=text)
-    assert step.words == ["rebalancing: site → off"]
+    assert step.change_texts == ["rebalancing: site → off"]
     assert Pool.objects.get(pk=local_pool.pk).rebalancing == "off"
     assert applying.apply(actor=ada, text=exporting.as_yaml(exporting.export(actor=ada))) == []
     with pytest.raises(InvalidInput) as refused:
@@ -234,7 +234,7 @@ def test_policies_are_changed_by_field_and_pruned(ada):
     assert (row.days, row.holidays) == (["mon", "fri"], ["2026-12-25", "2026-12-26"])
     one = "berth: 1\nreclaim_policies:\n  team:vision: {idle_minutes: 30}\n"
     (step,) = applying.apply(actor=ada, text=one)
-    assert (step.act, step.words) == (Action.CHANGE, ["idle_minutes: 60 → 30"])
+    assert (step.act, step.change_texts) == (Action.CHANGE, ["idle_minutes: 60 → 30"])
     assert ReclaimPolicy.objects.get(scope="team").zone == "Europe/Berlin"
     gone = applying.apply(actor=ada, text=one, prune=True)
     assert {(step.act, step.name) for step in gone} == {
@@ -330,10 +330,10 @@ def test_another_source_is_another_version_and_is_said_line_by_line(ada):
     applying.apply(actor=ada, text=FILE)
     more = FILE.replace("pandas  # frames", "polars")
     (step,) = applying.compare(actor=ada, text=more)
-    assert step.words == ["source: - pandas  # frames", "source: + polars"]
+    assert step.change_texts == ["source: - pandas  # frames", "source: + polars"]
     assert len(versions("tools")) == 1
     applying.apply(actor=ada, text=more)
-    assert [each.source for each in versions("tools")][1:] == ["numpy>=2\npolars\n"]
+    assert [version.source for version in versions("tools")][1:] == ["numpy>=2\npolars\n"]
     assert applying.apply(actor=ada, text=more) == []
 
 
@@ -341,7 +341,7 @@ def test_one_that_nobody_had_asked_for_is_built_and_stays_so(ada):
     applying.apply(actor=ada, text=FILE)
     built = FILE.replace("enabled: false, build: false", "enabled: true, build: true")
     (step,) = applying.apply(actor=ada, text=built)
-    assert step.words == ["enabled: false → true", "build: false → true"]
+    assert step.change_texts == ["enabled: false → true", "build: false → true"]
     (version,) = versions("vision-tools")
     assert version.failure["code"] == "no_building_node"
     assert applying.compare(actor=ada, text=built.replace("build: true", "build: false")) == []

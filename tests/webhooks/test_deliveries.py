@@ -143,7 +143,7 @@ def test_500_then_200(hook, tell, there, clock):
     due_now()
     (delivery,) = round_trip()
     assert delivery.state == DeliveryState.DELIVERED
-    assert [each.status_code for each in delivery.attempts.all()] == [500, 204]
+    assert [attempt.status_code for attempt in delivery.attempts.all()] == [500, 204]
     assert delivery.attempts.all()[0].answer == "broken"
     assert Endpoint.objects.get().failing_since is None
     first, second = there.requests

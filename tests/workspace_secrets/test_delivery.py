@@ -57,7 +57,7 @@ def ask(workspace: Workspace, *, generation: int | None = None, token: str = "",
 
 def told(response: Any) -> dict[str, tuple[str, str]]:
     assert response.status_code == 200, response.content
-    return {each["name"]: (each["kind"], each["value"]) for each in response.json()["secrets"]}
+    return {secret["name"]: (secret["kind"], secret["value"]) for secret in response.json()["secrets"]}
 
 
 # --- which ------------------------------------------------------------------------------------------

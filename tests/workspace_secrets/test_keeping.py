@@ -135,13 +135,13 @@ def test_over_rest_a_value_goes_in_and_never_comes_out(api, alice, bob, team):
     assert row["size_bytes"] == len(VALUE) and row["changed_by"] == "alice" and row["version"] == 1
     answers = [made, program.get(path), api(bob).get(path), api(bob).get("teams/vision/secrets")]
     answers.append(program.send("PATCH", path, {"everywhere": True}, **{"If-Match": made["ETag"]}))
-    assert [each.status_code for each in answers[1:]] == [200] * 4
+    assert [answer.status_code for answer in answers[1:]] == [200] * 4
     stale = problem(program.put(path, {"value": "x"}, **{"If-Match": made["ETag"]}), 412, "changed_meanwhile")
     assert stale["changed_by"] == "alice"
     answers.append(program.put(path, {"value": VALUE, "kind": "nonsense"}))
     answers.append(program.put(path, {"value": VALUE, "valeu": VALUE[:10]}))
     answers.append(program.put("teams/vision/secrets/PATH", {"value": VALUE}))
-    assert [each.status_code for each in answers[5:]] == [400] * 3
+    assert [answer.status_code for answer in answers[5:]] == [400] * 3
     assert program.delete(path).status_code == 204
     for each in answers:
         assert b"planted" not in each.content

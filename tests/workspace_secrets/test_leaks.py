@@ -61,8 +61,8 @@ def test_a_value_is_in_no_mail_notice_or_entry_of_the_record(
     outbox.run()
     assert jobs, "the failed start is told"
     said = [f"{job.title} {job.body}" for job in jobs]
-    said += [f"{each.title} {each.body}" for each in Notification.objects.all()]
-    said += [f"{each.message} {json.dumps(each.data)}" for each in Event.objects.all()]
+    said += [f"{notification.title} {notification.body}" for notification in Notification.objects.all()]
+    said += [f"{event.message} {json.dumps(event.data)}" for event in Event.objects.all()]
     said += [repr(each) for each in Workspace.objects.values()]
     assert not [text for text in said if VALUE in text]
 
@@ -86,7 +86,7 @@ def test_a_value_is_in_no_report_of_an_error(by, as_user, bob, monkeypatch, capl
     assert answer.status_code == 500
     assert VALUE not in answer.content.decode()
     assert "the disk is gone" not in answer.content.decode()
-    logged = [f"{each.getMessage()} {each.exc_text or ''} {vars(each)}" for each in caplog.records]
+    logged = [f"{record.getMessage()} {record.exc_text or ''} {vars(record)}" for record in caplog.records]
     assert any("the disk is gone" in each for each in logged)
     assert not [each for each in logged if VALUE in each]
     assert not Secret.objects.exists()

@@ -31,7 +31,7 @@ def ask(workspace) -> dict[str, str]:
         "/agent/v1/secrets", b"{}", content_type="application/json"
     )
     assert answer.status_code == 200, answer.content
-    return {each["name"]: each["value"] for each in json.loads(answer.content)["secrets"]}
+    return {secret["name"]: secret["value"] for secret in json.loads(answer.content)["secrets"]}
 
 
 def delete(bob, name: str) -> None:
@@ -54,7 +54,7 @@ def test_one_that_is_deleted_in_the_middle_of_a_start_is_whole_or_not_there(star
 
 def test_starts_and_deletions_at_once_end_well(started, bob):
     outcomes = at_once([lambda: ask(started), lambda: delete(bob, "TOKEN_A"), lambda: ask(started)])
-    assert [each for each in outcomes if isinstance(each, Exception)] == []
+    assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     for given in (outcomes[0], outcomes[2]):
         assert given["TOKEN_B"] == f"{VALUE}-TOKEN_B"
         assert given.get("TOKEN_A") in (None, f"{VALUE}-TOKEN_A")

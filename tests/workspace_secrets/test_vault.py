@@ -73,7 +73,7 @@ def test_a_start_gets_what_vault_has_then_and_it_is_kept_nowhere(server, started
     kept = StartSecrets.objects.get()
     version = kept.given[0]["vault_version"]
     assert version > 1 and VALUE not in str(kept.given)
-    assert not [each for each in Event.objects.all() if VALUE in f"{each.message}{each.data}"]
+    assert not [event for event in Event.objects.all() if VALUE in f"{event.message}{event.data}"]
     assert {"vault_path": "berth/users/bob/wandb", "vault_key": "api_key"}.items() <= Event.objects.get(
         kind="secret.created"
     ).data.items()

@@ -190,7 +190,9 @@ def test_a_failure_says_why_and_what_to_do_and_the_workspace_goes_on(clock, make
     assert "BERTH_EGRESS of the node blocks git.example" in page and "&lt;b&gt;CONNECT" in page
     shown = client.get(f"/api/v1/workspaces/{workspace.pk}").json()
     assert shown["git"] == {"url": URL, "ref": "", "secret": ""}
-    assert [(each["state"], each["code"]) for each in shown["checkouts"]] == [("failed", "not_cloned_egress")]
+    assert [(checkout["state"], checkout["code"]) for checkout in shown["checkouts"]] == [
+        ("failed", "not_cloned_egress")
+    ]
     listed = client.get("/api/v1/workspaces").json()["results"]
     assert listed[0]["checkouts"] == shown["checkouts"]
 

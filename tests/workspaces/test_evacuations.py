@@ -88,15 +88,15 @@ def test_a_few_at_a_time_until_all_have_gone(node, homes, olga, sent):
     go_on()
     assert len(active()) == 2
     found = how(olga)
-    assert (found.homes, found.moved, found.under_way, found.left) == (5, 0, 2, 5)
-    while how(olga).going:
+    assert (found.homes, found.moved, found.under_way, found.remaining) == (5, 0, 2, 5)
+    while how(olga).is_open:
         for move in active():
             arrive(move)
         go_on()
     found = how(olga)
-    assert (found.state, found.moved, found.stayed, found.left) == ("done", 5, 0, 0)
+    assert (found.state, found.moved, found.stayed, found.remaining) == ("done", 5, 0, 0)
     assert set(HomePlace.objects.values_list("node__name", flat=True)) == {"gpu-b"}
-    assert [each.kind for each in Event.objects.filter(kind__startswith="node.homes").order_by("pk")] == [
+    assert [event.kind for event in Event.objects.filter(kind__startswith="node.homes").order_by("pk")] == [
         "node.homes_move_asked", "node.homes_moved",
     ]  # fmt: skip
     told = Notification.objects.filter(user=olga)
@@ -111,7 +111,7 @@ def test_what_is_in_use_waits_until_nothing_uses_it(pool, make, bob, olga, sent)
     evacuate(olga, there, to.name)
     evacuations.sweep()
     found = how(olga)
-    assert not active() and found.going and found.reason["code"] == HomeMoveCode.HOMES_IN_USE
+    assert not active() and found.is_open and found.reason["code"] == HomeMoveCode.HOMES_IN_USE
     Allocation.objects.update(released_at=timezone.now())
     go_on()
     (move,) = active()
@@ -127,7 +127,7 @@ def test_what_failed_or_was_cancelled_stays_and_is_tried_again_when_asked_again(
     fail(first)
     home_moves.cancel_move(actor=second.owner, move_id=second.pk)
     HomeMove.objects.filter(pk=second.pk).update(open=False, left="")
-    while how(olga).going:
+    while how(olga).is_open:
         go_on()
         for move in active():
             arrive(move)
@@ -172,7 +172,7 @@ def test_while_the_target_takes_nothing_it_waits(node, homes, olga, sent):
     evacuate(olga, node)
     Node.objects.filter(name="gpu-b").update(online=False)
     evacuations.sweep()
-    assert how(olga).going and how(olga).reason["code"] == HomeMoveCode.NO_SUCH_TARGET
+    assert how(olga).is_open and how(olga).reason["code"] == HomeMoveCode.NO_SUCH_TARGET
     Node.objects.update(online=True)
     go_on()
     assert len(active()) == 2 and how(olga).reason == {}
@@ -245,7 +245,7 @@ def test_over_rest(api, node, homes, olga, bob, sent):
     row = as_olga.get("home-evacuations?state=going").json()["results"][0]
     assert (row["from_node"], row["to_node"], row["under_way"], row["left"]) == ("gpu-a", "gpu-b", 2, 5)
     moves = as_olga.get(f"home-moves?evacuation={row['id']}").json()["results"]
-    assert {each["evacuation"] for each in moves} == {row["id"]} and len(moves) == 2
+    assert {move["evacuation"] for move in moves} == {row["id"]} and len(moves) == 2
     assert as_olga.post(f"home-evacuations/{row['id']}/cancel").json()["state"] == "cancelled"
     assert as_olga.post(f"nodes/{node.pk}/homes", {"to": "gpu-x"}).json()["errors"]["to"]
     assert api(bob).get(f"nodes/{node.pk}/homes").status_code == 403

@@ -120,11 +120,14 @@ def test_made_restored_and_deleted(workspace, bob, sent):
     assert given.do is ArchiveCommand.DELETE
     answer(given, done=True)
     assert not HomeArchive.objects.exists()
-    kinds = [each.kind for each in Event.objects.filter(kind__contains="home_").order_by("pk")]
+    kinds = [event.kind for event in Event.objects.filter(kind__contains="home_").order_by("pk")]
     assert kinds == [
         "user.home_archived", "user.home_restore_asked", "user.home_restored", "user.home_archive_deleted",
     ]  # fmt: skip
-    told = {each.kind: each.url for each in Notification.objects.filter(user=bob, kind__startswith="home.")}
+    told = {
+        notification.kind: notification.url
+        for notification in Notification.objects.filter(user=bob, kind__startswith="home.")
+    }
     assert told.keys() == {"home.archived", "home.restored"}
     assert set(told.values()) == {f"/workspaces/{workspace.pk}/files/archives/"}
 
@@ -176,7 +179,7 @@ def test_what_is_asked_for_meanwhile_waits(workspace, bob, team, sent):
 
 def test_no_move_while_it_is_made_and_no_archive_while_it_moves(workspace, bob, team, pool, sent):
     place = HomePlace.objects.get(owner=bob)
-    other = next(each.name for each in home_moves.target_nodes(pool, other_than=place.node_id))
+    other = next(node.name for node in home_moves.target_nodes(pool, other_than=place.node_id))
     archive = make_one(workspace)
     ask = {"actor": bob, "owner": bob, "team": team, "pool": pool, "node": other}
     with pytest.raises(StateConflict) as refused:

@@ -67,7 +67,7 @@ def test_a_listing_while_it_runs_and_while_it_is_stopped(workspace, bob, node, s
     node.answer = {"ok": {"entries": [HOSTILE, "x", {"id": "a"}], "total": 2}}
     for _ in range(2):
         found = services.listing(actor=bob, workspace=workspace, path="data", offset=5)
-        assert [each.path for each in found.entries] == [f"data/{HOSTILE['id']}", "data/a"]
+        assert [entry.path for entry in found.entries] == [f"data/{HOSTILE['id']}", "data/a"]
         assert found.entries[0].name == "\\n\\u202e<script>"
         if workspace.state == State.RUNNING:
             stop_it(sent, workspace)

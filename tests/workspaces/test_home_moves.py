@@ -116,7 +116,7 @@ def test_from_asking_to_the_end(place, bob, sent, tickets):
     answer(order(sent), done=True)
     move.refresh_from_db()
     assert not move.open
-    assert [each.kind for each in Event.objects.filter(kind__contains="home_move").order_by("pk")] == [
+    assert [event.kind for event in Event.objects.filter(kind__contains="home_move").order_by("pk")] == [
         "user.home_move_asked", "user.home_moved",
     ]  # fmt: skip
     assert Notification.objects.filter(kind="home.moved", user=bob).exists()
@@ -273,7 +273,10 @@ def test_no_room_is_said_with_figures_and_the_home_stays(place, bob, olga, sent,
     move.refresh_from_db()
     assert move.state == "failed" and not tickets
     assert move.reason["params"] == {"node": "gpu-b", "needed_mib": 3072, "free_mib": 1024}
-    assert {each.user for each in Notification.objects.filter(kind="home.move_failed")} == {bob, olga}
+    assert {notification.user for notification in Notification.objects.filter(kind="home.move_failed")} == {
+        bob,
+        olga,
+    }
     assert "3 GiB" in Notification.objects.filter(user=bob).get().body
     discard = order(sent)
     assert discard.do is MoveCommand.DISCARD

@@ -66,7 +66,7 @@ def rest(workspace, end=""):
 def test_the_node_is_asked_for_the_home_of_its_user(workspace, bob, asked):
     own = own_packages.read(actor=bob, workspace=workspace)
     assert own.python == "3.12"
-    assert [(each.name, each.version, each.instead_of) for each in own.packages] == [
+    assert [(package.name, package.version, package.instead_of) for package in own.packages] == [
         ("polars", "1.9.0", ""),
         ("NumPy", "2.2.0", "2.1.0"),
     ]

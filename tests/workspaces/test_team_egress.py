@@ -56,7 +56,7 @@ def test_no_template_opens_what_the_team_closes(template, words):
     workspace = WorkspaceFactory(template=TemplateFactory(egress=template[0], egress_allow=template[1]))
     close(workspace.team)
     workspace.refresh_from_db()
-    assert reach_of(workspace).words() == words
+    assert reach_of(workspace).as_text() == words
     assert reach_of(workspace).egress != "open"
 
 
@@ -116,7 +116,11 @@ def test_rest_keeps_members_owners_and_old_versions_from_opening(with_token, ali
     assert change(alice, {"egress": "none", "name": "x"}).status_code == 400
     assert change(olga, {"egress": "list", "egress_allow": "a.example, b.example"}).status_code == 200
     versions = with_token(alice).get(f"{url}/versions").json()
-    assert [(each["number"], each["actor"]) for each in versions] == [(3, "olga"), (2, "alice"), (1, "Berth")]
+    assert [(version["number"], version["actor"]) for version in versions] == [
+        (3, "olga"),
+        (2, "alice"),
+        (1, "Berth"),
+    ]
     assert with_token(bob).get(f"{url}/versions").status_code == 403
 
 
@@ -229,7 +233,7 @@ SITE = "berth: 1\nteams:\n  vision:\n    name: Vision\n    egress: {egress}\n   
 def test_the_site_file_holds_it(ada, team):
     text = SITE.format(egress="list", allow="packages.example")
     (step,) = applying.compare(actor=ada, text=text.replace("Vision", team.name))
-    assert step.words == ["egress:  → list", "egress_allow:  → packages.example"]
+    assert step.change_texts == ["egress:  → list", "egress_allow:  → packages.example"]
     applying.apply(actor=ada, text=text.replace("Vision", team.name))
     assert applying.compare(actor=ada, text=text.replace("Vision", team.name)) == []
     assert exporting.current()["teams"]["vision"]["egress"] == "list"
@@ -269,7 +273,7 @@ def test_no_looser_is_never_looser():
             continue
         accepted += 1
         assert all(reachable(each, old) for each in probes.allowed if reachable(each, new)), (new, old)
-        assert all(names_host(each, old) for each in probes.hosts if names_host(each, new)), (new, old)
+        assert all(names_host(host, old) for host in probes.hosts if names_host(host, new)), (new, old)
     assert accepted > len(rules)
     assert all(no_looser(rule, rule) for rule in rules)
 

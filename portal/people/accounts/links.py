@@ -48,7 +48,7 @@ def expires_at(kind: LinkKind) -> datetime:
 def opened(user_id: UUID, link: str) -> tuple[User, LinkKind] | None:
     """Return the user and kind of a valid link, by the last two parts of its URL, or None."""
     kind = next((kind for kind in LinkKind if link[:1] == kind[0]), None)
-    user = User.objects.existing().filter(pk=user_id, is_active=True).first()
+    user = User.objects.not_deleted().filter(pk=user_id, is_active=True).first()
     if kind is None or user is None:
         return None
     # Invitations are only for accounts without a password.

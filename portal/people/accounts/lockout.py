@@ -51,7 +51,7 @@ def refuses(request: HttpRequest, username: str) -> bool:
     failed = max(from_here, for_name)
     if failed < 1:
         return False
-    user = User.objects.existing().filter(username=strip_nul(username)[:150].strip().lower()).first()
+    user = User.objects.not_deleted().filter(username=strip_nul(username)[:150].strip().lower()).first()
     if user is None:
         return True
     if devices.is_known(request, user):

@@ -47,7 +47,7 @@ def _order(task: str, **kwargs: str) -> None:
 
 def send_link(user_id: UUID, kind: LinkKind) -> bool:
     """Send a link to the user. Returns False if the account has no address or is closed. Raises `OSError`."""
-    user = User.objects.existing().filter(pk=user_id, is_active=True).exclude(email="").first()
+    user = User.objects.not_deleted().filter(pk=user_id, is_active=True).exclude(email="").first()
     if user is None:
         return False
     subject, lead = _mail_text(user, kind)

@@ -152,14 +152,14 @@ def still_valid(actor: User, token: ApiToken | None) -> bool:
     """Return whether a long-running request may continue: user active and token valid."""
     if token is None:
         return User.objects.filter(pk=actor.pk, is_active=True).exists()
-    return ApiToken.objects.working(timezone.now()).filter(pk=token.pk).exists()
+    return ApiToken.objects.valid_at(timezone.now()).filter(pk=token.pk).exists()
 
 
 def users_for(actor: User) -> UserQuerySet:
     """Return all existing accounts with their memberships. Raises `NotAllowed`."""
     policies.require_see_people(actor)
     places = Membership.objects.select_related("team").order_by("team__slug")
-    users = User.objects.existing().select_related("owning_team")
+    users = User.objects.not_deleted().select_related("owning_team")
     return users.prefetch_related(Prefetch("memberships", places)).order_by("username")
 
 

@@ -32,7 +32,7 @@ def create(*, actor: User | SystemActor, team: Team, name: str, description: str
     """
     policies.require_manage_team(actor, team)
     policies.require_not_being_deleted(Team.objects.select_for_update().get(pk=team.pk))
-    if User.objects.existing().filter(owning_team=team).count() >= MAX_PER_TEAM:
+    if User.objects.not_deleted().filter(owning_team=team).count() >= MAX_PER_TEAM:
         most = {"team": team.name, "most": MAX_PER_TEAM}
         raise StateConflict(Reason(AccountCode.TOO_MANY_SERVICE_ACCOUNTS, most))
     short = strip_nul(name).strip().lower().removeprefix(SERVICE_PREFIX)

@@ -182,7 +182,7 @@ def delete(
         message=f"deletes the team {team.name}",
         data={"slug": team.slug, "name": team.name, **asdict(contents)},
     )
-    for account in team.service_accounts.existing().order_by("username"):
+    for account in team.service_accounts.not_deleted().order_by("username"):
         users.delete(actor=actor, user=account, delete_workspaces=True, delete_homes=True)
     team.memberships.all().delete()
     emit(TeamDeletionStarted(team=team, actor=actor))

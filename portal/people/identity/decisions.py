@@ -137,7 +137,7 @@ def _by_rule(provider: Provider, person: ProviderIdentity) -> tuple[User | None,
         user, linked_by = _with_verified_email(person.email), LinkOrigin.EMAIL
     if user is None and "username" in provider.link:
         user, linked_by = (
-            User.objects.existing().filter(username=person.username).first(),
+            User.objects.not_deleted().filter(username=person.username).first(),
             LinkOrigin.USERNAME,
         )
     if user is None:
@@ -156,7 +156,7 @@ def _with_verified_email(email: str) -> User | None:
 
     Otherwise a user could enter another person's address and receive that person's teams.
     """
-    return User.objects.existing().filter(email__iexact=email, email_confirmed=True).first()
+    return User.objects.not_deleted().filter(email__iexact=email, email_confirmed=True).first()
 
 
 def _require_new(provider: Provider, person: ProviderIdentity) -> None:

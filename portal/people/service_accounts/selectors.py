@@ -20,11 +20,11 @@ def service_accounts_of_team(team: Team) -> QuerySet[User]:
 
     The caller has checked that the actor may see the team.
     """
-    working = ApiToken.objects.working(timezone.now()).filter(owner=OuterRef("pk")).order_by()
+    working = ApiToken.objects.valid_at(timezone.now()).filter(owner=OuterRef("pk")).order_by()
     counted = working.values("owner").annotate(count=Count("pk")).values("count")
     used = ApiToken.objects.filter(owner=OuterRef("pk")).order_by().values("owner")
     return (
-        User.objects.existing()
+        User.objects.not_deleted()
         .filter(owning_team=team)
         .select_related("owning_team")
         .annotate(

@@ -121,7 +121,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         statements = [selectors.statement(row.team) for row in page or ()]
-        rows = self.get_serializer([one for one in statements if one], many=True)
+        rows = self.get_serializer([statement for statement in statements if statement], many=True)
         return self.get_paginated_response(rows.data)
 
     @operation(

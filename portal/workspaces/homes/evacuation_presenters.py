@@ -117,7 +117,7 @@ def _keeps(there: NodeHomeCounts) -> list[str]:
 
 
 def _progress(row: HomeEvacuation) -> Progress:
-    moved, left, stayed = row.moved, row.left if row.going else 0, row.stayed  # type: ignore[attr-defined]
+    moved, left, stayed = row.moved, row.left if row.is_open else 0, row.stayed  # type: ignore[attr-defined]
     facts = [_("%(size)s copied") % {"size": format_memory(row.bytes_done >> 20)}]  # type: ignore[attr-defined]
     if row.is_open and left:
         text = ngettext("%(count)d left", "%(count)d left", left)

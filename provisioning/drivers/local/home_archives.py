@@ -45,7 +45,7 @@ class HomeChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HomeArchives:
-    """Archives on this node. The caller holds `HomeMoves.alone`."""
+    """Archives on this node. The caller holds `HomeMoves.exclusive`."""
 
     servers: FileServers
 

@@ -64,7 +64,7 @@ def source_hash(unit: str) -> str:
 
 def nvrtc_version() -> str:
     """Return the newest NVRTC's version, such as `13.5`, or an empty string."""
-    return next((each.version for each in compilers()), "")
+    return next((compiler.version for compiler in compilers()), "")
 
 
 def elf_abi(code: bytes) -> int:

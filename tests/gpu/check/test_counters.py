@@ -39,19 +39,19 @@ def test_a_step(before: int, after: int, bits: int, expected: CounterStep) -> No
 def test_widths() -> None:
     assert (NARROW, WIDE) == (32, 64)
     assert step(WIDE_END - 1, 1) == CounterStep(2)
-    assert (Total().of(WIDE_END - 1), Rate().of(1, 1.0)) == (WIDE_END - 1, None)
+    assert (Total().add_reading(WIDE_END - 1), Rate().add_reading(1, 1.0)) == (WIDE_END - 1, None)
 
 
 def test_a_total_begins_with_what_there_is_and_goes_on() -> None:
     total = Total(NARROW)
-    told = [total.of(value) for value in (NARROW_END - 3, NARROW_END - 1, 2, None, 5, 1)]
+    told = [total.add_reading(value) for value in (NARROW_END - 3, NARROW_END - 1, 2, None, 5, 1)]
     assert told == [NARROW_END - 3, NARROW_END - 1, NARROW_END + 2, None, NARROW_END + 5, NARROW_END + 6]
 
 
 def test_a_rate() -> None:
     rate = Rate(NARROW)
     looks = ((10, 1.0), (30, 3.0), (NARROW_END - 4, 4.0), (4, 6.0), (3, 7.0), (9, 7.0), (9, 8.0))
-    told = [rate.of(value, at_s) for value, at_s in (*looks, (None, 9.0), (9, 10.0))]
+    told = [rate.add_reading(value, at_s) for value, at_s in (*looks, (None, 9.0), (9, 10.0))]
     assert told == [None, 10, NARROW_END - 34, 4, None, None, 0, None, None]
 
 

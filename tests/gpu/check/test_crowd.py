@@ -58,8 +58,8 @@ def test_a_bit_that_is_wrong_only_when_all_copy(check: Check, here: int, there: 
     # One word in each of thirteen rounds.
     assert crowd.text == f"13 wrong words ({gpu(here)} to {gpu(there)}: 13)"
     assert crowd.detail["wrong_bits"] == f"{4:016x}"
-    assert {each["in"] for each in crowd.detail["mismatches"]} == {f"{gpu(here)} to {gpu(there)}"}
-    assert not [each for each in report.findings if each.code == "peers_wrong"]
+    assert {mismatch["in"] for mismatch in crowd.detail["mismatches"]} == {f"{gpu(here)} to {gpu(there)}"}
+    assert not [finding for finding in report.findings if finding.code == "peers_wrong"]
 
 
 @pytest.mark.parametrize(

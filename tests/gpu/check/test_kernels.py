@@ -138,7 +138,7 @@ def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], d
 
 
 def test_code_for_an_older_architecture_is_taken_last() -> None:
-    origins = [each.origin.partition(".")[0] for each in compiler.cubins("scrub", (8, 7), 13000)]
+    origins = [cubin.origin.partition(".")[0] for cubin in compiler.cubins("scrub", (8, 7), 13000)]
     assert origins == ["nvrtc 13", "nvrtc 12", "packaged (nvrtc 12"]
 
 

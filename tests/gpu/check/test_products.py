@@ -52,11 +52,11 @@ class Operands:
 
     @property
     def inner(self) -> int:
-        return self.d.inner(self.round.depth)
+        return self.d.depth_argument(self.round.depth)
 
     def multiply(self, host: Host, suffix: str = "") -> NDArray[Any]:
         kind = {"fp64": np.float64, "int8": np.int32}.get(self.d.name, np.float32)
-        c = np.full(self.side**2 * self.d.c_size, self.d.unwritten, np.uint8).view(kind)
+        c = np.full(self.side**2 * self.d.c_size, self.d.fill_byte, np.uint8).view(kind)
         kernel = f"gemm_{self.d.name}{suffix}"
         host.run(kernel, self.a, self.b, c, u32(self.side), u32(self.inner), 0, block=True)
         return c
@@ -176,7 +176,7 @@ def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str, suffi
             log = each.errors(whole, c)
             assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
             bits[index] ^= bits.dtype.type(1 << bit)
-        c[5] = each.d.unwritten if each.d.integer else np.nan
+        c[5] = each.d.fill_byte if each.d.integer else np.nan
         assert each.errors(whole, c).count == 1
 
 
@@ -195,7 +195,7 @@ def test_a_product_says_which_multiprocessor_made_each_tile(host: Host) -> None:
         side, depth = 2 * d.tile, d.step
         a, b = made(d, side * depth), made(d, side * depth)
         c, where = np.zeros(side * side, np.float64), np.full(4, 99, np.uint32)
-        inner = d.inner(depth)
+        inner = d.depth_argument(depth)
         host.run(f"gemm_{dtype}{suffix}", a, b, c, u32(side), u32(inner), where, grid=(2, 2), block=True)
         assert list(where) == [0, 1, 10, 11]
 

@@ -61,7 +61,7 @@ def test_what_all_make_together(value: float, known: dict[str, float], status: S
     raw = done(**{ALL: value, "all_pairs_sent_gb_s:GPU-1": 1.0})
     found = assess(CROWD, raw, H200, baseline=known)
     assert found.status == status
-    assert [each.metric for each in found.judgements] == [ALL], "what one of them sent is told"
+    assert [judgement.metric for judgement in found.judgements] == [ALL], "what one of them sent is told"
     assert found.text.endswith("; any of the devices may be the cause") is (value < 850.0 and bool(
         known.get(ALL)
     ))  # fmt: skip
@@ -91,7 +91,7 @@ def test_wrong_words_of_its_own_fail_it() -> None:
     assert (found.status, found.text) == (
         Status.FAILED, "4 wrong words (GPU-1 to GPU-2: 3; GPU-3 to GPU-1: 1)",
     )  # fmt: skip
-    assert {each.code for each in of_tests([found])} == {"test_all_pairs", "peers_wrong"}
+    assert {test.code for test in of_tests([found])} == {"test_all_pairs", "peers_wrong"}
     assert decide(of_tests([found]), [found], simulated=False)[1] == Action.REPLACE
 
 

@@ -150,5 +150,5 @@ def test_what_was_not_seen_of_a_link_is_inconclusive(raw: Raw) -> None:
 
 
 def test_where_both_meet_is_written_as_nccl_takes_it() -> None:
-    assert MEETING.place == "192.0.2.11:29400"
-    assert replace(MEETING, address="2001:db8::1").place == "[2001:db8::1]:29400"
+    assert MEETING.address_text == "192.0.2.11:29400"
+    assert replace(MEETING, address="2001:db8::1").address_text == "[2001:db8::1]:29400"

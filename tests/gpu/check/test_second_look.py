@@ -14,7 +14,7 @@ from provisioning.gpu.check.types import Finding, Judgement, Severity, Status, T
 def result(
     name: str, status: Status, *figures: Status, errors: int | None = 0, text: str = "x"
 ) -> TestResult:
-    judged = tuple(Judgement("pcie", 1.0, "GB/s", each) for each in figures)
+    judged = tuple(Judgement("pcie", 1.0, "GB/s", figure) for figure in figures)
     return TestResult(name, status, True, text, errors=errors, judgements=judged)
 
 

@@ -202,7 +202,7 @@ def test_peers_that_nobody_asked_for_may_be_left_out(check: Check) -> None:
     optional = Test("peers", "peers", 20.0, required=False)
     report = check("residue", optional, cuda={"no_peer": 1, "devices": 2})
     assert statuses(report) == {"residue": Status.PASSED, "peers": Status.SKIPPED}
-    assert not [each for each in report.findings if each.code == "test_peers"]
+    assert not [finding for finding in report.findings if finding.code == "test_peers"]
     report = check("residue", optional, cuda={"devices": 2})
     assert statuses(report)["peers"] == Status.PASSED
 

@@ -118,7 +118,7 @@ def check(tmp_path: Path) -> Callable[..., Report]:
     def run(uuid: str, level: str = "quick", **more: Any) -> Report:
         child = python("tests.gpu.driver.small_child")
         report = run_check(uuid, level, **{"child": child, "turns": turns, "timing": TIMING, **more})
-        assert [each.message for each in VALIDATOR.iter_errors(report.to_dict())] == []
+        assert [error.message for error in VALIDATOR.iter_errors(report.to_dict())] == []
         return report
 
     return run

@@ -42,7 +42,7 @@ def sample() -> None:
     say(
         "samples",
         latest={uuid: asdict(each) for uuid, each in sampler.latest().items()},
-        rollups=[asdict(each) for each in rollups],
+        rollups=[asdict(rollup) for rollup in rollups],
     )
 
 

@@ -33,7 +33,7 @@ COMPILER = {535: "nvrtc 12.", 550: "nvrtc 12.", 570: "nvrtc 12.", 580: "nvrtc 13
 
 
 def codes(report: Report) -> set[str]:
-    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+    return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
 QUICK = {("H100", 580), ("MIG", 570), ("B200", 535)}
@@ -68,7 +68,7 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
     if uuid == HALF:
         # Without rights as well: by its memory.
         assert (report.facts.sms, report.facts.memory_slices) == (60, 4)
-    judged = {each.metric: each.advisory for test in report.tests for each in test.judgements}
+    judged = {judgement.metric: judgement.advisory for test in report.tests for judgement in test.judgements}
     assert judged["copy_gb_s"] is (kind == "vGPU")
     assert (scrubbed.verdict, scrubbed.coverage_per_mille >= 980) == (Scrub.CLEAN, True), scrubbed.text
 

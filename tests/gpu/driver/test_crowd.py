@@ -39,7 +39,7 @@ def linked(with_kernels: Make) -> Iterator[Callable[..., Machine]]:
 
 def held_against(report: Report) -> set[str]:
     """Of a plan of a moment NVML may not have seen anything."""
-    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+    return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
 def checked(check: Check, *tests: Test, peers: int = 2, **more: Any) -> tuple[Report, dict[str, Status]]:
@@ -113,7 +113,7 @@ def test_wrong_between_two_peers(linked: Make, check: Check) -> None:
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.PASSED}, render(report)
     assert held_against(report) == set()
-    (told,) = [each for each in report.findings if each.code == "peers_wrong"]
+    (told,) = [finding for finding in report.findings if finding.code == "peers_wrong"]
     assert f"{GPUS[1]} to {GPUS[2]}: 13" in told.text
 
 
@@ -180,7 +180,7 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     assert [*found.values()] == [Status.SKIPPED] * 3 + [Status.PASSED], render(report)
     assert held_against(report) == set()
     # A context that is broken is so from its beginning then.
-    texts = [each.text for each in report.tests[: 1 if fault[0] == "ecc" else 3]]
+    texts = [test.text for test in report.tests[: 1 if fault[0] == "ecc" else 3]]
     name = "" if fault[0] == "no_context" else f" {GPUS[gpu]}"
     assert all(text.startswith(f"Not run. The peer{name} failed: cu") for text in texts)
     assert len(set(texts)) == 1

@@ -42,7 +42,7 @@ def checked(check: Check, *tests: Test, peers: int = 2) -> tuple[Report, dict[st
 
 def codes(report: Report) -> set[str]:
     """Of a plan of a moment NVML may not have seen anything."""
-    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+    return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
 def test_all_are_as_fast_together_as_alone(node: Make, check: Check) -> None:
@@ -74,7 +74,7 @@ def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(node: Mak
     node().fault("slow_joint", 500, gpu=2)
     report, found = checked(check)
     assert set(found.values()) == {Status.PASSED}, render(report)
-    (note,) = [each for each in report.findings if each.code == "peers_slow_together"]
+    (note,) = [finding for finding in report.findings if finding.code == "peers_slow_together"]
     assert GPUS[2] in note.text and GPUS[1] not in note.text
     assert codes(report) == set()
 
@@ -88,7 +88,7 @@ def test_a_wrong_word_counts_for_the_device_that_made_it(node: Make, check: Chec
         assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE)
     else:
         assert found == {"joint_burn": Status.PASSED}, render(report)
-        (note,) = [each for each in report.findings if each.code == "peers_wrong_together"]
+        (note,) = [finding for finding in report.findings if finding.code == "peers_wrong_together"]
         assert GPUS[1] in note.text
 
 

@@ -93,7 +93,7 @@ def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
     assert gpu["links"]["active"] == {"T4": 0, "vGPU": 0, "A100": 12}.get(kind, 18)
     assert gpu["mig_mode"] is (None if kind in ("T4", "vGPU") else mig)
     assert gpu["processes"] == (None if kind == "unprivileged" else [])
-    assert [each["uuid"] for each in gpu["instances"]] == ([HALF, SEVENTH] if mig else [])
+    assert [instance["uuid"] for instance in gpu["instances"]] == ([HALF, SEVENTH] if mig else [])
     if mig:
         half, seventh = gpu["instances"]
         assert (half["profile"], half["sms"], seventh["profile"], seventh["sms"]) == (
@@ -104,14 +104,14 @@ def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
         )
         # Where an instance stands, and where one could stand, is told to an administrator alone.
         assert half["start"] == (4 if kind == "MIG" else -1)
-        places = {each["name"]: len(each["placements"]) for each in gpu["profiles"]}
+        places = {profile["name"]: len(profile["placements"]) for profile in gpu["profiles"]}
         assert places["1g.10gb"] == (7 if kind == "MIG" else 0)
 
 
 def judge_samples(samples: dict[str, Any], kind: str, release: int) -> None:
     latest, mig = samples["latest"], kind in ("MIG", "unprivileged")
     assert set(latest) == ({GPU, HALF, SEVENTH} if mig else {GPU})
-    assert {each["uuid"]: each["n"] for each in samples["rollups"]} == dict.fromkeys(latest, 3)
+    assert {rollup["uuid"]: rollup["n"] for rollup in samples["rollups"]} == dict.fromkeys(latest, 3)
     whole = latest[GPU]
     assert whole["memory_used_mib"] == 3
     assert whole["gpu_util_pct"] == (None if mig else 63)
@@ -145,7 +145,7 @@ def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
     made.fault("lost", gpu=1)
     found, samples, _ = look(made)
     assert found["state"] == "gpu_lost" and "GPU 1 is not responding" in found["sentence"]
-    assert [each["uuid"] for each in found["gpus"]] == [GPU] == list(samples["latest"])
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [GPU] == list(samples["latest"])
 
 
 def test_a_gpu_that_is_lost_is_told_by_nvml_alone(machine: Make) -> None:

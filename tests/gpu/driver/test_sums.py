@@ -43,11 +43,11 @@ def h100(with_kernels: Make) -> Machine:
 
 
 def of(report: Report, name: str = "all_reduce") -> TestResult:
-    return next(each for each in report.tests if each.name == name)
+    return next(test for test in report.tests if test.name == name)
 
 
 def codes(report: Report) -> set[str]:
-    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+    return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
 def left_on(made: Machine) -> str:
@@ -93,8 +93,11 @@ def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip:
     found = of(report)
     # Once in whole words, once in FP32.
     assert found.text == f"2 wrong words, on {name} (2)"
-    assert [each["in"] for each in found.detail["mismatches"]] == [f"uint64 on {name}", f"fp32 on {name}"]
-    assert {each["index"] for each in found.detail["mismatches"]} == {"35000"}
+    assert [mismatch["in"] for mismatch in found.detail["mismatches"]] == [
+        f"uint64 on {name}",
+        f"fp32 on {name}",
+    ]
+    assert {mismatch["index"] for mismatch in found.detail["mismatches"]} == {"35000"}
 
 
 @pytest.mark.thorough("two checks; baselines have quick tests")
@@ -212,8 +215,8 @@ def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPa
     # With a name for the place, each makes the id by itself, and says so first.
     told = (first, first, second, second) if named else (first, second)
     results = [each for each in map(line_of, told) if "uuid" in each]
-    assert {f"GPU-{each['uuid']}" for each in results} == {GPU, PEERS[0]}
-    assert {(each["first"], each["last"]) for each in results} == {
+    assert {f"GPU-{result['uuid']}" for result in results} == {GPU, PEERS[0]}
+    assert {(result["first"], result["last"]) for result in results} == {
         (3 * 1000003**2, 3 * 1000003**2 + 2 * 4999)
     }
 

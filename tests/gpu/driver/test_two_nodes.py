@@ -84,18 +84,18 @@ def until(process: subprocess.Popen[str], phase: str, test: str = "") -> dict[st
 
 def report_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     report = until(process, "report")["report"]
-    assert [each.message for each in VALIDATOR.iter_errors(report)] == []
+    assert [error.message for error in VALIDATOR.iter_errors(report)] == []
     return dict(report)
 
 
 def sums_of(report: dict[str, Any]) -> dict[str, Any]:
     """Its test of the link."""
-    return next(each for each in report["tests"] if each["name"] == "two_nodes")
+    return next(test for test in report["tests"] if test["name"] == "two_nodes")
 
 
 def decided(report: dict[str, Any]) -> tuple[str, str]:
     """Verdict and action, but for that NVML may not have been looked at in so short a run."""
-    kept = [Finding(**each) for each in report["findings"] if each["code"] != "unwatched"]
+    kept = [Finding(**finding) for finding in report["findings"] if finding["code"] != "unwatched"]
     kept = [replace(each, severity=Severity(each.severity), action=Action(each.action)) for each in kept]
     verdict, action = judging.decide(kept, report["tests"], simulated=False)
     return verdict.value, action.value
@@ -104,7 +104,7 @@ def decided(report: dict[str, Any]) -> tuple[str, str]:
 def against_nobody(report: dict[str, Any]) -> bool:
     """Nothing in it takes a device out."""
     return report["verdict"] in ("pass", "degraded", "inconclusive") and not {
-        each["severity"] for each in report["findings"]
+        finding["severity"] for finding in report["findings"]
     } & {"fail", "hung"}
 
 
@@ -167,8 +167,8 @@ def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start
     """Both have met, and one of them does not come through its first sum."""
     machines[1 - rank].fault("sum_hangs")
     ends = [start(0), start(1)]
-    for each in ends:
-        until(each, "beat", "two_nodes")
+    for end in ends:
+        until(end, "beat", "two_nodes")
     ends[1 - rank].send_signal(signal.SIGKILL)
     report = report_of(ends[rank])
     assert (report["verdict"], against_nobody(report)) == ("inconclusive", True), report["summary"]

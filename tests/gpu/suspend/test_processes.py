@@ -32,13 +32,13 @@ def pids(apps: list[App]) -> list[int]:
 def test_memory_goes_away_and_comes_back(driver: FakeDriver, apps: Apps) -> None:
     both = apps(2)
     down = drive_processes(pids(both), TargetState.SUSPENDED)
-    assert down.outcome is not None and down.outcome.reached and down.simulated
+    assert down.outcome is not None and down.outcome.is_reached and down.simulated
     assert list(down.before.used_by(pids(both))) == [GPU_A]
-    assert down.after is not None and down.after.tells_all and down.after.used_by(pids(both)) == {}
+    assert down.after is not None and down.after.is_complete and down.after.used_by(pids(both)) == {}
     assert down.after.gpus[GPU_A].used == 0
     assert driver.states() == [CHECKPOINTED] * 2
     up = drive_processes(pids(both), TargetState.RUNNING)
-    assert up.outcome is not None and up.outcome.reached
+    assert up.outcome is not None and up.outcome.is_reached
     assert [app.ask() for app in both] == ["same", "same"]
 
 
@@ -59,7 +59,7 @@ def test_another_gpu_of_the_same_model_takes_its_place(driver: FakeDriver) -> No
     app = driver.app()
     drive_processes([app.pid], TargetState.SUSPENDED)
     up = drive_processes([app.pid], TargetState.RUNNING, pairs={GPU_A: GPU_B})
-    assert up.outcome is not None and up.outcome.reached
+    assert up.outcome is not None and up.outcome.is_reached
     assert (driver.on_device(0, app.pid), len(driver.on_device(1, app.pid))) == ([], 2)
     assert app.ask() == "same"
 
@@ -78,7 +78,7 @@ def test_where_it_cannot_go_it_stays_suspended(
     up = drive_processes([app.pid], TargetState.RUNNING, pairs=pairs)
     assert up.outcome is not None and up.outcome.end is TargetState.SUSPENDED
     assert up.outcome.trouble is not None and up.outcome.trouble.name == "CUDA_ERROR_INVALID_VALUE"
-    assert drive_processes([app.pid], TargetState.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert drive_processes([app.pid], TargetState.RUNNING).outcome.is_reached  # type: ignore[union-attr]
     assert app.ask() == "same"
 
 
@@ -136,7 +136,7 @@ def test_a_lost_process_is_said_and_the_others_go_on(driver: FakeDriver, apps: A
     lost, sound = min(pids(both)), max(pids(both))
     driver.fault("checkpoint", "fail", pid=lost)
     found = drive_processes(pids(both), TargetState.SUSPENDED).outcome
-    assert found is not None and found.end is None and not found.reached
+    assert found is not None and found.end is None and not found.is_reached
     assert found.states == {lost: ProcessState.FAILED, sound: ProcessState.RUNNING}
     again = drive_processes(pids(both), TargetState.SUSPENDED).outcome
     assert again is not None and again.trouble is not None and again.trouble.name == BAD_STATE
@@ -281,4 +281,4 @@ def test_what_no_longer_listens_is_not_taken_for_an_answer(
     )
     monkeypatch.setattr(run, "python", lambda _module: (sys.executable, str(module)))
     found = drive_processes([1], TargetState.SUSPENDED).outcome
-    assert found is not None and not found.reached and found.end is None
+    assert found is not None and not found.is_reached and found.end is None

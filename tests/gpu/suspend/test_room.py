@@ -27,8 +27,8 @@ def test_what_is_not_told_is_all_that_the_gpu_has_in_use() -> None:
 
 
 def test_a_gpu_that_tells_nothing_is_not_known_to_be_free() -> None:
-    assert not seen(None).tells_all
-    assert seen((1, GIB)).tells_all
+    assert not seen(None).is_complete
+    assert seen((1, GIB)).is_complete
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs() -> None:
     rules = Rules({1: RUNNING, 2: RUNNING})
-    assert walk(rules, [2, 1], TargetState.SUSPENDED).reached
-    assert walk(rules, [1, 2], TargetState.RUNNING).reached
+    assert walk(rules, [2, 1], TargetState.SUSPENDED).is_reached
+    assert walk(rules, [1, 2], TargetState.RUNNING).is_reached
     assert rules.made == [
         (Call.LOCK, 1), (Call.LOCK, 2), (Call.CHECKPOINT, 1), (Call.CHECKPOINT, 2),
         (Call.RESTORE, 1), (Call.RESTORE, 2), (Call.UNLOCK, 1), (Call.UNLOCK, 2),
@@ -76,7 +76,7 @@ def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs(
 def test_a_suspend_that_fails_anywhere_leaves_all_running(fails_at: int) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
     found = walk(rules, [1, 2], TargetState.SUSPENDED)
-    assert (found.reached, found.end) == (False, TargetState.RUNNING)
+    assert (found.is_reached, found.end) == (False, TargetState.RUNNING)
     assert found.trouble is not None and found.trouble.name == "CUDA_ERROR_OUT_OF_MEMORY"
     assert set(rules.states.values()) == {RUNNING}
 
@@ -95,7 +95,7 @@ def test_a_process_that_has_ended_or_is_there_already_fails_nothing(
     fault: str, left: dict[int, ProcessState]
 ) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [fault])
-    assert walk(rules, [1, 2], TargetState.SUSPENDED).reached
+    assert walk(rules, [1, 2], TargetState.SUSPENDED).is_reached
     assert rules.states == left
 
 
@@ -117,7 +117,7 @@ def test_what_can_reach_neither_end_is_not_left_locked() -> None:
 
     rules = Stuck({1: RUNNING, 2: RUNNING, 3: RUNNING})
     found = walk(rules, [1, 2, 3], TargetState.SUSPENDED)
-    assert found.end is None and not found.reached
+    assert found.end is None and not found.is_reached
     assert rules.states == {1: CHECKPOINTED, 2: RUNNING, 3: RUNNING}
 
 
@@ -130,7 +130,7 @@ def test_nobody_is_touched_beside_one_that_cannot_be_asked(odd: ProcessState) ->
 
 def test_processes_without_cuda_are_nothing_to_suspend() -> None:
     found = walk(Rules({}), [1, 2], TargetState.SUSPENDED)
-    assert found.end is TargetState.RUNNING and not found.reached and found.trouble is None
+    assert found.end is TargetState.RUNNING and not found.is_reached and found.trouble is None
 
 
 def test_whoever_says_stop_has_it_go_back() -> None:
@@ -157,8 +157,8 @@ def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end
     assert found.states == {pid: rules.state(pid) for pid in states}
     there = set(rules.states.values())
     assert (found.end is TargetState.SUSPENDED) == (there == {CHECKPOINTED})
-    assert found.reached <= (found.end is goal)
-    if not found.reached and there:
+    assert found.is_reached <= (found.end is goal)
+    if not found.is_reached and there:
         assert found.trouble is not None
     if goal is TargetState.SUSPENDED:
         assert rules.unsound == []
@@ -186,8 +186,8 @@ def test_wherever_a_caller_is_killed_the_next_one_goes_on(
 
     with contextlib.suppress(Killed):
         walk(rules, states, goal, tell=tell)
-    for each in (goal, goal.other):
-        assert walk(rules, states, each).reached
+    for each in (goal, goal.opposite):
+        assert walk(rules, states, each).is_reached
         assert end_of(rules.states) is each
 
 

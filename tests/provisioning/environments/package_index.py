@@ -107,8 +107,8 @@ class PackageFolder:
         page = self._page(name)
         files = [each for each in sorted(page.iterdir()) if each.name != "index.html"]
         links = "".join(
-            f'<a href="{each.name}#sha256={hashlib.sha256(each.read_bytes()).hexdigest()}">{each.name}</a>\n'
-            for each in files
+            f'<a href="{file.name}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>\n'
+            for file in files
         )
         (page / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
         return path

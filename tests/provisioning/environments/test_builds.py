@@ -61,19 +61,19 @@ def test_an_environment_is_whole_and_says_what_is_in_it(any_bench: Bench, packag
     )
     stamp = any_bench.build("alpha==2.*\n\n# of ours\n")
     assert stamp.digest == digest_of(stamp.lock, PYTHON)
-    assert {(each.name, each.version) for each in stamp.packages} == {
+    assert {(package.name, package.version) for package in stamp.packages} == {
         ("alpha", "2.0"),
         ("beta", "1.5"),
         ("pip", "1.0"),
     }
     assert {"beta-tool", "python3"} <= set(stamp.programs) and not stamp.preloadable
     assert stamp.python_version.startswith(PYTHON) and stamp.size_mib >= 1
-    place = any_bench.store.place(stamp.digest)
+    place = any_bench.store.folder_of(stamp.digest)
     assert python_of(str(place), "import alpha, beta; print(alpha.version, beta.x)") == "2.0 1"
     # A script names the folder in which it stands, and a module has its bytecode.
     assert str(place) in (place / "bin" / "beta-tool").read_text()
     assert list(place.glob("lib/python3*/site-packages/beta/__pycache__/__init__.*.pyc"))
-    assert [each.digest for each in any_bench.store.held()] == [stamp.digest]
+    assert [each.digest for each in any_bench.store.environments()] == [stamp.digest]
     stages = list(BuildStage)
     assert any_bench.stages == [stage for stage in stages if stage in any_bench.stages]
     left_nothing(any_bench.store)
@@ -82,12 +82,12 @@ def test_an_environment_is_whole_and_says_what_is_in_it(any_bench: Bench, packag
 @pytest.mark.thorough("two builds; `make test` removes one and builds it again")
 def test_what_is_there_is_not_built_again(bench: Bench, packages: PackageFolder) -> None:
     first = bench.build("pip")
-    born = (bench.store.place(first.digest) / STAMP).stat().st_ino
+    born = (bench.store.folder_of(first.digest) / STAMP).stat().st_ino
     bench.stages.clear()
     again = bench.build("pip", lock=first.lock, digest=first.digest)
     assert again == first and not bench.stages
     assert bench.build("pip # the same") == first
-    assert (bench.store.place(first.digest) / STAMP).stat().st_ino == born
+    assert (bench.store.folder_of(first.digest) / STAMP).stat().st_ino == born
 
 
 @pytest.mark.thorough("two builds, for the disk's sake")
@@ -98,7 +98,7 @@ def test_environments_share_what_they_have_in_common(bench: Bench, packages: Pac
     packages.wheel("beta")
     other = bench.build("alpha\nbeta")
     files = [
-        next(bench.store.place(each.digest).glob("lib/python3*/site-packages/alpha.py"))
+        next(bench.store.folder_of(each.digest).glob("lib/python3*/site-packages/alpha.py"))
         for each in (one, other)
     ]
     assert files[0].samefile(files[1])
@@ -110,7 +110,9 @@ def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
     lock = bench.build("alpha").lock
     packages.wheel("alpha", "1.1")
     stamp = bench.build(lock, source_kind=SourceKind.LOCK)
-    assert stamp.lock == lock and ("alpha", "1.0") in {(each.name, each.version) for each in stamp.packages}
+    assert stamp.lock == lock and ("alpha", "1.0") in {
+        (package.name, package.version) for package in stamp.packages
+    }
     unhashed = bench.build("alpha==1.1", source_kind=SourceKind.LOCK)
     assert "--hash=sha256:" in unhashed.lock
 
@@ -119,7 +121,9 @@ def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
 def test_a_pyproject_is_what_it_depends_on(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     text = '[project]\nname = "x"\nversion = "1"\ndependencies = ["alpha>=1"]\n[[tool.uv.index]]\nurl = "http://x"\n'
-    assert "alpha" in {each.name for each in bench.build(text, source_kind=SourceKind.PYPROJECT).packages}
+    assert "alpha" in {
+        package.name for package in bench.build(text, source_kind=SourceKind.PYPROJECT).packages
+    }
 
 
 LEFT = pytest.mark.thorough("more sources; `make test` has three")
@@ -248,7 +252,7 @@ def test_a_node_without_uv(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_too_large_an_environment_is_not_kept(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("large", files={"large.bin": os.urandom(4 << 20)})
     error = failed(bench, "large", disk_limit_mib=2)
-    assert error.code is BuildFailure.TOO_LARGE and not bench.store.held()
+    assert error.code is BuildFailure.TOO_LARGE and not bench.store.environments()
 
 
 @pytest.mark.thorough("waits for two deadlines")
@@ -296,18 +300,18 @@ def test_killed_at_any_moment_nothing_half_built_is_ever_there(
         timeout=120,
     )
     assert done.returncode == -9, done.stderr
-    held = bench.store.held()
+    held = bench.store.environments()
     assert len(held) == (moment == "named"), "an environment is there whole or not at all"
     until = time.monotonic() + 10
     while in_use(bench.store.folder) and time.monotonic() < until:
         time.sleep(0.05)
     assert not in_use(bench.store.folder), "what it had started ends with it"
-    with bench.store.alone() as mine:
+    with bench.store.build_lock() as mine:
         assert mine
         bench.store.sweep()
     left_nothing(bench.store)
     stamp = bench.build("alpha")
-    assert [each.digest for each in bench.store.held()] == [stamp.digest]
+    assert [each.digest for each in bench.store.environments()] == [stamp.digest]
 
 
 @pytest.mark.thorough("two builds; `make test` has the reserve")
@@ -341,17 +345,17 @@ def test_several_people_on_a_node_without_sandboxes_build_nothing(
 @pytest.mark.slow("two builds")
 def test_removed_when_nothing_uses_it(bench: Bench, packages: PackageFolder) -> None:
     stamp = bench.build("pip")
-    place = bench.store.place(stamp.digest)
+    place = bench.store.folder_of(stamp.digest)
     with subprocess.Popen([f"{place}/bin/python", "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert not bench.store.remove(stamp.digest) and bench.store.find(stamp.digest)
         process.kill()
     with bench.store.using(stamp.digest) as found:
         assert found == stamp and not bench.store.remove(stamp.digest)
     assert bench.store.remove(stamp.digest) and bench.store.remove(stamp.digest)
-    assert not place.exists() and not bench.store.held()
+    assert not place.exists() and not bench.store.environments()
     with bench.store.using(stamp.digest) as found:
         assert found is None
-    with bench.store.alone():
+    with bench.store.build_lock():
         bench.store.prune_cache()
         assert bench.store.cache.exists()
         bench.store.prune_cache(keep_mib=-1)
@@ -362,17 +366,17 @@ def test_removed_when_nothing_uses_it(bench: Bench, packages: PackageFolder) -> 
 def test_what_is_half_there_is_swept(bench: Bench) -> None:
     store = bench.store
     stamp = bench.build("pip")
-    half = store.place("0" * 32)
+    half = store.folder_of("0" * 32)
     half.mkdir()
     (half / "denied").mkdir(mode=0o000)
-    moved = store.place("1" * 32)
+    moved = store.folder_of("1" * 32)
     moved.mkdir()
-    (moved / STAMP).write_text((store.place(stamp.digest) / STAMP).read_text())
+    (moved / STAMP).write_text((store.folder_of(stamp.digest) / STAMP).read_text())
     (store.building / "left").mkdir()
-    with store.alone():
+    with store.build_lock():
         store.sweep()
     left_nothing(store)
-    assert [each.digest for each in store.held()] == [stamp.digest]
+    assert [each.digest for each in store.environments()] == [stamp.digest]
 
 
 def test_this_nodes_own_python_comes_first(tmp_path: Path) -> None:

@@ -199,14 +199,14 @@ def test_from_a_task_to_the_inventory_and_out_again(
     driver = environment_tasks.local_driver()
     (node,) = driver.inventory().nodes
     assert [(held.digest, held.programs) for held in node.environments] == [(answer.digest, answer.programs)]
-    place = driver.environments.place(answer.digest)
+    place = driver.environments.folder_of(answer.digest)
     app.tasks["node.environment_remove"].run(command={"digest": answer.digest})
     # Not until the folder is gone only: a sweep does nothing while a removal holds the store.
     for thread in threading.enumerate():
         if thread.name == "environment-removal":
             done(thread)
     assert not place.exists()
-    half = driver.environments.place("0" * 32)
+    half = driver.environments.folder_of("0" * 32)
     half.mkdir()
     environment_tasks.sweep()
     assert not half.exists()

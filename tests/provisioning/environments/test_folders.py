@@ -26,8 +26,8 @@ def folder(place: Path, *packages: str, python: str = "3.11", programs: tuple[st
     for name in ("python3", *programs):
         (place / "bin" / name).write_text("#!/bin/false\n")
         (place / "bin" / name).chmod(0o755)
-    for each in packages:
-        name, _, version = each.partition("==")
+    for package in packages:
+        name, _, version = package.partition("==")
         info = site / f"{name}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
@@ -92,7 +92,7 @@ def test_the_store_shows_it_and_never_removes_it(tmp_path):
     named = [str(place)]
     store = Store(tmp_path / "environments", Folders(lambda: named))
     digest = digest_of_folder(str(place))
-    (held,) = store.held()
+    (held,) = store.environments()
     assert (held.digest, held.folder, held.python, held.package_count) == (digest, str(place), "3.11", 2)
     with store.using(digest) as stamp:
         assert stamp is not None and stamp.folder and stamp.cuda == "12.4"
@@ -105,7 +105,7 @@ def test_the_store_shows_it_and_never_removes_it(tmp_path):
     store.sweep()
     assert (place / "bin" / "python3").exists()
     named.clear()
-    assert store.find(digest) is None and store.held() == ()
+    assert store.find(digest) is None and store.environments() == ()
 
 
 def test_it_is_read_again_when_something_is_installed(tmp_path):

@@ -39,7 +39,7 @@ def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
     packages.source("hostile", TRY.format(body=lines))
     stamp = bench.build("hostile")
     done = subprocess.run(
-        [f"{bench.store.place(stamp.digest)}/bin/python", "-c", "import hostile; print(hostile.said)"],
+        [f"{bench.store.folder_of(stamp.digest)}/bin/python", "-c", "import hostile; print(hostile.said)"],
         capture_output=True,
         text=True,
         check=True,
@@ -59,7 +59,7 @@ def test_it_reads_nothing_of_anybody(bench: Bench, packages: PackageFolder, tmp_
         packages,
         f"""
 attempt("home", lambda: open({str(home / "secret")!r}).read())
-attempt("environment", lambda: os.listdir({str(bench.store.place(other.digest))!r}))
+attempt("environment", lambda: os.listdir({str(bench.store.folder_of(other.digest))!r}))
 attempt("shadow", lambda: open("/etc/shadow").read())
 attempt("cache", lambda: glob.glob({str(bench.store.staging)!r} + "/*"))
 attempt("repository", lambda: os.listdir({str(Path.cwd())!r}))
@@ -132,8 +132,8 @@ attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
     assert all(found[name].startswith(("ProcessLookup", "FileNotFound")) for name in ("kill", "see")), found
     assert not leak.exists()
     # Nothing of what it has made stays its own: a later build is the same user.
-    for held in bench.store.held():
-        for path in (bench.store.place(held.digest), *bench.store.place(held.digest).rglob("*")):
+    for held in bench.store.environments():
+        for path in (bench.store.folder_of(held.digest), *bench.store.folder_of(held.digest).rglob("*")):
             assert path.lstat().st_uid == os.geteuid(), path
     assert all(path.lstat().st_uid == os.geteuid() for path in bench.store.cache.rglob("*"))
 
@@ -150,7 +150,7 @@ def test_that_user_let_loose_reaches_no_cache_and_no_environment(
         if path.exists() and path.stat().st_uid == os.geteuid() and path != Path("/tmp"):
             path.chmod(path.stat().st_mode | 0o011)
     packages.wheel("alpha", files={"shared.py": "good = True\n"})
-    place = bench.store.place(bench.build("alpha").digest)
+    place = bench.store.folder_of(bench.build("alpha").digest)
     (module,) = place.glob("lib/python3*/site-packages/shared.py")
     bench.store.folder.chmod(0o711)
     bench.store.staging.chmod(0o711)
@@ -175,7 +175,7 @@ for path in ({str(module)!r}, {str(place)!r} + "/new", {str(bench.store.cache)!r
 def test_it_writes_nowhere_else(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha", files={"shared.py": "good = True\n"})
     other = bench.build("alpha")
-    place = bench.store.place(other.digest)
+    place = bench.store.folder_of(other.digest)
     (module,) = place.glob("lib/python3*/site-packages/shared.py")
     packages.wheel("beta", files={"shared2.py": "good = True\n"})
     said(
@@ -196,7 +196,7 @@ for path in glob.glob({str(packages.folder)!r} + "/**/*", recursive=True):
     assert "bad" not in (packages.folder / "simple" / "alpha" / "index.html").read_text()
     # What others get from now on is what the index has.
     later = bench.build("alpha\nbeta")
-    (again,) = bench.store.place(later.digest).glob("lib/python3*/site-packages/shared.py")
+    (again,) = bench.store.folder_of(later.digest).glob("lib/python3*/site-packages/shared.py")
     assert again.read_text() == "good = True\n"
 
 
@@ -233,7 +233,7 @@ def test_a_wheel_that_leads_out_of_its_folder(bench: Bench, packages: PackageFol
     assert not list(tmp_path.rglob("escaped.py")) or all(
         path.is_relative_to(bench.store.folder / f"env-{held.digest}")
         for path in tmp_path.rglob("escaped.py")
-        for held in bench.store.held()
+        for held in bench.store.environments()
     )
     assert not (tmp_path / "absolute.py").exists()
 
@@ -256,7 +256,7 @@ def test_what_would_hold_up_or_mislead_the_node_is_not_kept(
         bench.build("leaves", deadline_s=20)
     # uv waits for what nobody writes, or what it has installed is refused.
     assert caught.value.code in (BuildFailure.BUILD_FAILED, BuildFailure.TIMED_OUT)
-    assert not bench.store.held()
+    assert not bench.store.environments()
 
 
 def test_links_and_modes_are_put_right(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ os.symlink({str(secret)!r}, place + "/.berth-environment")
     except BuildError as error:
         assert error.code is BuildFailure.BUILD_FAILED
     else:
-        place = bench.store.place(stamp.digest)
+        place = bench.store.folder_of(stamp.digest)
         assert stat.S_IMODE((place / "setuid").stat().st_mode) == 0o755
         assert "include-system-site-packages = false" in (place / "pyvenv.cfg").read_text()
         assert not (place / "pyvenv.cfg").is_symlink()

@@ -154,7 +154,7 @@ def test_a_process_enters_a_group_with_limits(unit):
 def test_processes_of_root_are_never_moved_away(unit):
     groups = inside(
         unit,
-        lambda: [[str(each.group), each.vacate] for each in delegation.parent_groups(unit.parent)],
+        lambda: [[str(group.group), group.vacate] for group in delegation.parent_groups(unit.parent)],
         user=0,
     )
     assert [str(unit), False] in groups

@@ -109,9 +109,9 @@ def test_all_of_an_installation_end_with_it(files: Files) -> None:
     assert "ok" in answer
     base = files.pool.home / "local"
     folders = [state.WorkspaceDir(base, path.name) for path in base.glob("files-*")]
-    assert len(folders) == 2 and all(each.alive() for each in folders)
+    assert len(folders) == 2 and all(folder.alive() for folder in folders)
     assert files.pool.driver.release_host(keep_workspaces=True) == 0
-    assert not any(each.alive() or each.path.exists() for each in folders)
+    assert not any(folder.alive() or folder.path.exists() for folder in folders)
     assert files.pool.driver.release_host(keep_workspaces=True) == 0
     assert file_server.end_all(base / "nowhere") == 0
     # Whoever asks again begins another one.
@@ -228,7 +228,7 @@ def test_every_name_there_can_be_is_named_and_found(files: Files) -> None:
     for name in ODD:
         (files.home / name.replace("/", "_")).write_bytes(b"x")
     ids = files.names()
-    assert all(each.isprintable() for each in ids)
+    assert all(id_.isprintable() for id_ in ids)
     assert "gr\u00f6\u00dfe.txt" in ids and "100%25" in ids and "%FF" in ids and "new%0Aline" in ids
     for each in ids:
         answer = files.send("GET", files.grant("file", each))

@@ -95,7 +95,7 @@ def test_no_kernel_holds_the_pipes_and_sockets_of_another(jupyter: Jupyter) -> N
     # The app's output is what kernels have in common, as in any Jupyter.
     server = jupyter.value(kernels[0], "os.getppid()")
     output = jupyter.value(kernels[0], f"os.readlink('/proc/{server}/fd/1')")
-    held = [set(jupyter.value(one, ends.replace("\n", " "))) for one in kernels]
+    held = [set(jupyter.value(kernel, ends.replace("\n", " "))) for kernel in kernels]
     assert held[0] & held[1] <= {output}
 
 

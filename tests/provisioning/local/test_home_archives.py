@@ -409,8 +409,8 @@ _added: list[bool] = []
 
 def ask(event: str, arguments: tuple[Any, ...], hooks: Any = _hooks) -> None:
     # The list comes as a default: names of this module are gone while the interpreter ends.
-    for each in hooks:
-        each(event, arguments)
+    for hook in hooks:
+        hook(event, arguments)
 
 
 class Cut(BaseException):

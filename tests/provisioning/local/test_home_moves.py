@@ -252,7 +252,7 @@ def test_nothing_unreadable_is_lost(machines: Machines) -> None:
 def test_one_order_at_a_time(machines: Machines) -> None:
     fill(machines.home)
     machines.do(MoveCommand.OFFER)
-    with machines.moves(machines.new).alone(HOME):
+    with machines.moves(machines.new).exclusive(HOME):
         answer = machines.do(MoveCommand.FETCH)
         assert answer.failure is not None and answer.failure.code == Busy.code
     assert machines.to_the_end().done

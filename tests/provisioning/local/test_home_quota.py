@@ -66,7 +66,7 @@ def homes(tmp_path: Path) -> Path:
 @pytest.fixture
 def quotas(tmp_path: Path, homes: Path, kernel: Kernel) -> HomeQuotas:
     made = HomeQuotas(tmp_path / "local", homes)
-    made.tell(1000)
+    made.store_limit(1000)
     return made
 
 
@@ -75,7 +75,7 @@ def enforce(quotas: HomeQuotas, *homes: str) -> None:
 
 
 def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
-    found = quotas.hold(home)
+    found = quotas.enforce(home)
     assert found is not None
     return found
 
@@ -109,11 +109,11 @@ def test_a_record_that_was_spoilt_is_made_anew(quotas):
 
 def test_without_a_limit_nothing_is_held_and_one_that_goes_is_taken_off(tmp_path, homes, kernel):
     quotas = HomeQuotas(tmp_path / "local", homes)
-    quotas.tell(0)
-    assert quotas.hold("a/one") is None and not quotas.folder.exists()
-    quotas.tell(1000)
+    quotas.store_limit(0)
+    assert quotas.enforce("a/one") is None and not quotas.folder.exists()
+    quotas.store_limit(1000)
     project = held(quotas, "a/one").project
-    quotas.tell(0)
+    quotas.store_limit(0)
     assert held(quotas, "a/one").project == project and kernel.uses[project] == NOTHING
 
 

@@ -304,7 +304,7 @@ class Copy:
         out = io.BytesIO()
         root = opened(self.home)
         if part == "files":
-            home_stream.write_files(root, [tuple(each) for each in need["wants"]], out, limit_s=limit_s)
+            home_stream.write_files(root, [tuple(want) for want in need["wants"]], out, limit_s=limit_s)
         elif part == "check":
             home_stream.write_check(root, out, after=need["after"], start=need["start"], limit_s=limit_s)
         else:
@@ -313,7 +313,7 @@ class Copy:
         data = io.BytesIO(out.getvalue()[:cut])
         self.sent += len(data.getvalue())
         try:
-            self.receiver.take(part, data.read)
+            self.receiver.receive(part, data.read)
         except home_stream.BadStream as error:
             if cut is None:
                 raise

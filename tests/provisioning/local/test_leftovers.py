@@ -25,7 +25,9 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def there(pool: Pool) -> set[tuple[LeftoverKind, str]]:
-    return {(each.kind, each.name) for each in pool.driver.list_leftovers() if not each.removed_at}
+    return {
+        (leftover.kind, leftover.name) for leftover in pool.driver.list_leftovers() if not leftover.removed_at
+    }
 
 
 def test_a_workspace_that_starts_runs_ends_and_goes_is_never_listed(pool):

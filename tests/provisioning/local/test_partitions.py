@@ -69,7 +69,9 @@ class Dying(FakeLibrary):
 def layout(gpu: FakeGpu) -> list[tuple[str, int]]:
     """What tenants may get of it: profile and place."""
     names = {profile.id: profile.name for profile in gpu.profiles}
-    return [(names[each.profile_id], each.start) for each in gpu.instances if each.compute_id >= 0]
+    return [
+        (names[instance.profile_id], instance.start) for instance in gpu.instances if instance.compute_id >= 0
+    ]
 
 
 def journal(base: Path) -> list[str]:
@@ -197,7 +199,7 @@ def test_a_kill_at_any_call_leaves_the_old_layout_or_the_new_one(tmp_path, at, a
             assert recover(tmp_path)
         library.dead = True
         assert layout(gpu) in (OLD, NEW)
-        assert [each for each in gpu.instances if each.compute_id < 0] == []
+        assert [instance for instance in gpu.instances if instance.compute_id < 0] == []
         assert journal(tmp_path) == []
         # The command comes again, and is carried out.
         found = repartition(tmp_path, CHANGE, Scrubs())
@@ -248,7 +250,7 @@ def test_the_fake_is_as_strict_as_the_driver():
     gpu = h100_mig()
     with installed(FakeLibrary([gpu])), session() as driver:
         device = driver.by_uuid(GPU)
-        assert [each.start for each in device.gpu_instances()] == [0, 4]
+        assert [instance.start for instance in device.gpu_instances()] == [0, 4]
         with pytest.raises(Exception, match=r"\w"):
             device.gpu_instances()[0].destroy()
         with pytest.raises(Exception, match=r"\w"):

@@ -74,9 +74,9 @@ def test_it_is_started_as_a_user_s_own_server_behind_the_gateway(pool: Pool) -> 
     assert len(state) < 60
     assert ask(seen, f"oct(os.stat({state!r}).st_mode & 0o777)") == "0o700"
     files = {given[name] for name in ("database-config-file", "secure-cookie-key-file")}
-    for each in sorted(files):
-        assert each.startswith(f"{state}/")
-        assert ask(seen, f"oct(os.stat({each!r}).st_mode & 0o777)") == "0o600"
+    for file in sorted(files):
+        assert file.startswith(f"{state}/")
+        assert ask(seen, f"oct(os.stat({file!r}).st_mode & 0o777)") == "0o600"
     database = ask(seen, f"open({given['database-config-file']!r}).read()")
     assert database == f"provider=sqlite\ndirectory={state}\n"
     assert len(ask(seen, f"open({given['secure-cookie-key-file']!r}).read()").strip()) == 36

@@ -256,7 +256,7 @@ def test_what_a_newer_profile_says_that_is_not_understood_is_refused(
     change: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = json.loads(profile.PROFILE.read_text())
-    entry = next(copy.deepcopy(one) for one in written["syscalls"] if one["names"] == ["socket"])
+    entry = next(copy.deepcopy(syscall) for syscall in written["syscalls"] if syscall["names"] == ["socket"])
     written["syscalls"].append({**entry, **change} if "names" not in change else change)
     monkeypatch.setattr(profile, "PROFILE", tmp_path / "profile.json")
     profile.PROFILE.write_text(json.dumps(written))

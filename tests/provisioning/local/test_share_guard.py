@@ -112,13 +112,13 @@ def test_the_node_knows_who_has_a_part_also_after_its_worker_was_killed(pool: Po
     asked, _ = half(pool, memory_mib=10_000, milli=200)
     # Nothing but what lies on the disk.
     shares = Shares(pool.driver.base, pool.driver.instance)
-    found = {each.workspace_id: each.share for each in shares.holders()}
+    found = {holder.workspace_id: holder.share for holder in shares.holders()}
     assert found == {
         spec.ref.workspace_id: state.GpuShare(GPU, 40_000, SIZE),
         asked.ref.workspace_id: state.GpuShare(GPU, 10_000, SIZE),
     }, "a whole GPU is no part"
     pool.driver.ensure_stopped(spec.ref)
-    assert [each.workspace_id for each in shares.holders()] == [asked.ref.workspace_id]
+    assert [holder.workspace_id for holder in shares.holders()] == [asked.ref.workspace_id]
 
 
 def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
@@ -132,7 +132,7 @@ def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
         found = shares.seen(GPU, holders, sample({work: 7, app: 5, agent: 3, stranger.pid: 60_000, 1: 2}))
         stranger.kill()
     mine = found[spec.ref.external_name]
-    assert {each.pid: (each.memory_mib, each.rank) for each in mine.processes} == {
+    assert {process.pid: (process.memory_mib, process.rank) for process in mine.processes} == {
         work: (7, Rank.WORK), app: (5, Rank.APP), agent: (3, Rank.AGENT),
     }  # fmt: skip
     assert mine.part_mib == 40_000 and found[other.ref.external_name].processes == ()
@@ -155,7 +155,7 @@ def test_markers_that_a_user_sets_name_nobody(pool: Pool, sandbox: None) -> None
     shares = pool.driver.shares()
     found = shares.seen(GPU, shares.holders(), sample({liar: 70_000}))
     assert found[victim.ref.external_name].processes == ()
-    assert [each.pid for each in found[spec.ref.external_name].processes] == [liar]
+    assert [process.pid for process in found[spec.ref.external_name].processes] == [liar]
 
 
 def test_whose_a_process_is_is_looked_up_once(
@@ -170,7 +170,7 @@ def test_whose_a_process_is_is_looked_up_once(
         holders = shares.holders()
         its = shares.seen(GPU, holders, sample({first: 1, os.getpid(): 5}))
         shares.seen("GPU-other", holders, sample({second: 1, os.getpid(): 5}))
-        assert [each.pid for each in its[spec.ref.external_name].processes] == [first]
+        assert [process.pid for process in its[spec.ref.external_name].processes] == [first]
     assert len(looks) == 2, "one for each device"
 
 

@@ -97,7 +97,7 @@ def marks(pool: Pool) -> set[int]:
     """The processes of all spares that were never taken over."""
     found = set()
     for folder in folders(pool):
-        found |= {one.pid for one in pool.driver.spares.processes(folder.name)}
+        found |= {process.pid for process in pool.driver.spares.processes(folder.name)}
     return found
 
 

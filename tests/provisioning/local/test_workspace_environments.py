@@ -50,7 +50,7 @@ def digest(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_it_runs_in_its_environment_and_cannot_change_it(pool: Pool, digest: str) -> None:
     spec = pool.spec(environment=digest, environment_name="analysis")
     seen = pool.run(spec)
-    place = pool.driver.environments.place(digest)
+    place = pool.driver.environments.folder_of(digest)
     (site,) = place.glob("lib/python3*/site-packages")
     assert ask(seen, "sys.prefix") == str(place)
     assert ask(seen, "os.environ['PATH'].split(':')[1]") == str(place / "bin")
@@ -78,7 +78,7 @@ def test_one_that_the_node_lacks_is_awaited(pool: Pool) -> None:
 
 
 def test_half_an_environment_is_none(pool: Pool, digest: str) -> None:
-    stamp = pool.driver.environments.place(digest) / STAMP
+    stamp = pool.driver.environments.folder_of(digest) / STAMP
     text = stamp.read_text()
     for broken in ("", "{", text.replace(digest, "1" * 32)):
         stamp.write_text(broken)
@@ -95,7 +95,7 @@ def test_half_an_environment_is_none(pool: Pool, digest: str) -> None:
 def test_its_links_show_nothing_of_this_machine(pool: Pool, digest: str, tmp_path: Path) -> None:
     secret = tmp_path / "somebody" / "lib"
     secret.mkdir(parents=True)
-    place = pool.driver.environments.place(digest)
+    place = pool.driver.environments.folder_of(digest)
     python = place / "bin" / "python"
     target = python.readlink()
     (secret.parent / "bin").mkdir()
@@ -115,7 +115,7 @@ def test_spares_are_kept_for_what_was_used_of_late(pool: Pool, digest: str) -> N
     assert store.used(since=SPARES_FOR_S) == []
     store.mark_used(digest)
     assert [found.python for found in pool.driver._environments_in_use()] == [
-        str(store.place(digest) / "bin" / "python3")
+        str(store.folder_of(digest) / "bin" / "python3")
     ]
     pool.driver.spare_environments = 0
     assert pool.driver._environments_in_use() == []
@@ -125,7 +125,7 @@ def test_the_inventory_names_it(pool: Pool, digest: str) -> None:
     (node,) = pool.driver.inventory().nodes
     (held,) = node.environments
     assert held.digest == digest and {"tool", "python3"} <= set(held.programs)
-    stamp: Any = json.loads((pool.driver.environments.place(digest) / STAMP).read_text())
+    stamp: Any = json.loads((pool.driver.environments.folder_of(digest) / STAMP).read_text())
     assert stamp["python_version"].startswith("3.")
 
 
@@ -143,7 +143,7 @@ def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
     with zipfile.ZipFile(index.wheel("extra", "2.5")) as wheel:
         wheel.extractall(site)
     asked_for = OwnPackagesRequest(spec.team, spec.owner, digest, "analysis")
-    own = [tuple(each.split("==")) for each in pool.driver.own_packages(asked_for)]
+    own = [tuple(package.split("==")) for package in pool.driver.own_packages(asked_for)]
     assert own == [("extra", "2.5")]
     source = pinned_requirements("packages", "alpha\n", have={"alpha": "1.0"}, more=own)
     assert source == "alpha==1.0\nextra==2.5\n"
@@ -153,5 +153,5 @@ def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
     running = pool.run(other)
     assert ask(running, "__import__('extra').version") == "2.5"
     assert ask(running, "__import__('extra').__file__").startswith(
-        str(pool.driver.environments.place(made.digest))
+        str(pool.driver.environments.folder_of(made.digest))
     )

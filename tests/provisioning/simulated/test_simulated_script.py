@@ -128,7 +128,7 @@ def test_every_setting_is_documented():
 def test_shares_can_be_repeated_and_are_about_right(share, seed):
     def picked():
         return [
-            Selector(share=share).picks(seed=seed, kind="k", name="n", external_name=f"ws-{i}", call=1)
+            Selector(share=share).selects(seed=seed, kind="k", name="n", external_name=f"ws-{i}", call=1)
             for i in range(400)
         ]
 

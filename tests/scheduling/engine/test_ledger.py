@@ -36,7 +36,7 @@ def test_warnings_come_once_at_80_and_100_per_cent():
     assert tick(first.account, ONE_GPU, 8 * 3600 + 60, tick_s=60).warnings == ()
     last = tick(first.account, ONE_GPU, 10 * 3600, tick_s=60)
     assert last.warnings == (WarningPercent.SPENT,)
-    assert last.exhausted and not last.account.funded
+    assert last.exhausted and not last.account.is_funded
 
 
 def test_late_accounting_charges_one_tick_below_zero_and_notes_the_rest():
@@ -62,7 +62,7 @@ def test_a_tick_across_the_end_of_a_period_charges_each_its_own():
 def test_credit_funds_again_and_says_when_it_is_gone():
     empty = tick(account(1), ONE_GPU, 3600, tick_s=60).account
     more = with_credit(empty, GPU_HOUR)
-    assert more.funded and more.warned == 0
+    assert more.is_funded and more.warned == 0
     assert lasts_until_s(more, ONE_GPU) == 7200
     assert lasts_until_s(more, 0) is None
 

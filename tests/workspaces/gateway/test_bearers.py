@@ -58,7 +58,7 @@ async def gateway(portal: Portal, asking: Asking, redis_async: AsyncRedis) -> As
     found = build_app(settings(), redis_async, portal.resolve, asking.authorize, portal.record_entry)
     found.memory.start()
     async with asyncio.timeout(30):
-        await found.memory.wait_told()
+        await found.memory.wait_until_tracking()
     yield found
 
 
@@ -141,7 +141,7 @@ async def test_only_a_token_in_use_without_a_pause_is_busy(
     known = bearers.BearerTokens(asking.authorize, gateway.memory)
 
     async def busy() -> bool:
-        assert await known.look("good", WS_A) == "7"
+        assert await known.refresh("good", WS_A) == "7"
         found = known.believed("good", WS_A)
         assert found is not None
         return found[2]
@@ -151,7 +151,7 @@ async def test_only_a_token_in_use_without_a_pause_is_busy(
     assert await busy()
     monkeypatch.setattr(bearers, "PAUSE_S", -3600.0)
     assert not await busy()
-    assert await known.look("unknown", WS_A) is None
+    assert await known.refresh("unknown", WS_A) is None
     assert known.believed("unknown", WS_A) is None
 
 
@@ -169,7 +169,7 @@ async def test_a_pass_is_prolonged_no_longer_than_it_may_last(
     one = Pass(WS_A, "t" * 43 + "@127.0.0.1", "1", "n", "", frozenset({"a"}))
     next_start = Pass(WS_A, one.credential, "2", "n", "", frozenset({"a"}))
     assert not found.prolong(one, for_s=1.0), "it does not stand"
-    found.leave(one, for_s=passes.LONGEST_S)
+    found.add(one, for_s=passes.LONGEST_S)
     assert not found.prolong(next_start, for_s=1.0), "another one stands there"
     assert not found.prolong(one, for_s=passes.LONGEST_S + 0.001)
     assert found.prolong(one, for_s=0.0)
@@ -177,7 +177,7 @@ async def test_a_pass_is_prolonged_no_longer_than_it_may_last(
         while found.has(WS_A, one.credential):
             await asyncio.sleep(0.005)
     assert not list((tmp_path / "passes").glob(f"{KEY}/held-*/*/*"))
-    found.leave(one, for_s=passes.LONGEST_S)
+    found.add(one, for_s=passes.LONGEST_S)
     found.end(next_start)
     assert found.has(WS_A, one.credential)
     found.end(one)

@@ -41,7 +41,7 @@ async def warm(gateway: Gateway) -> AsyncIterator[Gateway]:
     """A gateway that is told of changes."""
     gateway.memory.start()
     async with asyncio.timeout(30):
-        await gateway.memory.wait_told()
+        await gateway.memory.wait_until_tracking()
     yield gateway
 
 
@@ -152,9 +152,9 @@ async def test_it_is_told_again_after_a_lost_connection(warm: Gateway, redis: Re
     [listener] = [each for each in redis.client_list() if each["name"] == memory.CLIENT_NAME]
     redis.client_kill_filter(_id=listener["id"])
     async with asyncio.timeout(30):
-        while warm.memory.told:
+        while warm.memory.is_tracking:
             await asyncio.sleep(0)
-        await warm.memory.wait_told()
+        await warm.memory.wait_until_tracking()
     assert [each for each in redis.client_list() if each["name"] == memory.CLIENT_NAME]
 
 
@@ -165,7 +165,7 @@ async def test_an_answer_from_before_a_change_is_not_kept(warm: Gateway, redis: 
     async with asyncio.timeout(30):
         while warm.memory.mark() == mark:
             await asyncio.sleep(0)
-    warm.memory.keep(key, "from before", for_s=60, mark=mark)
+    warm.memory.store(key, "from before", for_s=60, mark=mark)
     assert warm.memory.get(key) is None
 
 
@@ -174,8 +174,8 @@ async def test_what_expires_in_redis_is_not_known_any_longer(redis_async: AsyncR
     kept = Memory(redis_async, ["berth:"], clock=lambda: now[0])
     kept.start()
     async with asyncio.timeout(30):
-        await kept.wait_told()
-    kept.keep("berth:x", "value", for_s=10, mark=kept.mark())
+        await kept.wait_until_tracking()
+    kept.store("berth:x", "value", for_s=10, mark=kept.mark())
     now[0] = 109.0
     assert kept.get("berth:x") == ("value", 1.0)
     now[0] = 110.0

@@ -95,7 +95,7 @@ def pending(request: HttpRequest) -> SecondFactor | None:
     stage = LoginStageController.enter(request, SecondFactor.key)
     if not isinstance(stage, SecondFactor):
         return None
-    if not stage.still_holds():
+    if not stage.is_current():
         clear_login(request)
         messages.error(request, _("The account was changed. Sign in again."))
         return None

@@ -150,7 +150,7 @@ def renew(*, token: ApiToken) -> ApiToken:
     now = timezone.now()
     token.expires_at = _renewed(token, rule, now)
     # Only what is still valid: it may have been revoked meanwhile.
-    ApiToken.objects.working(now).filter(pk=token.pk).update(expires_at=token.expires_at)
+    ApiToken.objects.valid_at(now).filter(pk=token.pk).update(expires_at=token.expires_at)
     return token
 
 
