@@ -75,7 +75,7 @@ def enforce(quotas: HomeQuotas, *homes: str) -> None:
 
 
 def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
-    found = quotas.enforce(home)
+    found = quotas.limit_home(home)
     assert found is not None
     return found
 
@@ -110,7 +110,7 @@ def test_a_record_that_was_spoilt_is_made_anew(quotas):
 def test_without_a_limit_nothing_is_held_and_one_that_goes_is_taken_off(tmp_path, homes, kernel):
     quotas = HomeQuotas(tmp_path / "local", homes)
     quotas.store_limit(0)
-    assert quotas.enforce("a/one") is None and not quotas.folder.exists()
+    assert quotas.limit_home("a/one") is None and not quotas.folder.exists()
     quotas.store_limit(1000)
     project = held(quotas, "a/one").project
     quotas.store_limit(0)
