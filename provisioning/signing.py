@@ -34,7 +34,7 @@ slightly."""
 ANSWER_MAX_AGE_S = 86_400.0
 """Maximum age of a message from a node: messages wait while the control plane is down."""
 
-SEEN_AT_MOST = 100_000
+MAX_REMEMBERED = 100_000
 Keys = Mapping[str, Collection[Ed25519PublicKey]]
 Short = Annotated[str, Meta(max_length=200)]
 
@@ -138,7 +138,7 @@ class ReplayGuard:
 
     def once(self, stamp: MessageStamp, *, now: float) -> None:
         """Raise `MessageRefused` if the message was received before."""
-        while self._until and (len(self._until) >= SEEN_AT_MOST or next(iter(self._until.values())) < now):
+        while self._until and (len(self._until) >= MAX_REMEMBERED or next(iter(self._until.values())) < now):
             self._until.popitem(last=False)
         if stamp.nonce in self._until:
             raise MessageRefused(Refusal.REPEATED, stamp.sender)

@@ -1,6 +1,6 @@
 """Form fields that reference one of many objects by slug.
 
-Up to `MOST_IN_A_LIST` options are shown as a select list. Above that, the field is a text input with
+Up to `MAX_OPTIONS` options are shown as a select list. Above that, the field is a text input with
 server-side completion. Without JavaScript, the browser suggests the options rendered with the page. Any slug
 is accepted; services validate it.
 """
@@ -17,7 +17,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-MOST_IN_A_LIST = 200
+MAX_OPTIONS = 200
 """Maximum length of a select list, and of a list of suggestions."""
 LONGEST_SLUG = 81
 
@@ -33,9 +33,9 @@ class CompletionOptions:
 
 
 def truncate_options(options: Iterable[Option]) -> CompletionOptions:
-    """Truncate `options` to `MOST_IN_A_LIST`. Pass at least one more than that if more exist."""
+    """Truncate `options` to `MAX_OPTIONS`. Pass at least one more than that if more exist."""
     first_options = list(options)
-    return CompletionOptions(first_options[:MOST_IN_A_LIST], len(first_options) > MOST_IN_A_LIST)
+    return CompletionOptions(first_options[:MAX_OPTIONS], len(first_options) > MAX_OPTIONS)
 
 
 class CompletedInput(forms.TextInput):

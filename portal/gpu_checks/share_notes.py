@@ -37,7 +37,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI
 
 log = logging.getLogger(__name__)
 NOTICE = "workspace.gpu_share"
-MOST_TOLD = {
+MAX_NOTES = {
     AuditKind.WORKSPACE_GPU_SHARE_OVER: 6,
     AuditKind.WORKSPACE_GPU_SHARE_ENDED: 20,
     AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN: 6,
@@ -190,7 +190,7 @@ def _has_room(sent_at: dict[str, list[float]], kind: AuditKind, now: datetime) -
     """Count an entry of this kind, and return whether the hourly limit allows it."""
     at = now.timestamp()
     lately = [sent for sent in sent_at.get(kind, []) if at - WITHIN.total_seconds() < sent <= at]
-    room = len(lately) < MOST_TOLD[kind]
+    room = len(lately) < MAX_NOTES[kind]
     sent_at[kind.value] = [*lately, at] if room else lately
     return room
 

@@ -30,7 +30,7 @@ FROM_HOUR = 6
 """Hour of the first day (UTC), because the last hours of the month may arrive late."""
 WITHIN_DAYS = 7
 """Days after which a missed month is no longer reported."""
-MOST_IDLE = 3
+MAX_IDLE = 3
 
 
 def run(now: datetime | None = None) -> int:
@@ -116,4 +116,4 @@ def most_idle_workspaces(team: Team, since: date, until: date) -> list[tuple[str
         key = f"{owner}/{name}"
         seconds[key] = seconds.get(key, 0.0) + lasted_s * (gpus or 0) / HOUR_S
     ranked = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
-    return [(name, hours) for name, hours in ranked[:MOST_IDLE] if hours >= 0.1]
+    return [(name, hours) for name, hours in ranked[:MAX_IDLE] if hours >= 0.1]

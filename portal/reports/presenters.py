@@ -41,7 +41,7 @@ class UsageRow:
     reclaimed: str
     waited: str
     cost: str
-    dark: str
+    idle_share: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ class StepSerializer(serializers.Serializer[Step]):
         [act.value for act in Action],
         help_text="Action on the entry; `by_hand` if only a person can do it.",
     )
-    words = serializers.ListField(child=serializers.CharField(), help_text="Changes, field by field.")
+    words = serializers.ListField(
+        child=serializers.CharField(), source="change_texts", help_text="Changes, field by field."
+    )
 
 
 class PlanSerializer(serializers.Serializer[Any]):

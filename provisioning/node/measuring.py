@@ -30,7 +30,7 @@ T = TypeVar("T")
 ROUND_S = 5.0
 WORK_S, PAUSE_S = 0.02, 0.08
 FULL_REPORT_EVERY_S = 60.0
-MOST_BETWEEN_S = 300.0
+MAX_INTERVAL_S = 300.0
 NOTED_FILES = 1000
 """Smaller changes of the file count are not reported immediately."""
 GROWTH_MIB = 64
@@ -95,7 +95,7 @@ class HomeMeasurer(threading.Thread):
                 self._seen[name] = usage
                 wait_s = 0.0
                 if before is not None and _is_similar(usage, before):
-                    wait_s = min(max(2 * self._due.get(name, (0.0, 0.0))[1], ROUND_S), MOST_BETWEEN_S)
+                    wait_s = min(max(2 * self._due.get(name, (0.0, 0.0))[1], ROUND_S), MAX_INTERVAL_S)
                 else:
                     changed.append(usage)
                 self._due[name] = (now_s + wait_s, wait_s)

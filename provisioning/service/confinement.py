@@ -29,7 +29,7 @@ SYSTEM_FOLDERS = frozenset(
     )
 )  # fmt: skip
 """These belong to the system; their contents do not."""
-MOST_LINKS = 40
+MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _outermost_paths(paths: Iterable[Path], covers: set[Path]) -> list[Path]:
 def _resolve(path: Path, links: dict[Path, str]) -> Path:
     """Resolve `path` and add the links on the way to `links`. Raises `OSError` for a loop."""
     path = Path(os.path.normpath(Path.cwd() / path))
-    for _ in range(MOST_LINKS):
+    for _ in range(MAX_LINKS):
         link = next((parent for parent in (*reversed(path.parents), path) if parent.is_symlink()), None)
         if link is None:
             return path

@@ -88,8 +88,8 @@ def test_a_template_is_no_way_to_read_a_file(tmp_path):
 CONFINED = """
 import os, socket, subprocess, sys, threading
 from portal.notify.channels import sender
-from portal.common.outgoing.addresses import Policy
-sender.confine_process(Policy.of(["127.0.0.1/32"]))
+from portal.common.outgoing.addresses import AddressPolicy
+sender.confine_process(AddressPolicy.parse(["127.0.0.1/32"]))
 def attempt(name, act):
     try:
         act()

@@ -353,9 +353,8 @@ def test_nvml_devices_that_break_vanish_change_and_come_back():
 
 def test_rates_need_two_looks_and_survive_a_reset():
     rate = Rate()
-    assert [rate.add_reading(value, at) for value, at in ((10, 1.0), (30, 3.0), (5, 4.0), (9, 4.0), (None, 5.0))] == [
-        None, 10, None, None, None
-    ]  # fmt: skip
+    readings = ((10, 1.0), (30, 3.0), (5, 4.0), (9, 4.0), (None, 5.0))
+    assert [rate.add_reading(value, at) for value, at in readings] == [None, 10, None, None, None]
 
 
 class App:

@@ -57,7 +57,7 @@ def test_without_any_quota_there_is_only_use(team, hold):
     hold(2000)
     bar = only(team)
     assert (bar.used, bar.quota, bar.limit, bar.available) == (2000, None, None, None)
-    assert bar.head == "2 in use, no limit" and bar.over == 0 and not bar.full
+    assert bar.head == "2 in use, no limit" and bar.excess == 0 and not bar.is_full
 
 
 def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
@@ -112,7 +112,7 @@ def test_a_quota_below_use_shows_how_much_is_over(team, hold):
     hold(3000)
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     bar = only(team)
-    assert (bar.over, bar.available, bar.full) == (2000, 0, True)
+    assert (bar.excess, bar.available, bar.is_full) == (2000, 0, True)
     assert bar.limit_percent == 33 and "2 over the limit" in bar.sentence
 
 
@@ -181,7 +181,7 @@ def test_a_bar_with_nothing_left_is_full_though_others_hold_what_could_be_borrow
     hold(4000)
     hold(20_000, of=shared)
     bar = only(team, bob)
-    assert (bar.head, bar.full, bar.limit) == ("4 of 4", True, 24_000)
+    assert (bar.head, bar.is_full, bar.limit) == ("4 of 4", True, 24_000)
     assert bar.own_percent == 100
     hold(1000, state=State.PENDING)
     waiting = only(team, bob)

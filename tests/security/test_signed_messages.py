@@ -139,7 +139,7 @@ def test_arguments_nested_without_end_are_refused():
 
 
 def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
-    monkeypatch.setattr(signing, "SEEN_AT_MOST", 3)
+    monkeypatch.setattr(signing, "MAX_REMEMBERED", 3)
     seen = signing.ReplayGuard()
     for number in range(10):
         seen.once(signing.MessageStamp(CONTROL, "node.a", 1.0, str(number), ""), now=1.0)

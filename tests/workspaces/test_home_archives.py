@@ -252,7 +252,7 @@ def test_what_a_node_refuses_leaves_the_home_and_the_archive(workspace, bob, sen
 
 def test_what_is_killed_again_and_again_is_given_up(workspace, sent):
     archive = make_one(workspace)
-    for _ in range(home_archives.MOST_RESTARTS):
+    for _ in range(home_archives.MAX_RESTARTS):
         answer(order(sent), bytes_done=1000)
         answer(order(sent), bytes_done=10)
         HomeArchive.objects.update(next_at=timezone.now())

@@ -242,7 +242,7 @@ def test_who_does_not_answer_is_asked_again_and_at_last_given_up(place, bob, sen
     expire()
     answer(order(sent), done=True)
     late = order(sent)
-    for _ in range(home_moves.MOST_FAILURES):
+    for _ in range(home_moves.MAX_FAILURES):
         expire()
         home_moves.sweep()
     move.refresh_from_db()

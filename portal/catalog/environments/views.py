@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.catalog.environments import builds, policies, presenters, previews, selectors, services
 from portal.catalog.environments.forms import AboutForm, NewEnvironmentForm, SourceForm
 from portal.catalog.environments.models import Environment
-from portal.common.completion import MOST_IN_A_LIST, truncate_options
+from portal.common.completion import MAX_OPTIONS, truncate_options
 from portal.common.errors import PortalError
 from portal.common.etags import expected_versions, version_of
 from portal.common.htmx import partial_of
@@ -141,7 +141,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
     about = AboutForm(
         request.POST if action == "about" else None,
         successors=truncate_options(
-            (environment.slug, environment.name) for environment in others[: MOST_IN_A_LIST + 1]
+            (environment.slug, environment.name) for environment in others[: MAX_OPTIONS + 1]
         ),
         initial={
             "name": environment.name,

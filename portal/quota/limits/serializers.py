@@ -214,7 +214,7 @@ class BarSerializer(serializers.Serializer[Any]):
     available = serializers.IntegerField(
         allow_null=True, help_text="Amount still available within the limits; null for no limit."
     )
-    over = serializers.IntegerField(help_text="Used amount above the limit.")
+    over = serializers.IntegerField(source="excess", help_text="Used amount above the limit.")
     mine = serializers.IntegerField(help_text="Amount used by you.")
     cap = serializers.IntegerField(
         allow_null=True, help_text="Maximum amount that you can use; null for no limit."

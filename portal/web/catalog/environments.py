@@ -11,7 +11,7 @@ from portal.catalog.environments import selectors
 from portal.catalog.environments.models import Environment
 from portal.catalog.environments.presenters import environment_state_text
 from portal.catalog.models import Template
-from portal.common.completion import MOST_IN_A_LIST, Option
+from portal.common.completion import MAX_OPTIONS, Option
 from portal.people.accounts.models import Team, User
 from portal.scheduling.software_requirements import driver_for, parse_version
 
@@ -39,7 +39,7 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
     At most one more than fits into a list, which indicates that there are more.
     """
     rows = selectors.usable_by(actor, team).defer("current__packages")
-    environments = list(rows[: MOST_IN_A_LIST + 1])
+    environments = list(rows[: MAX_OPTIONS + 1])
     if present is not None and all(environment.pk != present.pk for environment in environments):
         environments.append(present)
     standings, drivers = selectors.newest_progress(environments), pool_drivers()

@@ -16,7 +16,7 @@ from portal.catalog import policies, selectors
 from portal.catalog.environments.models import Environment
 from portal.catalog.environments.selectors import environments_for
 from portal.catalog.models import Flavor, Template
-from portal.common.completion import MOST_IN_A_LIST, CompletionOptions, truncate_options
+from portal.common.completion import MAX_OPTIONS, CompletionOptions, truncate_options
 from portal.common.formatting import format_cores, format_duration, format_memory, format_money, format_size
 from portal.common.history import presenters as kept_versions
 from portal.common.history import selectors as history
@@ -144,13 +144,13 @@ def teams_to_create_for(actor: User) -> QuerySet[Team]:
 
 def teams_to_choose(teams: QuerySet[Team]) -> CompletionOptions:
     """Return teams as options of a field."""
-    return truncate_options(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
+    return truncate_options(teams.values_list("slug", "name")[: MAX_OPTIONS + 1])
 
 
 def bases(actor: User, kind: str) -> CompletionOptions:
     """Return entries to copy for a new one: those whose whole definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
-    pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
+    pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MAX_OPTIONS + 1]
     return truncate_options(
         (slug, gettext("Copy of %(name)s") % {"name": name}) for slug, name in cast(Any, pairs)
     )

@@ -18,7 +18,7 @@ from portal.catalog.environments import selectors as environment_selectors
 from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common import etags
-from portal.common.completion import MOST_IN_A_LIST
+from portal.common.completion import MAX_OPTIONS
 from portal.common.errors import PortalError
 from portal.common.history import selectors as history
 from portal.common.htmx import partial_of
@@ -119,7 +119,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         ),
         "others": _entries_for(request, "flavor" if kind == "template" else "template")
         .filter(enabled=True)
-        .values_list("slug", "name")[:MOST_IN_A_LIST],
+        .values_list("slug", "name")[:MAX_OPTIONS],
     }
     return render(request, partial_of(request, "catalog_pages/detail.html", "fits"), context)
 

@@ -60,7 +60,7 @@ class BearerTokens:
         return await self.refresh(token, name)
 
     async def refresh(self, token: str, name: str) -> str | None:
-        """Look the token up now, even if a result is cached. Raises what `ask` raises."""
+        """Look up the token again, even if a result is cached. Raises the same errors as `ask`."""
         key, began = _key(name, token), time.monotonic()
         asking = asyncio.get_running_loop().create_task(self._ask_and_keep(key, began, token, name))
         self._asking[key] = (began, asking)

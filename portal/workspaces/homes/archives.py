@@ -63,10 +63,10 @@ from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchive
 LEASE_S = 60
 AGAIN_S = 10
 LATER_S = 30
-MOST_AGAIN_S = 600
-MOST_FAILURES = 60
+MAX_RETRY_S = 600
+MAX_FAILURES = 60
 """Consecutive commands without an answer or with a failure, over at least an hour, before the job fails."""
-MOST_RESTARTS = 5
+MAX_RESTARTS = 5
 """Maximum number of restarts after the process was killed."""
 MAX_NAME = 80
 UNLIMITED = 1 << 50
@@ -268,7 +268,7 @@ def _step(pk: UUID) -> None:
     if archive.lease:
         archive.failures += 1
         archive.reason = Reason(ArchiveCode.NODE_SILENT, {"node": archive.node_name}).as_json()
-        if archive.active and archive.failures >= MOST_FAILURES:
+        if archive.active and archive.failures >= MAX_FAILURES:
             _fail(archive, Reason.from_json(archive.reason))
             return
     in_use = archive.active and home_use.is_home_in_use(archive.owner_id, archive.team_id, node.pk)
@@ -356,7 +356,7 @@ def _record_progress(archive: HomeArchive, answer: HomeArchived) -> None:
     archive.bytes_done = answer.bytes_done
     if (answer.checking, answer.bytes_done) < was:
         archive.restarts += 1
-        if archive.restarts >= MOST_RESTARTS:
+        if archive.restarts >= MAX_RESTARTS:
             _fail(archive, Reason(ArchiveCode.KEEPS_ENDING, {"node": archive.node_name}))
             return
     archive.save()
@@ -416,7 +416,7 @@ def _record_trouble(archive: HomeArchive, answer: HomeArchived) -> None:
     assert failure is not None
     reason = Reason(ArchiveCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)[:1000]})
     archive.failures += 1
-    if (not failure.retryable and failure.code != "stale") or archive.failures >= MOST_FAILURES:
+    if (not failure.retryable and failure.code != "stale") or archive.failures >= MAX_FAILURES:
         _fail(archive, reason)
         return
     if archive.failures > 1:
@@ -453,7 +453,7 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
         home_use.notify_scheduler(archive.owner_id, archive.team_id)
     if answer.failure is not None or answer.refused:
         archive.failures += 1
-        wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)
+        wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MAX_RETRY_S)
         archive.next_at = timezone.now() + timedelta(seconds=wait_s)
     elif answer.done and answer.do is ArchiveCommand.DELETE and archive.state == HomeArchiveState.DELETING:
         archive.delete()

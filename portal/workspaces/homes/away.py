@@ -50,8 +50,8 @@ from provisioning.home_messages import ArchiveCommand, HomeArchived
 from provisioning.version import VERSION, is_compatible
 
 AGAIN_S = 10
-MOST_AGAIN_S = 60
-MOST_FAILURES = 20
+MAX_RETRY_S = 60
+MAX_FAILURES = 20
 """Failed commands to empty the home before it is left as it is."""
 TRIED_AGAIN = timedelta(hours=1)
 """Time after a failed restore until it is retried for a waiting workspace."""
@@ -201,11 +201,11 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
         archive.failures += 1
         failure = answer.failure
         final = failure is not None and not failure.retryable and failure.code != "stale"
-        if answer.do is ArchiveCommand.EMPTY and (final or archive.failures >= MOST_FAILURES):
+        if answer.do is ArchiveCommand.EMPTY and (final or archive.failures >= MAX_FAILURES):
             text = strip_nul(failure.message)[:1000] if failure is not None else answer.refused
             leave_home(archive, Reason(ArchiveCode.REPORTED, {"code": "not_emptied", "text": text}))
             return
-        archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, MOST_AGAIN_S))
+        archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, MAX_RETRY_S))
         archive.save()
     elif answer.done and answer.do is ArchiveCommand.LEAVE:
         end_unchanged(archive, Reason.from_json(archive.reason) if archive.reason else None)

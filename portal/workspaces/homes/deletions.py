@@ -45,7 +45,7 @@ from provisioning.types import Failure, HomeDeleted, home_key
 from provisioning.types import HomeDeletion as Order
 
 log = logging.getLogger(__name__)
-MOST_BACKOFF_S = 3600
+MAX_BACKOFF_S = 3600
 TOLD_AFTER = 8
 """Failed commands, over about two hours, before the administrators are notified."""
 BATCH = 50
@@ -195,7 +195,7 @@ def _send(pk: int) -> None:
 
 def backoff(attempts: int) -> timedelta:
     """Return the delay after the given number of attempts: 40 s, 80 s, … up to an hour."""
-    return timedelta(seconds=min(20 * 2 ** min(attempts, 10), MOST_BACKOFF_S))
+    return timedelta(seconds=min(20 * 2 ** min(attempts, 10), MAX_BACKOFF_S))
 
 
 @transaction.atomic
@@ -246,7 +246,7 @@ def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
     if not failure.retryable and failure.code != "stale":
         # Somebody has to act first: retry in an hour, and notify once.
         deletion.attempts = max(deletion.attempts, TOLD_AFTER)
-        deletion.next_at = timezone.now() + timedelta(seconds=MOST_BACKOFF_S)
+        deletion.next_at = timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])
     if deletion.attempts >= TOLD_AFTER and not deletion.problem:
         _report_trouble(deletion, reason)

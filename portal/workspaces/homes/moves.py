@@ -68,8 +68,8 @@ LEASE_S = 60
 OFFER_S = 3600
 AGAIN_S = 10
 LATER_S = 30
-MOST_AGAIN_S = 600
-MOST_FAILURES = 60
+MAX_RETRY_S = 600
+MAX_FAILURES = 60
 """Consecutive commands without an answer or with a failure, over at least an hour, before the move fails."""
 BATCH = 50
 
@@ -250,7 +250,7 @@ def _step(pk: UUID) -> None:
         code = HomeMoveCode.OLD_SILENT if offered else HomeMoveCode.NEW_SILENT
         move.failures += 1
         move.reason = Reason(code, {"node": move.source_name if offered else move.target_name}).as_json()
-        if move.failures >= MOST_FAILURES:
+        if move.failures >= MAX_FAILURES:
             _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason.from_json(move.reason))
             return
     if move.source is None or home_use.is_home_in_use(move.owner_id, move.team_id, move.source.pk):
@@ -398,7 +398,7 @@ def _apply_failure(move: HomeMove, answer: HomeMoved) -> None:
         text = {"code": failure.code, "text": strip_nul(failure.message)[:1000]}
         reason = Reason(HomeMoveCode.REPORTED, text)
     move.failures += 1
-    if not failure.retryable or move.failures >= MOST_FAILURES:
+    if not failure.retryable or move.failures >= MAX_FAILURES:
         _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
         return
     if answer.do is MoveCommand.FETCH and failure.code == "offer_gone":
@@ -472,7 +472,7 @@ def _clean(move: HomeMove) -> None:
 def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:
     if answer.failure is not None:
         move.failures += 1
-        wait_s = min(AGAIN_S * 2 ** min(move.failures, 10), MOST_AGAIN_S)
+        wait_s = min(AGAIN_S * 2 ** min(move.failures, 10), MAX_RETRY_S)
         move.next_at = timezone.now() + timedelta(seconds=wait_s)
     elif answer.done and answer.do is (MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD):
         move.left, move.open = "", False

@@ -334,7 +334,7 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
     for path in (settings.homes, home.parent, home):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if settings.quotas is not None:
-        settings.quotas.enforce(spec.home_key)
+        settings.quotas.limit_home(spec.home_key)
     if os.geteuid() == 0:
         owner = 0 if settings.uid == NODE_USER else settings.uid
         try:

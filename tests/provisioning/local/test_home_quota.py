@@ -75,7 +75,7 @@ def enforce(quotas: HomeQuotas, *homes: str) -> None:
 
 
 def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
-    found = quotas.enforce(home)
+    found = quotas.limit_home(home)
     assert found is not None
     return found
 
@@ -110,7 +110,7 @@ def test_a_record_that_was_spoilt_is_made_anew(quotas):
 def test_without_a_limit_nothing_is_held_and_one_that_goes_is_taken_off(tmp_path, homes, kernel):
     quotas = HomeQuotas(tmp_path / "local", homes)
     quotas.store_limit(0)
-    assert quotas.enforce("a/one") is None and not quotas.folder.exists()
+    assert quotas.limit_home("a/one") is None and not quotas.folder.exists()
     quotas.store_limit(1000)
     project = held(quotas, "a/one").project
     quotas.store_limit(0)
@@ -127,14 +127,14 @@ def test_all_that_was_there_is_given_and_nothing_else(quotas, homes, kernel, tmp
     (home / "folder").symlink_to(tmp_path)
     os.mkfifo(home / "pipe")
     enforce(quotas, "a/one")
-    project = quotas.hold("a/one").project
+    project = quotas.limit_home("a/one").project
     inside = [home, home / "deep", home / "deep/er", home / "deep/er/file"]
     assert {path.stat().st_ino for path in inside} == {
         inode for inode, given in kernel.projects.items() if given == project
     }
     before = len(kernel.given)
     enforce(quotas, "a/one")
-    assert len(kernel.given) == before and quotas.hold("a/one").given == home.stat().st_ino
+    assert len(kernel.given) == before and quotas.limit_home("a/one").given == home.stat().st_ino
 
 
 def test_who_was_killed_on_the_way_goes_on(quotas, homes, kernel):
@@ -191,7 +191,7 @@ def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Po
     pool = make_pool(home_limit_mib=1000)
     pool.driver.prepare_host()
     pool.run(pool.spec())
-    project = pool.driver.quotas.hold("analysts/ada").project
+    project = pool.driver.quotas.limit_home("analysts/ada").project
     assert kernel.projects[(pool.home / "homes/analysts/ada").stat().st_ino] == project
     (node,) = pool.driver.inventory().nodes
     assert node.facts["home_hold"] == "project_quota" and LimitedResource.DISK in node.limited
@@ -203,7 +203,7 @@ def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], 
     home.mkdir(parents=True)
     pool.driver.inventory()
     HomeMeasurer(pool.driver, lambda _: None).round(0.0)
-    assert pool.driver.quotas.hold("a/one").given == home.stat().st_ino
+    assert pool.driver.quotas.limit_home("a/one").given == home.stat().st_ino
 
 
 def test_where_the_file_system_has_none_nothing_changes(
@@ -236,7 +236,7 @@ def test_a_kernel_that_fails_is_asked_again(
     assert told == ["a/one"], "they are measured all the same"
     assert "could not set quotas of homes" in caplog.text
     measuring.round(10.0)
-    assert pool.driver.quotas.hold("a/one").given
+    assert pool.driver.quotas.limit_home("a/one").given
 
 
 def test_the_kernels_own_answer_is_understood(tmp_path: Path) -> None:

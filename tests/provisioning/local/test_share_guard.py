@@ -129,7 +129,9 @@ def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
     shares = pool.driver.shares()
     holders = shares.holders()
     with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as stranger:
-        found = shares.seen(GPU, holders, sample({work: 7, app: 5, agent: 3, stranger.pid: 60_000, 1: 2}))
+        found = shares.usage_by_holder(
+            GPU, holders, sample({work: 7, app: 5, agent: 3, stranger.pid: 60_000, 1: 2})
+        )
         stranger.kill()
     mine = found[spec.ref.external_name]
     assert {process.pid: (process.memory_mib, process.rank) for process in mine.processes} == {
@@ -153,7 +155,7 @@ def test_markers_that_a_user_sets_name_nobody(pool: Pool, sandbox: None) -> None
         assert time.monotonic() < deadline
         time.sleep(0.01)
     shares = pool.driver.shares()
-    found = shares.seen(GPU, shares.holders(), sample({liar: 70_000}))
+    found = shares.usage_by_holder(GPU, shares.holders(), sample({liar: 70_000}))
     assert found[victim.ref.external_name].processes == ()
     assert [process.pid for process in found[spec.ref.external_name].processes] == [liar]
 
@@ -168,8 +170,8 @@ def test_whose_a_process_is_is_looked_up_once(
     monkeypatch.setattr(processes, "scan", lambda *given, **more: looks.append(1) or scan(*given, **more))
     for _ in range(5):
         holders = shares.holders()
-        its = shares.seen(GPU, holders, sample({first: 1, os.getpid(): 5}))
-        shares.seen("GPU-other", holders, sample({second: 1, os.getpid(): 5}))
+        its = shares.usage_by_holder(GPU, holders, sample({first: 1, os.getpid(): 5}))
+        shares.usage_by_holder("GPU-other", holders, sample({second: 1, os.getpid(): 5}))
         assert [process.pid for process in its[spec.ref.external_name].processes] == [first]
     assert len(looks) == 2, "one for each device"
 
@@ -181,7 +183,7 @@ def test_a_full_gpu_is_urgent_for_who_has_less_than_its_part(pool: Pool, sandbox
     shares = pool.driver.shares()
 
     def urgent(used_mib: int) -> dict[str, bool]:
-        found = shares.seen(GPU, shares.holders(), sample({work: 60_000}, used_mib=used_mib))
+        found = shares.usage_by_holder(GPU, shares.holders(), sample({work: 60_000}, used_mib=used_mib))
         return {name: each.urgent for name, each in found.items()}
 
     assert set(urgent(78_000).values()) == {False}

@@ -12,7 +12,7 @@ from portal.catalog.environments import selectors as environments
 from portal.catalog.environments.codes import EnvironmentCode
 from portal.catalog.environments.models import Environment, Kind, VersionState
 from portal.catalog.models import Template
-from portal.common.completion import MOST_IN_A_LIST
+from portal.common.completion import MAX_OPTIONS
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.people.accounts.models import Team, User
@@ -66,8 +66,8 @@ def environment_field(actor: User, template: Template, team: Team | None, slug: 
 def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environment], bool]:
     """Return the environments of the list including the named one, and whether there are more."""
     usable = environments.usable_by(actor, team).defer("current__packages")
-    rows = list(usable[: MOST_IN_A_LIST + 1])
-    has_more = len(rows) > MOST_IN_A_LIST
+    rows = list(usable[: MAX_OPTIONS + 1])
+    has_more = len(rows) > MAX_OPTIONS
     if slug and has_more and all(row.slug != slug for row in rows):
         rows += usable.filter(slug=slug)
     return rows, has_more
