@@ -143,9 +143,7 @@ class Site:
         asked = snapshot.placement_requests.of(self.template, self.flavor, wanted.resources)
         if not asked.possible:
             return ()
-        workload = replace(
-            wanted.workload(self.team, snapshot.now), id=str(uuid4()), place=asked.place_key
-        )
+        workload = replace(wanted.workload(self.team, snapshot.now), id=str(uuid4()), place=asked.place_key)
         enqueue(snapshot, PendingWorkload(workload.id, asked, workload))
         decision.decide(snapshot)
         del snapshot.pending_workloads[workload.id]

@@ -71,9 +71,7 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
             gone = copy.scheduler.finish(name)
             copy.placer.expect(name, placement_request)
             copy.scheduler.submit(
-                replace(
-                    gone.workload, place=placement_request.place_key, nominated=False, choice=0
-                )
+                replace(gone.workload, place=placement_request.place_key, nominated=False, choice=0)
             )
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from portal.catalog.models import Flavor
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
-from portal.catalog.models import Flavor
 from portal.people.accounts.models import User
 from portal.scheduling import blockers
 from portal.scheduling.codes import AdmissionCode

@@ -271,9 +271,7 @@ def _register_choices(scheduler: Scheduler, placer: PoolPlacer, pending: Pending
     ]
     allowed = [workload for workload in workloads if scheduler.usage.never(workload) is None] or workloads[:1]
     head = replace(allowed[0], fallbacks=tuple(allowed[1:]))
-    return replace(
-        pending, workload=head, placement_request=pending.choices[head.choice].placement_request
-    )
+    return replace(pending, workload=head, placement_request=pending.choices[head.choice].placement_request)
 
 
 def prices() -> dict[str, int]:

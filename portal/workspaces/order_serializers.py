@@ -106,7 +106,6 @@ class WorkspaceShapeSerializer(StrictSerializer):
         help_text="Slug of the software environment. Default: the template's.",
     )
 
-
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the first flavor as `flavor`, and all of them as `flavors`."""
         if "flavor" in attrs and "flavors" in attrs:

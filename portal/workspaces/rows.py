@@ -58,7 +58,16 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "template": ("slug", "open_path"),
     "flavor": ("slug", "pool__simulated"),
     "pool": ("slug", "simulated"),
-    "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker", "member_order", "next_flavor"),
+    "queue_entry": (
+        "outcome",
+        "position",
+        "eta_at",
+        "eta_basis",
+        "reason",
+        "blocker",
+        "member_order",
+        "next_flavor",
+    ),
     "status": ("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
@@ -79,7 +88,7 @@ _JSON = frozenset(
     {
         *("resources", "secrets", "git", "checkouts", "gpu_shares", "memory_kill", "reason", "stopped"),
         "eta_basis",
-        *("blocker", "member_order", "activity"),
+        *("blocker", "member_order", "next_flavor", "flavor_choices", "activity"),
     }
 )
 

@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
-from portal.common.events.models import Event
 from portal.common.errors import InvalidInput, NeedsApproval
+from portal.common.events.models import Event
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.people.accounts.models import Team
 from portal.quota.limits.models import Cohort, Quota, TeamShare

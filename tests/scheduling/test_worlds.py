@@ -88,9 +88,7 @@ def test_previews_hold_with_everything_switched_on(teams, monkeypatch, clock, se
             with transaction.atomic():
                 for resource in ("gpu:a100", "gpu:t4"):
                     limits(chance, teams, resource)
-                Cohort.objects.update(
-                    borrow_first=chance.random() < 0.5, preempt_first=chance.random() < 0.5
-                )
+                Cohort.objects.update(borrow_first=chance.random() < 0.5, preempt_first=chance.random() < 0.5)
                 for _ in range(STEPS):
                     clock.shift(chance.choice((1, 30, 900, 7200)))
                     step(chance, teams)

@@ -21,7 +21,7 @@ def examples(number: int) -> int:
 
 
 def worlds(number: int) -> range:
-    """Return the seeds of random worlds to try: `BERTH_TEST_WORLDS=FIRST:COUNT`, else as many as `examples`."""
+    """Return the seeds of worlds to try: `BERTH_TEST_WORLDS=FIRST:COUNT`, else as many as `examples`."""
     first, _, count = os.environ.get(WORLDS, "").partition(":")
     return range(int(first), int(first) + int(count)) if count else range(examples(number))
 

@@ -35,7 +35,8 @@ class Cohort(models.Model):
     )
     # Of requests that list several flavors (`types.Fungibility`).
     borrow_first = models.BooleanField(
-        default=True, help_text=_("Whether a request borrows quota for a flavor before it tries the next one.")
+        default=True,
+        help_text=_("Whether a request borrows quota for a flavor before it tries the next one."),
     )
     preempt_first = models.BooleanField(
         default=False, help_text=_("Whether a request preempts for a flavor before it tries the next one.")

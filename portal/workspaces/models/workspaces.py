@@ -267,8 +267,8 @@ class QueueEntry(models.Model):
     (`code`, `params`). `blocker` is the limiting rule with its amounts and holders, as REST shows it.
     `member_order` is the reason that the use of members has changed its position, if it has. `next_flavor`
     says on which of several flavors it is expected to start.
-    `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a cycle can detect
-    changes without reading them.
+    `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a cycle
+    can detect changes without reading them.
     """
 
     workspace = models.OneToOneField(

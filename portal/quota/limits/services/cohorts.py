@@ -115,7 +115,9 @@ def change_cohort(
     if row.borrow_first != rules.borrow_first:
         changes.append("borrows first" if rules.borrow_first else "tries the next flavor before it borrows")
     if row.preempt_first != rules.preempt_first:
-        changes.append("preempts first" if rules.preempt_first else "tries the next flavor before it preempts")
+        changes.append(
+            "preempts first" if rules.preempt_first else "tries the next flavor before it preempts"
+        )
     if not changes:
         return row
     before = row.name

@@ -216,9 +216,7 @@ def choice(
     return _with_later_flavors(form, wishes, later, environments.software.digest)
 
 
-def _with_later_flavors(
-    form: Choice, wishes: _Preferences, later: LaterFlavors, environment: str
-) -> Choice:
+def _with_later_flavors(form: Choice, wishes: _Preferences, later: LaterFlavors, environment: str) -> Choice:
     """Return the form with the further flavors that may follow the chosen one, and the verdict on all."""
     if form.flavor is None or form.team is None or form.template is None or not later.slugs:
         return form
