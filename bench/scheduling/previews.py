@@ -1,7 +1,8 @@
 """`python -m bench.scheduling.previews [--worlds N] [--seed S]`: is every preview what a creation then gets?
 
-Small sites with random limits run on for a while under the engine. Some requests list a second flavor. Before each request its verdict is
-asked for; then it is made, and outcome, place, expected start, reason and who makes room are compared.
+Small sites with random limits run on for a while under the engine. Some requests list a second flavor.
+Before each request its verdict is asked for; then it is made, and outcome, place, expected start, reason and
+who makes room are compared.
 Exits with 1 where any of them differ.
 """
 
