@@ -70,7 +70,7 @@ from portal.reclaim import policy_services as reclaim_policies
 from portal.reports import budgets as reported_budgets
 from portal.reports import days, month_sums, start_counts
 from portal.reports.team_contents import ContentsOfTeam
-from portal.scheduling import admission, cycle, drains, evictions, forecasts, snapshot_feed
+from portal.scheduling import cycle, drains, evictions, forecasts, queue_admission, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.web.inbox import pushing
 from portal.workspaces import (
@@ -136,7 +136,7 @@ def connect() -> None:
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
     removal_policy.connect(machine_removal.KeepMachinesWithHomes())
     entry_deletion.connect(deletion_policies.KeepEntriesInUse())
-    admission_policy.connect(admission.QueueAdmission())
+    admission_policy.connect(queue_admission.QueueAdmission())
     start_forecasts.connect(forecasts.AdmissionForecasts())
     extension_policy.connect(extensions.LimitExtensions())
     ports.require_connected()

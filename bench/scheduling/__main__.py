@@ -6,8 +6,9 @@ Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and Themis
 lost each time that a job comes back), all of them re-implemented, and Berth's engine without and with
 preemption, with durations known and only guessed from history. Since waits in a queue this long hang on
 chance, preemption is compared once more with all submissions moved by some minutes.
-All but the re-implemented ones take the way of a request in the portal (`site`), with its default settings. Exits with 1 where a quota was over-run or
-a reserved start delayed by back-fill.
+All but the re-implemented ones take the way of a request in the portal (`site`), with its default settings.
+Every 500th request is previewed first, and has to get what was said. Exits with 1 where a quota was
+over-run or a reserved start delayed by back-fill.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`python -m bench.scheduling.previews [--worlds N] [--seed S]`: is every preview what a creation then gets?
 
-Small sites with random limits run on for a while under the engine. Before each request its verdict is
-asked for; then it is made, and outcome, place, expected start, reason and who makes room are compared.
+Small sites with random limits run on for a while under the engine. Some requests list a second flavor.
+Before each request its verdict is asked for; then it is made, and outcome, place, expected start, reason and
+who makes room are compared.
 Exits with 1 where any of them differ.
 """
 
@@ -13,13 +14,14 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from portal.quota.limits.types import Cohort, Limit, Team
+from portal.quota.limits.types import Cohort, Fungibility, Limit, Team
 from portal.scheduling.engine.model import Outcome, Policy, QueueVerdict, Snapshot, Workload
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.engine.verdicts import verdict
 
-GPU, CPU = "gpu:a", "cpu_milli"
+GPU, OTHER, CPU = "gpu:a", "gpu:b", "cpu_milli"
 STEPS = 40
 
 
@@ -33,24 +35,28 @@ def site(chance: Random) -> Scheduler:
         Team(
             f"t{number}",
             chance.choice(("all", "sub", "")),
-            {name: limit(6) for name in (GPU, CPU) if chance.random() < 0.7},
+            {name: limit(6) for name in (GPU, OTHER, CPU) if chance.random() < 0.7},
             weight_milli=chance.choice((500, 1000, 2000)),
             user_caps={GPU: chance.randint(1, 5)} if chance.random() < 0.3 else {},
         )
         for number in range(4)
     )
-    cohorts = (Cohort("all"), Cohort("sub", chance.choice(("", "all"))))
+    rules = Fungibility(chance.random() < 0.5, chance.random() < 0.5)
+    cohorts = (
+        Cohort("all", fungibility=rules),
+        Cohort("sub", chance.choice(("", "all")), fungibility=rules),
+    )
     policy = Policy(
         preemption=chance.random() < 0.7,
         min_run_s=chance.choice((0, 600)),
         patience_s=chance.choice((0, 900)),
     )
-    capacity = {GPU: chance.randint(4, 12), CPU: chance.randint(4, 16)}
+    capacity = {GPU: chance.randint(4, 12), OTHER: chance.randint(2, 8), CPU: chance.randint(4, 16)}
     return Scheduler(Snapshot(0, teams, cohorts, capacity=capacity, policy=policy))
 
 
 def request(chance: Random, number: int, now_s: int) -> Workload:
-    return Workload(
+    workload = Workload(
         f"w{number:04d}",
         f"t{chance.randrange(4)}",
         {GPU: chance.randint(0, 4), CPU: chance.randint(0, 4)},
@@ -61,6 +67,11 @@ def request(chance: Random, number: int, now_s: int) -> Workload:
         preemptible=chance.random() < 0.8,
         loses_work=chance.random() < 0.5,
     )
+    if chance.random() < 0.6:
+        return workload
+    amounts = {OTHER: chance.randint(1, 3), CPU: chance.randint(0, 4)}
+    later = replace(workload, amounts=amounts, choice=1, place="b", preemptible=chance.random() < 0.8)
+    return replace(workload, fallbacks=(later,), start_within_s=chance.choice((0, 0, 1800, 40_000)))
 
 
 def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> list[str]:
@@ -104,6 +115,9 @@ def world(seed: int) -> tuple[int, Counter[str]]:
             scheduler.apply(scheduler.cycle(now_s), now_s)
         scheduler.now_s = now_s
         asked = request(chance, number, now_s)
+        if asked.fallbacks:
+            # As a snapshot registers it.
+            asked = with_fallbacks(scheduler.usage, (replace(asked, fallbacks=()), *asked.fallbacks))
         wrong.update(differences(verdict(scheduler, asked), scheduler, asked))
     return STEPS, wrong
 

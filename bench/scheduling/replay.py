@@ -1,4 +1,4 @@
-"""One pass over a trace through the portal's queue (`site`), with its reserved starts checked at every event."""
+"""One pass over a trace through the portal's queue (`site`). Checks reserved starts at every event."""
 
 from __future__ import annotations
 

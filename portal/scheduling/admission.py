@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from portal.catalog.environments.selectors import digest_for
 from portal.catalog.lifetimes import expected_run_time
 from portal.catalog.models import Flavor, Template
-from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.common.formatting import units_per_whole
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
@@ -33,9 +31,9 @@ from portal.scheduling.choice import Explanation
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import blocker_of
-from portal.scheduling.engine.placement.types import SoftwareRequirements
 from portal.scheduling.engine.usage import Shortfall
 from portal.scheduling.engine.verdicts import refusal
+from portal.scheduling.impossible import never_reason
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools
 from portal.scheduling.placer import HomeMoveAhead
 from portal.scheduling.snapshot import (
@@ -43,18 +41,14 @@ from portal.scheduling.snapshot import (
     FlavorChoice,
     PendingWorkload,
     enqueue,
-    flavors_by_slug,
     register,
 )
 from portal.workspaces import gpu_requests
-from portal.workspaces.admission_policy import Admission, AdmissionPolicy
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.models import Workspace
 from portal.workspaces.resizing import resized_request
 from portal.workspaces.software import add_software_need
-from provisioning import mounts
-from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import Placement
 
 REQUEST = "request"
@@ -167,7 +161,7 @@ def assess(
         resources = add_software_need(flavor.as_request() if resources is None else resources, environment)
     wanted = Wanted(
         *(template, flavor, team, actor, resources, priority, expected_s),
-        homes=_homes(actor, team),
+        homes=homes_of(actor, team),
         move_home=move_home,
         blocked=budgets.blocked_teams(),
     )
@@ -188,7 +182,7 @@ def assess_choices(
     move_home: bool = False,
 ) -> Verdict:
     """Return the verdict on a request that lists several flavors, in order of preference."""
-    homes, blocked = _homes(actor, team), budgets.blocked_teams()
+    homes, blocked = homes_of(actor, team), budgets.blocked_teams()
     first, *others = (
         Wanted(
             *(template, flavor, team, actor),
@@ -220,7 +214,7 @@ def assess_many(
     with snapshot_cache.previews.use() as snapshot:
         if team is not None:
             decision.foresee(snapshot)
-        homes, blocked = _homes(actor, team), budgets.blocked_teams()
+        homes, blocked = homes_of(actor, team), budgets.blocked_teams()
         return [
             assess_on(
                 snapshot,
@@ -239,7 +233,7 @@ def assess_many(
 
 def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdict]:
     """Return the verdicts on replacing the workspace's flavor by each of the flavors."""
-    homes, blocked = _homes(workspace.owner, workspace.team), budgets.blocked_teams()
+    homes, blocked = homes_of(workspace.owner, workspace.team), budgets.blocked_teams()
     with snapshot_cache.previews.use() as snapshot:
         return [
             assess_on(
@@ -316,7 +310,7 @@ def without_gpus(
     return result if result.outcome is Outcome.FITS_NOW else None
 
 
-def _homes(actor: User | None, team: Team | None) -> Homes | None:
+def homes_of(actor: User | None, team: Team | None) -> Homes | None:
     return home_places.home_places(actor.pk, team.pk) if actor is not None and team is not None else None
 
 
@@ -377,7 +371,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         if isinstance(placement_request, Verdict):
             return placement_request
         return _by_capacity(snapshot, placement_request)
-    incoming = _incoming(snapshot, wanted, wanted.team)
+    incoming = incoming_request(snapshot, wanted, wanted.team)
     if isinstance(incoming, Verdict):
         return incoming
     foreseen = None if wanted.instead_of else snapshot.foreseen
@@ -386,8 +380,8 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
         for name in leaving:
             _leave(trial, name)
         pending = register(trial.scheduler, trial.placer, incoming)
-        if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*shortfall):
-            return _denial_verdict(trial, wanted, pending, *shortfall)
+        if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and is_refused(*shortfall):
+            return denial_verdict(trial, wanted, pending, *shortfall)
         pending = enqueue(trial, pending)
         trial.placer.explain(REQUEST)
         decided = decision.decide(trial)
@@ -427,7 +421,7 @@ def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
     )
 
 
-def _incoming(snapshot: ClusterSnapshot, wanted: Wanted, team: Team) -> PendingWorkload | Verdict:
+def incoming_request(snapshot: ClusterSnapshot, wanted: Wanted, team: Team) -> PendingWorkload | Verdict:
     """Return the request as it enters the queue, or the verdict on its first flavor if none is possible."""
     first = _placement_request(snapshot, wanted)
     workload = wanted.workload(team, snapshot.now)
@@ -472,7 +466,7 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
     return placement_request
 
 
-def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
+def is_refused(outcome: Outcome, shortfall: Shortfall) -> bool:
     """Return whether the request is kept out of the queue.
 
     Requests that exceed the capacity are queued: a node may return.
@@ -480,7 +474,7 @@ def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
     return outcome is not Outcome.IMPOSSIBLE or shortfall[0] is Rule.SITE_LIMIT
 
 
-def _denial_verdict(
+def denial_verdict(
     snapshot: ClusterSnapshot,
     wanted: Wanted,
     pending: PendingWorkload,
@@ -561,168 +555,5 @@ def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequenc
         request = without_environments(placement_request.request)
         reasons += pool.reasons_at_best(pool.adapted(request, placement_request.software))
     return Verdict(
-        Outcome.IMPOSSIBLE, _never_reason(placement_request, tuple(reasons)), reasons=tuple(reasons)
+        Outcome.IMPOSSIBLE, never_reason(placement_request, tuple(reasons)), reasons=tuple(reasons)
     )
-
-
-def _never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
-    """Return why no node could ever take the request: drivers, its template's requirements, else its size."""
-    template = placement_request.template
-    if placement_request.refusals and not placement_request.pools:
-        pool, refusal = placement_request.refusals[0]
-        return Reason(AdmissionCode.NO_POOL_RUNS_IT, {"pool": pool, "message": refusal.params["message"]})
-    if _no_node_has_program(placement_request):
-        return Reason(
-            AdmissionCode.NO_NODE_HAS_PROGRAM,
-            {"template": template.name, "program": template.program, "install_hint": template.install_hint},
-        )
-    needed = placement_request.software
-    if (needed.min_cuda or needed.min_compute_capability) and _fits_without_needs(placement_request):
-        return Reason(
-            AdmissionCode.NO_NODE_HAS_SOFTWARE,
-            {
-                "template": template.name,
-                "min_cuda": needed.min_cuda,
-                "min_compute_capability": needed.min_compute_capability,
-                "model": next(iter(needed.models), ""),
-            },
-        )
-    if template.mounts and _fits_without_folders(placement_request):
-        return Reason(
-            AdmissionCode.NO_NODE_SHOWS_FOLDERS, {"template": template.name, "folders": list(template.mounts)}
-        )
-    if _fits_without_guard(placement_request):
-        return Reason(AdmissionCode.NO_NODE_HOLDS_SHARES)
-    return blockers.too_large(reasons)
-
-
-def _no_node_has_program(placement_request: PlacementRequest) -> bool:
-    """Return whether no node of its pools has the template's program."""
-    program = placement_request.software.program
-    if not program:
-        return False
-    nodes = [node for pool in placement_request.pools for node in pool.nodes]
-    simulated = any(pool.pool.simulated for pool in placement_request.pools)
-    return bool(nodes) and not simulated and all(program not in node.software.programs for node in nodes)
-
-
-def _fits_without_needs(placement_request: PlacementRequest) -> bool:
-    """Return whether it would fit if every node met the CUDA and compute capability requirements."""
-    plain = SoftwareRequirements(placement_request.software.program)
-    request = without_environments(placement_request.request)
-    return any(pool.ever_takes(pool.adapted(request, plain)) for pool in placement_request.pools)
-
-
-def _fits_without_folders(placement_request: PlacementRequest) -> bool:
-    """Return whether it would fit if every node offered the template's folders."""
-    request = without_environments(placement_request.request)
-    request = replace(
-        request, needs=tuple(need for need in request.needs if not need.startswith(mounts.NEED))
-    )
-    return any(
-        pool.ever_takes(pool.adapted(request, placement_request.software)) for pool in placement_request.pools
-    )
-
-
-def _fits_without_guard(placement_request: PlacementRequest) -> bool:
-    """Return whether it would fit if no node had to enforce GPU shares."""
-    wanted = without_environments(placement_request.request)
-    for pool in placement_request.pools:
-        request = pool.adapted(wanted, placement_request.software)
-        if PROVIDES_SHARES in request.needs:
-            needs = tuple(need for need in request.needs if need != PROVIDES_SHARES)
-            if pool.ever_takes(replace(request, needs=needs)):
-                return True
-    return False
-
-
-def _admission_error(verdict: Verdict) -> PortalError:
-    """Return the error for a verdict that denies the request, with all details."""
-    if verdict.outcome is Outcome.NEEDS_APPROVAL:
-        ask = verdict.ask
-        more: dict[str, Any] = {"blocker": dict(verdict.blocker)} if verdict.blocker else {}
-        return NeedsApproval(
-            verdict.reason,
-            **more,
-            ask=asdict(ask) if ask else None,
-        )
-    return NotPossible(
-        verdict.reason,
-        reasons=[
-            {"node": node, "reason": message_of(reason), "code": reason.code.value}
-            for node, reason in verdict.reasons
-        ],
-    )
-
-
-class QueueAdmission(AdmissionPolicy):
-    """Denies what a preview denies. The cycle decides on the rest once they are pending."""
-
-    def admit(
-        self, workspace: Workspace, *, unapproved: bool = False, gpus_optional: bool = False
-    ) -> Admission:
-        released = gpus_optional and workspace.accelerated and _starts_only_without_gpus(workspace)
-        resources = workspace.resources
-        if released:
-            resources = {**resources, **gpu_requests.resources_without_gpus(resources)}
-        wanted = Wanted(
-            workspace.template,
-            workspace.flavor,
-            workspace.team,
-            workspace.owner,
-            resources,
-            homes=_homes(workspace.owner, workspace.team),
-            move_home=workspace.move_home,
-            blocked=budgets.blocked_teams(),
-        )
-        if not released:
-            wanted = _with_choices(wanted, workspace)
-        with snapshot_cache.previews.use() as snapshot:
-            verdict = _refusal(snapshot, wanted)
-        if verdict is None or (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
-            return Admission(without_gpus=released)
-        raise _admission_error(verdict)
-
-
-def _with_choices(wanted: Wanted, workspace: Workspace) -> Wanted:
-    """Return the request on each flavor that the workspace lists."""
-    stored = workspace.flavor_choices
-    flavors = flavors_by_slug(choice["flavor"] for choice in stored)
-    each = [
-        replace(wanted, flavor=flavors[choice["flavor"]], resources=choice["resources"])
-        for choice in stored
-        if choice["flavor"] in flavors
-    ]
-    return replace(each[0], others=tuple(each[1:])) if each else wanted
-
-
-def _starts_only_without_gpus(workspace: Workspace) -> bool:
-    """Return whether a new workspace would wait with accelerators and start at once without them."""
-    version = workspace.environment_version
-    request: dict[str, Any] = {
-        "template": workspace.template,
-        "flavor": workspace.flavor,
-        "team": workspace.team,
-        "actor": workspace.owner,
-        "priority": workspace.priority,
-        "expected_s": workspace.expected_s,
-        "environment": digest_for(version) if version is not None else "",
-        "move_home": workspace.move_home,
-    }
-    return without_gpus(assess(**request), **request) is not None
-
-
-def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
-    """Return the verdict if it denies the request."""
-    assert wanted.team is not None  # every workspace has a team
-    incoming = _incoming(snapshot, wanted, wanted.team)
-    if isinstance(incoming, Verdict):
-        return incoming
-    with snapshot.placer.trial():
-        pending = register(snapshot.scheduler, snapshot.placer, incoming)
-        shortfall = refusal(snapshot.scheduler, pending.workload)
-        return (
-            _denial_verdict(snapshot, wanted, pending, *shortfall)
-            if shortfall is not None and _refuses(*shortfall)
-            else None
-        )

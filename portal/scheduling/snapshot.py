@@ -32,6 +32,7 @@ from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Foreseen
 from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.models import SnapshotChange
 from portal.scheduling.placement_request import PlacementRequest, PlacementRequests
 from portal.scheduling.placer import PoolPlacer
@@ -270,8 +271,7 @@ def _register_choices(scheduler: Scheduler, placer: PoolPlacer, pending: Pending
         _assumed(scheduler, choice.placement_request, choice.workload)
         for choice in possible or pending.choices[:1]
     ]
-    allowed = [workload for workload in workloads if scheduler.usage.never(workload) is None] or workloads[:1]
-    head = replace(allowed[0], fallbacks=tuple(allowed[1:]))
+    head = with_fallbacks(scheduler.usage, workloads)
     return replace(pending, workload=head, placement_request=pending.choices[head.choice].placement_request)
 
 

@@ -89,7 +89,7 @@ _JSON = frozenset(
     {
         *("resources", "secrets", "git", "checkouts", "gpu_shares", "memory_kill", "reason", "stopped"),
         "eta_basis",
-        *("blocker", "member_order", "activity"),
+        *("blocker", "member_order", "next_flavor", "flavor_choices", "activity"),
     }
 )
 

@@ -214,3 +214,30 @@ def test_lists_that_make_no_sense(two_models, make, alice, slugs, within_s, fiel
     with pytest.raises(InvalidInput) as refused:
         make(alice, slugs[0], fallbacks=flavors(*slugs[1:]), start_within_s=within_s)
     assert field in refused.value.field_errors
+
+
+def test_the_page_and_rest_take_a_list(two_models, as_user, with_token, alice, team):
+    browser = as_user(alice)
+    form = {"template": "jupyterlab", "flavor": "big", "team": team.slug, "second": "small"}
+    page = browser.get("/workspaces/new/", {**form, "start_within": "30"}).content.decode()
+    assert '<option value="small" selected>Small</option>' in page
+    browser.post("/workspaces/new/", {**form, "start_within": "30", "start": "1"})
+    made = Workspace.objects.get()
+    assert (made.flavor.slug, made.start_within_s) == ("big", 1800)
+    refused = browser.post("/workspaces/new/", {**form, "start_within": "soon", "start": "1"})
+    assert (refused.status_code, 'id="later-problem"' in refused.content.decode()) == (400, True)
+    api = with_token(alice)
+    body = {"template": "jupyterlab", "flavors": ["big", "small"], "team": team.slug}
+
+    def post(path: str, **more: Any) -> Any:
+        return api.post(f"/api/v1/{path}", {**body, **more}, content_type="application/json")
+
+    said = post("admission/preview").json()
+    assert (said["outcome"], said["flavor"]) == ("fits_now", "small")
+    shown = post("workspaces").json()
+    assert (shown["flavor"], shown["flavors"]) == ("small", ["big", "small"])
+    assert post("workspaces", flavor="big").status_code == 400
+    queued = [post("workspaces").json() for _ in range(2)][1]
+    sentence = queued["queue"]["next_flavor"]
+    assert "Big" in sentence or "Small" in sentence
+    assert sentence in browser.get("/queue/").content.decode()

@@ -76,10 +76,10 @@ class _Decision:
         self._placer = state.placer
         self._mover = state.placer if isinstance(state.placer, HomeMover) else None
         self._pending.promote(now_s - self._policy.max_wait_s)
+        self._starts: list[Workload] = []
         self._lapsed = self._lapse_nominations()
         self._victims = reservation_victims(self._usage, state.running.values(), now_s)
         self._preempting = {victim.workload for victim in self._victims}
-        self._starts: list[Workload] = []
         self._overtakers: set[str] = set()
         self._reserved_starts: list[ReservedStart] = []
         self._passed: set[Shape] = set()

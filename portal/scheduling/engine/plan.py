@@ -114,7 +114,7 @@ class Plan:
         return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
 
     def by_choice(self, workload_id: str) -> tuple[Eta, ...]:
-        """Return the ETAs of a request on each of its flavors; behind the first `DEPTH`, on the first only."""
+        """Return the ETAs of a request on each of its flavors; after `DEPTH` requests, on the first only."""
         return self._by_choice.get(workload_id) or (self.eta(workload_id),)
 
     def etas(self) -> dict[str, Eta]:

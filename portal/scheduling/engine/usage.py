@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from portal.common.reasons.codes import Rule
 from portal.quota.limits.shares import (
@@ -326,6 +327,15 @@ class Usage:
         return self.tree.overrun()
 
 
+def with_fallbacks(usage: Usage, choices: Sequence[Workload]) -> Workload:
+    """Return the request on the first of its flavors that limits could ever allow, with the later ones.
+
+    `choices` has the request on each flavor, in order of preference. Without any allowed, the first alone.
+    """
+    allowed = [choice for choice in choices if usage.never(choice) is None] or choices[:1]
+    return replace(allowed[0], fallbacks=tuple(allowed[1:]))
+
+
 def borrows(usage: Usage, team: str, resources: Iterable[str]) -> bool:
     """Return whether the team borrows any of the resources."""
     node = usage.tree.teams[team]
@@ -376,5 +386,6 @@ __all__ = [
     "borrows_any",
     "exceeds_nominal",
     "stays_within",
+    "with_fallbacks",
     "within_nominal",
 ]

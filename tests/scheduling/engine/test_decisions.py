@@ -168,3 +168,23 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
 )
 def test_what_it_rests_on_is_made_a_sentence_at_the_edge(basis, text):
     assert message_of(basis) == text
+
+
+class Models:
+    """A placer that compares the ways of a request, and has room for none."""
+
+    def fits(self, workload: Workload, gone) -> bool:
+        return False
+
+    def take(self, workload: Workload) -> None:
+        raise AssertionError("nothing fits")
+
+    def choose(self, workload: Workload, ways, waiting) -> None:
+        return None
+
+
+def test_a_nomination_of_a_request_with_several_models_lapses():
+    other = "gpu:a100"
+    request = ask("n", 1, nominated=True, alternatives=({GPU: 1000}, {other: 1000}))
+    snapshot = site(queued=(request,), capacity={GPU: 8000, other: 8000})
+    assert schedule(snapshot, Models()).lapsed_nominations == ("n",)

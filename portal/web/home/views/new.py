@@ -223,13 +223,8 @@ def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name:
     hours = strip_nul(request.POST.get("hours", ""))
     expected_s = parse_hours(hours)
     require_in_range(expected_s)
-    verdict = new_workspace.choice(
-        request.user,
-        template=chosen["template"],
-        flavor=chosen["flavor"],
-        team=chosen["team"],
-        expected_s=expected_s,
-    ).verdict
+    later = LaterFlavors.submitted(request.POST)
+    verdict = new_workspace.choice(request.user, **chosen, expected_s=expected_s, later=later).verdict
     query: dict[str, Any] = {**chosen, "name": name, "hours": hours}
     if environment := _environment_to_start(request.POST):
         query["environment"] = environment
