@@ -16,15 +16,16 @@ from portal.common.texts import strip_nul
 from portal.reclaim.engine.idle_time import KeptReason
 from portal.reports import idle_gpus
 from portal.reports.api import date_of
-from portal.reports.freed import STOPS
 from portal.reports.idle_gpus import IdleAmounts
+
+KEPT_REASONS = [(reason.value, reason.value) for reason in KeptReason]
 
 
 class KeptTimeSerializer(serializers.Serializer[Any]):
     """Idle GPU-hours that stayed with workspaces for one reason."""
 
     reason = serializers.ChoiceField(
-        [reason.value for reason in KeptReason],
+        KEPT_REASONS,
         help_text=(
             "`kept`: a user kept the workspace. `other_work`: something else was at work. `no_limit`: no "
             "idle limit applies. `below_limit`: the limit or the notice was not over."
@@ -36,9 +37,7 @@ class KeptTimeSerializer(serializers.Serializer[Any]):
 class GivenBackSerializer(serializers.Serializer[Any]):
     """GPU-hours that Berth has freed for one reason."""
 
-    reason = serializers.ChoiceField(
-        sorted(STOPS), help_text="Reason code of the stop or release, such as `ends_by_idle`."
-    )
+    reason = serializers.CharField(help_text="Reason code of the stop or release, such as `ends_by_idle`.")
     gpu_hours = serializers.FloatField(help_text="GPU-hours until the next start, for up to 1 day.")
 
 

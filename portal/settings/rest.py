@@ -44,6 +44,8 @@ SPECTACULAR_SETTINGS = {
         "InboxItemKindEnum": "portal.web.inbox.items.ItemKind",
         "QuotaRequestKindEnum": "portal.quota.requests.models.RequestKind",
         "QuotaRequestStateEnum": "portal.quota.requests.models.RequestState",
+        "ReasonEnum": "portal.workspaces.lifecycle.TerminationReason",
+        "KeptReasonEnum": "portal.reports.idle_api.KEPT_REASONS",
         "GpuCheckKindEnum": "portal.gpu_checks.models.CheckKind",
         "GpuCheckLevelEnum": "portal.fleet.inventory.models.CheckLevel",
         "GpuCheckCauseEnum": "portal.gpu_checks.models.CheckCause",

@@ -16,6 +16,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
 from portal.reports import days, gpu_use, presenters
+from portal.reports.freed import STOPS
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace
 from tests import sites
@@ -166,7 +167,7 @@ def test_what_was_reclaimed_counts_from_the_release_until_the_next_start_for_a_d
     hold(again, gpus[0], 7, 8, number=2)
     hold(gone, gpus[1], -30, -22)
     hold(own, gpus[1], 1, 5)
-    code = days.CODES[next(iter(days.CODES))].value
+    code = min(STOPS)
     at(clock, -22, gone, AuditKind.WORKSPACE_STOP, code)
     at(clock, 3.9, again, AuditKind.WORKSPACE_STOP, code)
     at(clock, 5, own, AuditKind.WORKSPACE_STOP)
