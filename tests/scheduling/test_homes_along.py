@@ -103,7 +103,7 @@ def held(workspace: Workspace) -> list[str]:
 def test_it_is_placed_first_then_its_home_moves_then_it_starts(blocked, alice, team, make, sent):
     said = preview(alice, team)
     assert (said.outcome, said.reason.code) == (Outcome.FITS_NOW, AdmissionCode.FITS_NOW_WITH_HOME)
-    assert said.message == "Starts now on gpu-2. 2.1 GiB of files move there first, about 26 s."
+    assert said.message == "Starts now on gpu-2. 2.1 GiB of files move there first, about 47 s."
     workspace = make(alice, "one-gpu")
     assert (workspace.state, held(workspace)) == (State.PROVISIONING, ["gpu-2"])
     assert workspace.waits_for_home and not starts(sent)
@@ -134,7 +134,7 @@ def test_eight_people_whose_homes_are_on_one_machine_come_back_together(catalog,
 
 
 def test_it_waits_where_that_is_quicker(blocked, alice, mate, team, make, sent):
-    """The GPU at home is expected to be free in 20 s; the move takes longer."""
+    """The GPU at home is expected to be free in 20 s; the move takes 47 s."""
     since = timezone.now() - timedelta(seconds=40)
     Workspace.objects.filter(owner=mate).update(expected_s=60, placed_at=since)
     rows_changed()
@@ -312,7 +312,7 @@ def test_the_estimate_knows_the_move(blocked, alice, bob, team, make, sent, cloc
     said = preview(alice, team)
     assert said.outcome is Outcome.QUEUED and said.eta_at is not None
     wait_s = (said.eta_at - timezone.now()).total_seconds()
-    assert 600 + 26 <= wait_s < 700
+    assert 600 + 47 <= wait_s < 700
     waiting = make(alice, "one-gpu")
     waiting.refresh_from_db()
     assert abs(waiting.queue_entry.eta_at - said.eta_at) < timedelta(seconds=5)
