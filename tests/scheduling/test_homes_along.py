@@ -165,6 +165,28 @@ def test_a_large_home_moves_only_when_asked_for(blocked, alice, team, make, sent
     assert make(alice, "one-gpu", move_home=True).waits_for_home
 
 
+def test_form_rest_and_page_say_it(blocked, alice, team, make, sent, settings, as_user):
+    browser = as_user(alice)
+    wanted = {"team": team.slug, "template": "jupyterlab", "flavor": "one-gpu"}
+    sentence = "Starts now on gpu-2. 2.1 GiB of files move there first, about 47 s."
+    html = browser.get("/workspaces/new/", wanted).content.decode()
+    assert sentence in html and 'name="move_home"' not in html
+    settings.BERTH_MOVE_HOME_LIMIT_MIB = 1
+    html = browser.get("/workspaces/new/", wanted).content.decode()
+    assert sentence in html and 'name="move_home"' in html
+    told = browser.post("/api/v1/admission/preview", wanted, "application/json").json()
+    move = {"from_node": "gpu-1", "to_node": "gpu-2", "size_mib": SMALL_MIB, "seconds": 47}
+    assert (told["outcome"], told["home_move"], told["home_move_offer"]) == ("queued", None, move)
+    wanted["move_home"] = True
+    told = browser.post("/api/v1/admission/preview", wanted, "application/json").json()
+    assert (told["outcome"], told["home_move"], told["home_move_offer"]) == ("fits_now", move, None)
+    made = browser.post("/api/v1/workspaces", wanted, "application/json").json()
+    assert [stage["state"] for stage in made["stages"] if stage["key"] == "home"] == ["current"]
+    HomeMove.objects.update(bytes_done=(SMALL_MIB << 20) * 2 // 5)
+    html = browser.get(f"/workspaces/{made['id']}/").content.decode()
+    assert "Moving 2.1 GiB of files from gpu-1 to gpu-2 · 40 %" in html
+
+
 def test_a_home_of_unknown_size_or_in_use_stays(blocked, alice, team, make, sent):
     FlavorFactory(slug="cpu", cpu_milli=500, memory_mib=512)
     own = make(alice, "cpu")
