@@ -295,7 +295,8 @@ def test_a_start_that_another_rule_ends_takes_its_move_with_it(blocked, alice, m
     assert HomeMove.objects.get().state == "cancelled"
 
 
-def test_a_silent_node_ends_the_move_and_the_start_is_queued_again(blocked, alice, make, sent):
+def test_a_silent_node_ends_the_move_and_the_start_is_queued_again(blocked, alice, make, sent, monkeypatch):
+    monkeypatch.setattr(home_moves, "MOST_FAILURES", 3)
     workspace = make(alice, "one-gpu")
     for _ in range(home_moves.MOST_FAILURES + 1):
         homes.orders(sent)
@@ -366,6 +367,7 @@ def test_a_machine_out_of_reach_keeps_its_homes_and_a_cordoned_one_does_not(bloc
     assert preview(alice, team).home_move is not None
 
 
+@pytest.mark.slow("whole histories for each seed")
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_a_preview_is_the_creation(one_gpu, team, make, sent, clock, seed, settings):
     """People start, stop and change their files; homes move, fail to move, and are large."""
