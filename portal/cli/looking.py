@@ -142,7 +142,7 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         if offer := verdict.get("home_move_offer"):
             gib, seconds = offer["size_mib"] / 1024, offer["seconds"]
             print(
-                f"Starts now on {offer['target']} with --move-home: {gib:.1f} GiB of files move first, "
+                f"Starts now on {offer['to_node']} with --move-home: {gib:.1f} GiB of files move first, "
                 f"about {seconds} s."
             )
         if verdict["alternatives"]:

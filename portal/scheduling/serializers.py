@@ -83,10 +83,8 @@ class AskSerializer(serializers.Serializer[Any]):
 class HomeMoveAheadSerializer(serializers.Serializer[Any]):
     """A move of your home folder to another machine before the start."""
 
-    source = serializers.CharField(  # type: ignore[assignment]  # a field named like an attribute of Field
-        help_text="Machine that the folder is on."
-    )
-    target = serializers.CharField(help_text="Machine that the workspace would start on.")
+    from_node = serializers.CharField(source="source", help_text="Machine that the folder is on.")
+    to_node = serializers.CharField(source="target", help_text="Machine that the workspace would start on.")
     size_mib = serializers.IntegerField(help_text="Size of the folder in MiB, as last measured.")
     seconds = serializers.IntegerField(help_text="Expected duration in seconds.")
 

@@ -26,6 +26,7 @@ OTHERS: dict[str, Any] = {
     "secrets": ("TOKEN_A",),
     "git": Source(url="", ref="", secret=""),
     "start_without_gpu": True,
+    "move_home": True,
     "bound_to": UUID(int=1),
 }
 

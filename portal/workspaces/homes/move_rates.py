@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from portal.workspaces.models import HomeMove, HomeMoveState
 
-DEFAULT_MIB_S = 100
-"""MiB per second where nothing was measured yet: a network of 1 Gbit/s."""
+DEFAULT_MIB_S = 50
+"""MiB per second where nothing was measured yet: about that of docs/capacity.md, on 2 busy cores."""
 OVERHEAD_S = 4
 """Seconds of a move of an empty home: its commands and their answers."""
 MIN_MIB = 256

@@ -9,41 +9,35 @@ fails or is cancelled leaves the home where it was.
 
 from __future__ import annotations
 
-import base64
 import logging
 import uuid
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-import redis
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
-from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.common.events import live
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.events.models import TargetKind
-from portal.common.events.services import Target
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.models import Node, Pool
-from portal.fleet.machines import selectors as machines
 from portal.people.accounts.models import Team, User
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import HomeMoveEnded, HomesChanged
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.homes import move_records as records
+from portal.workspaces.homes import move_tickets
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.homes.places import has_separate_homes
@@ -58,9 +52,7 @@ from portal.workspaces.models import (
     Workspace,
 )
 from provisioning import messages
-from provisioning.endpoints import files_socket_name
 from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, MovePhase
-from provisioning.types import home_key
 
 log = logging.getLogger(__name__)
 LEASE_S = 60
@@ -158,7 +150,7 @@ def begin(
         requester=None if isinstance(requester, SystemActor) else requester,
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
-    _record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {_label(move)}")
+    records.record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {records.label_of(move)}")
     home_use.notify_scheduler(move.owner_id, move.team_id)
     process_on_commit()
     return move
@@ -191,7 +183,7 @@ def withdraw(move_id: UUID) -> None:
         return
     move.reason = Reason(HomeMoveCode.START_ENDED).as_json()
     _end(move, HomeMoveState.CANCELLED, left="target" if move.started_at else "")
-    _record(move, SYSTEM, AuditKind.USER_HOME_MOVE_CANCELLED, f"cancels that {_label(move)}")
+    records.record(move, SYSTEM, AuditKind.USER_HOME_MOVE_CANCELLED, f"cancels that {records.label_of(move)}")
 
 
 def cancel_all(**homes: Any) -> None:
@@ -281,7 +273,7 @@ def _order(move: HomeMove, do: MoveCommand) -> None:
     move.lease, move.lease_expires_at = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
     move.next_at = move.lease_expires_at
     move.save()
-    ticket = _ticket(move)
+    ticket = move_tickets.ticket_of(move)
     order = HomeMoveOrder(
         move=str(move.pk),
         lease=move.lease,
@@ -293,7 +285,7 @@ def _order(move: HomeMove, do: MoveCommand) -> None:
         digest=file_tickets.digest_of(ticket) if do is MoveCommand.OFFER else "",
         lifetime_s=OFFER_S if do is MoveCommand.OFFER else 0.0,
         ticket=ticket if do is MoveCommand.FETCH else "",
-        host=f"{_name(move)}.{settings.BERTH_DOMAIN}" if do is MoveCommand.FETCH else "",
+        host=f"{move_tickets.name_of(move)}.{settings.BERTH_DOMAIN}" if do is MoveCommand.FETCH else "",
     )
     queue = node_commands.queue_of(move.pool, node.name)
     transaction.on_commit(partial(node_commands.send, "node.move_home", queue, order=messages.dump(order)))
@@ -326,20 +318,11 @@ def apply(answer: HomeMoved) -> bool:
 
 def _publish_ticket(move: HomeMove) -> None:
     """Publish the ticket to the front door, once the old node serves the home."""
-    machine = machines.machine_of_node(move.pool, move.source_name)
-    transfer = file_tickets.Transfer(
-        workspace=_name(move),
-        socket=files_socket_name(move.team.slug, move.owner.username),
-        gateway=machine.gateway if machine is not None else "",
-        node=machine.name if machine is not None else "",
-    )
-    try:
-        file_tickets.store_home_ticket(live.connection(), _ticket(move), transfer, lifetime_s=OFFER_S)
-    except redis.RedisError:
-        move.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
-    else:
+    if move_tickets.publish(move, lifetime_s=OFFER_S):
         move.state = HomeMoveState.COPYING
         move.started_at = move.started_at or timezone.now()
+    else:
+        move.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
     move.save()
 
 
@@ -374,7 +357,9 @@ def _change_place(move: HomeMove) -> None:
     HomeUsage.objects.filter(owner=move.owner_id, team=move.team_id, node=move.source).delete()
     emit(HomesChanged((move.source.pk, move.target.pk)))
     _end(move, HomeMoveState.DONE, left="source")
-    _record(move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {_home(move)} to {move.target_name}")
+    records.record(
+        move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {records.home_of(move)} to {move.target_name}"
+    )
     if move.workspace_id is not None:
         # Its owner waits for the start and sees the node there.
         return
@@ -414,16 +399,18 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
     move.reason = reason.as_json() if reason is not None else {}
     _end(move, state, left="target" if move.started_at else "")
     if reason is None:
-        message = f"cancels that {_label(move)}"
-        _record(move, actor, AuditKind.USER_HOME_MOVE_CANCELLED, message)
+        message = f"cancels that {records.label_of(move)}"
+        records.record(move, actor, AuditKind.USER_HOME_MOVE_CANCELLED, message)
         return
-    _record(move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {_home(move)}", reason)
+    records.record(
+        move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {records.home_of(move)}", reason
+    )
     # The requester of an evacuation is notified once, at its end.
     asker = move.requester if move.evacuation_id is None else None
     events.notify(
         {user.pk: user for user in (move.owner, asker) if user is not None}.values(),
         "home.move_failed",
-        _("The home folder %(home)s was not moved") % {"home": _home(move)},
+        _("The home folder %(home)s was not moved") % {"home": records.home_of(move)},
         sentence_of(reason),
         "/homes/",
     )
@@ -438,13 +425,7 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
     home_use.notify_scheduler(move.owner_id, move.team_id)
     if move.workspace_id is not None:
         emit(HomeMoveEnded(move.workspace_id))
-    ticket = _ticket(move)
-
-    def forget() -> None:
-        with suppress(redis.RedisError):
-            file_tickets.end_home(live.connection(), ticket)
-
-    transaction.on_commit(forget)
+    transaction.on_commit(partial(move_tickets.forget, move_tickets.ticket_of(move)))
     if left:
         process_on_commit()
 
@@ -493,45 +474,6 @@ def _locked(move_id: UUID) -> HomeMove | None:
     )
 
 
-def _ticket(move: HomeMove) -> str:
-    """Return the ticket for reading the home in this offer. It is derived, so it needs no storage."""
-    digest = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-def _name(move: HomeMove) -> str:
-    """Return a name like a workspace's, under which the front door serves the home."""
-    return f"ws-{move.pk.hex}"
-
-
 def process_on_commit() -> None:
     """Process due moves after the transaction commits."""
     transaction.on_commit(partial(node_commands.send, "control.move_homes", "control"))
-
-
-def _home(move: HomeMove) -> str:
-    return home_key(move.team.slug, move.owner.username)
-
-
-def _label(move: HomeMove) -> str:
-    return f"the home folder {_home(move)} be moved from {move.source_name} to {move.target_name}"
-
-
-def _record(
-    move: HomeMove, actor: User | SystemActor, kind: AuditKind, message: str, cause: Reason | None = None
-) -> None:
-    events.record(
-        actor=actor,
-        kind=kind,
-        message=message,
-        cause=cause.as_json() if cause is not None else None,
-        team=move.team,
-        pool=move.pool,
-        targets=[Target(TargetKind.USER, str(move.owner_id))],
-        data={
-            "owner": move.owner.username,
-            "home": _home(move),
-            "from": move.source_name,
-            "to": move.target_name,
-        },
-    )

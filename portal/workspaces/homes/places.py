@@ -134,7 +134,8 @@ def home_places_by_user(
     for user, team, pool, node, is_lost, moving_to, archived, away, size_mib, stays, ahead in both:
         home = HomeLocation(node, bool(is_lost), moving_to, bool(archived), bool(away))
         if home.usable and not stays and size_mib is not None:
-            home = replace(home, movable_mib=size_mib, ahead_mib=ahead >> 20)
+            # PostgreSQL sums up in decimals.
+            home = replace(home, movable_mib=size_mib, ahead_mib=int(ahead) >> 20)
         homes_by_user.setdefault((user, team), {})[pool] = home
     return homes_by_user
 
