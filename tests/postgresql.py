@@ -42,6 +42,8 @@ CARELESS = (
 )
 MEMORY = "/dev/shm"
 ROOM_BYTES = 4 << 30
+CHOSEN_BY = "BERTH_TEST_DATABASE_CHOSEN_BY"
+"""Process number of the run that has named the database, for its workers."""
 SOCKET = "BERTH_TEST_POSTGRES_SOCKET"
 """Folder of the socket of a server that was started here: cheaper for Django than TCP."""
 WITHOUT_SERVER = pytest.StashKey[str]()
@@ -61,6 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
     """Name the database before the settings are read. Workers of pytest-xdist inherit the environment."""
+    if _in_worker():
+        return (yield)
+    os.environ[CHOSEN_BY] = str(os.getpid())
     database = early_config.known_args_namespace.database
     if database:
         os.environ.pop("DATABASE_URL", None)
@@ -71,6 +76,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
             if database == "postgresql":
                 early_config.stash[WITHOUT_SERVER] = str(reason)
     return (yield)
+
+
+def _in_worker() -> bool:
+    """Whether this is a worker of pytest-xdist, and not another pytest that a test has started in one."""
+    return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get(CHOSEN_BY) == str(os.getppid())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

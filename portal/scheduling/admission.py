@@ -319,8 +319,8 @@ class Wanted:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
     `homes` is None if its user is unknown; `move_home` as in an order. `instead_of` is the id of a running or
-    pending workspace that would end first. `blocked` lists the teams whose budgets are spent. `others` are the
-    same request on later flavors, in order of preference; the first is expected to run as long on each.
+    pending workspace that would end first. `blocked` lists the teams whose budgets are spent. `others` are
+    the same request on later flavors, in order of preference; the first is expected to run as long on each.
     """
 
     template: Template

@@ -8,7 +8,6 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-import yaml
 from django.core.management import call_command
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
@@ -16,9 +15,10 @@ from portal import api
 from portal.web.openapi.common_fields import COMMON_FIELDS
 from portal.web.openapi.examples import COMMON_EXAMPLES
 from portal.web.openapi.tags import TAGS
+from tests.api.conftest import DOCUMENT as COMMITTED
+from tests.api.conftest import document
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
-DOCUMENT = yaml.load(COMMITTED.read_text(), Loader=yaml.CSafeLoader)
+DOCUMENT = document()
 RESPONSES = DOCUMENT["components"]["responses"]
 OPERATIONS = [
     (path, method, operation)

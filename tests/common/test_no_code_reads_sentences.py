@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,13 +87,31 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 """Path and source of what may stay, and why."""
 
 
-class Reader(ast.NodeVisitor):
-    """Collects the expressions of one module that read a sentence."""
+_NAMES = "|".join(sorted(SENTENCES))
+SIGN = re.compile(rf"\b(?:{_NAMES}|text|{'|'.join(sorted(MAKERS))})(?![^\W_])")
+"""Stands wherever a sentence begins, and in some other places."""
 
-    def __init__(self) -> None:
+
+class Reader(ast.NodeVisitor):
+    """Collects the expressions of one module that read a sentence.
+
+    Only statements with a line of `signs` are read, unless a variable is a sentence: others cannot read one.
+    """
+
+    def __init__(self, signs: list[int]) -> None:
+        self.signs = signs
         self.found: list[ast.AST] = []
         self.aliases: set[str] = set()
         self.mappings: set[str] = set()
+
+    def visit(self, node: ast.AST) -> None:
+        if not isinstance(node, ast.stmt) or self.aliases or self._signed(node):
+            super().visit(node)
+
+    def _signed(self, node: ast.stmt) -> bool:
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+        place = bisect_left(self.signs, first)
+        return place < len(self.signs) and self.signs[place] <= (node.end_lineno or first)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._function(node)
@@ -198,7 +217,10 @@ def _harmless(node: ast.AST) -> bool:
 
 def readings(source: str) -> list[tuple[int, str]]:
     """Line and source of each expression that reads a sentence."""
-    reader = Reader()
+    signs = [number for number, line in enumerate(source.split("\n"), 1) if SIGN.search(line)]
+    if not signs:
+        return []
+    reader = Reader(signs)
     reader.visit(ast.parse(source))
     return [(node.lineno, ast.unparse(node)) for node in reader.found]  # type: ignore[attr-defined]
 
@@ -211,7 +233,6 @@ def sources() -> Iterator[tuple[str, str]]:
                 yield name, path.read_text()
 
 
-_NAMES = "|".join(sorted(SENTENCES))
 COMPARES = re.compile(
     rf"""{{%\s*(?:el)?if\b[^%]*(?:\b(?:{_NAMES})\s*(?:==|!=|in)\s*["']|["']\s*(?:==|!=|in)\s*[\w.]*\b(?:{_NAMES})\b)"""
 )

@@ -27,10 +27,12 @@ from portal.scheduling.engine.codes import PlacementCode
 from provisioning.check_messages import CheckCommand
 from provisioning.gpu.check.assess import THIRD_NODE
 from provisioning.gpu.host import RdmaPort
+from tests import sites
 from tests.factories import MachineFactory, node_info
 from tests.gpu_checks.helpers import checked_pool, commands, fresh, real_report, run_of, tell
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 ADDRESS = "192.0.2.11"
 PORT = RdmaPort("mlx5_0", 1, True, "active", "InfiniBand", 400_000, "0000:1a:00.0", 0)
 

@@ -23,12 +23,14 @@ from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand
 from provisioning.gpu.reset import ResetResult, ResetVerdict
+from tests import sites
 from tests.api.conftest import Api, problem
 from tests.factories import node_info, simulated_pool
 from tests.gpu_checks.helpers import answer, checked_pool, failure, fresh, only, run_of, scrubbed, tell
 from tests.gpu_checks.test_runs import flavor_of_one_gpu, kinds
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuChe
 from portal.scheduling import capacity, snapshot, snapshot_cache
 from portal.scheduling.engine.codes import PlacementCode
 from provisioning.types import DeviceInfo, DeviceKind
+from tests import sites
 from tests.factories import node_info
 from tests.gpu_checks.helpers import (
     answer,
@@ -34,6 +35,7 @@ from tests.gpu_checks.helpers import (
 )
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 
 
 @pytest.fixture

@@ -81,8 +81,10 @@ def test_a_delegate_gets_what_waits_for_the_approver_for_as_long_as_it_lasts(
         approver=petra, delegate=charlie, starts_at=now, ends_at=now + dt.timedelta(hours=1)
     )
     assert sorted(kinds(charlie)) == ["quota", "reservation"]
+    assert selectors.count(charlie) == 2
     clock.shift(3601)
     assert kinds(charlie) == []
+    assert selectors.count(charlie) == 0
 
 
 def test_nobody_s_own_request_waits_for_themself(team, petra, pool):

@@ -21,12 +21,14 @@ from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind
+from tests import sites
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.gpu_checks.helpers import checked_pool
 from tests.rows import again, error_code, error_message
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 H100 = "NVIDIA H100 80GB HBM3"
 X1 = "nvidia-h100-80gb-hbm3-x1"
 

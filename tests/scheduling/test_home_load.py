@@ -23,6 +23,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeMoveState, HomePlace, Workspace
 from portal.workspaces.models.homes import HOME_USE_HALF_LIFE_S, HOME_USE_MEAN_S
 from portal.workspaces.reconcile import release
+from tests import sites
 from tests.factories import (
     FlavorFactory,
     MembershipFactory,
@@ -31,8 +32,11 @@ from tests.factories import (
     node_info,
 )
 from tests.snapshots import rows_changed
+from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
+MORE = "more of the same random histories"
 HOUR = timedelta(hours=1)
 
 
@@ -224,7 +228,7 @@ def test_a_kept_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make,
     kept_as_read(pool)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_of(range(4), (0, 2), MORE))
 def test_whatever_people_do_a_preview_is_the_creation(one_gpu, people, team, make, sent, clock, seed):
     """People start, stop and pause; a first start waits only where no machine has a free GPU."""
     chance = random.Random(seed)
@@ -252,7 +256,7 @@ def test_whatever_people_do_a_preview_is_the_creation(one_gpu, people, team, mak
     kept_as_read(pool)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", quick_of(range(6), range(3), MORE))
 def test_with_shared_homes_first_starts_are_placed_like_all_others(one_gpu, team, make, sent, seed):
     """People who start for the first time, and one who has started before: the same nodes."""
     chance = random.Random(seed)

@@ -16,10 +16,12 @@ from portal.scheduling.placement_request import Variant
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, NodeInfo, ResourceRequest
+from tests import sites
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.snapshots import rows_changed
 
 pytestmark = pytest.mark.django_db
+WORLD = sites.with_catalog
 A100, L4, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"
 GIB = {A100: 80, L4: 24, T4: 16}
 

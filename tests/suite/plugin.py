@@ -16,9 +16,10 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,33 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("progress_file")
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(Path(path)), "suite-progress")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    remember_closures(session._fixturemanager)
+    return (yield)
+
+
+def remember_closures(manager: Any) -> None:
+    """Calculate once which fixtures tests need that stand side by side and name the same ones.
+
+    pytest calculates it for each test, which takes a fifth of the time in which tests are collected.
+    """
+    calculate = manager.getfixtureclosure
+    known: dict[object, tuple[list[str], dict[str, Any]]] = {}
+
+    def getfixtureclosure(
+        parentnode: pytest.Item, initialnames: tuple[str, ...], ignore_args: Collection[str]
+    ) -> tuple[list[str], dict[str, Any]]:
+        key = parentnode.parent, initialnames, frozenset(ignore_args)
+        if key not in known:
+            known[key] = calculate(parentnode, initialnames, ignore_args)
+        names, definitions = known[key]
+        # pytest changes both where a test has parameters.
+        return list(names), dict(definitions)
+
+    manager.getfixtureclosure = getfixtureclosure
 
 
 @pytest.hookimpl(tryfirst=True)

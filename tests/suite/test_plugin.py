@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.suite import tally
+from tests.suite.plugin import remember_closures
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -86,6 +88,26 @@ def test_shared_fixtures_do_not_count_for_the_test_that_starts_or_ends_them(tmp_
     assert first.cpu_s < 0.15 and 0.2 <= last.cpu_s < 0.35
     assert {name: round(used_s, 1) for name, used_s in first.shared.items()} == {"server": 0.2, "inner": 0.2}
     assert {name: round(used_s, 1) for name, used_s in last.shared.items()} == {"server": 0.2, "inner": 0.2}
+
+
+def test_fixtures_of_tests_side_by_side_are_calculated_once():
+    """Neither the names of a test with parameters nor the fixtures of another class go to the next test."""
+    calculated = []
+
+    def calculate(parentnode, initialnames, ignore_args):
+        calculated.append(parentnode.parent)
+        return [*initialnames, parentnode.parent], {parentnode.parent: ["a definition"]}
+
+    manager = SimpleNamespace(getfixtureclosure=calculate)
+    remember_closures(manager)
+    found = [
+        manager.getfixtureclosure(SimpleNamespace(parent=parent), ("db",), frozenset(ignored))
+        for parent, ignored in (("One", ()), ("One", ()), ("Two", ()), ("One", ("db",)))
+    ]
+    assert calculated == ["One", "Two", "One"]
+    found[0][0].append("more")
+    found[0][1].clear()
+    assert found[1:3] == [(["db", name], {name: ["a definition"]}) for name in ("One", "Two")]
 
 
 FILES = {

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from django.db.models import Count, IntegerField, QuerySet, Subquery, Value
-from django.db.models.functions import Coalesce
+from django.db.models import Func, IntegerField, Value
 from django.utils import timezone
 
 from portal.people.accounts.models import User
+from portal.web.inbox.duties import duties_of
 from portal.web.inbox.items import Item, SortKey
 from portal.web.inbox.sources import SOURCES, sources_of_kinds
 
@@ -24,18 +23,23 @@ def counts(actor: User) -> Counter[str]:
     """Return the number of items by kind, with one query plus those for the actor's roles."""
     if not actor.is_active:
         return Counter()
-    rows = [(source.kind, queryset) for source in SOURCES if (queryset := source.counted(actor)) is not None]
-    numbers = User.objects.filter(pk=actor.pk).values_list(*(_number(queryset) for _kind, queryset in rows))
+    duties = duties_of(actor)
+    first, *others = (
+        source.counted(actor).order_by().values_list(Value(source.kind.value), _RowCount())
+        for source in SOURCES
+        if source.concerns(duties)
+    )
     counted: Counter[str] = Counter()
-    for (kind, _queryset), number in zip(rows, numbers.first() or (), strict=False):
+    for kind, number in first.union(*others, all=True):
         counted[kind] += number
     return counted
 
 
-def _number(rows: QuerySet[Any]) -> Coalesce:
-    """Return the number of rows as a column."""
-    count_query = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
-    return Coalesce(Subquery(count_query, output_field=IntegerField()), 0)
+class _RowCount(Func):
+    """`COUNT(*)` of a query without groups: one row, where `Count` groups by the other columns."""
+
+    template = "COUNT(*)"
+    output_field = IntegerField()
 
 
 def keys(actor: User, kinds: Collection[str] = ()) -> list[SortKey]:

@@ -31,6 +31,7 @@ from portal.quota.reservations import services as reservation_services
 from portal.quota.reservations import slots
 from portal.quota.reservations.models import Reservation
 from portal.quota.reservations.presenters import format_amounts
+from portal.web.inbox.duties import Duties
 from portal.web.inbox.items import Action, Item, ItemKind, SortKey
 
 MAX_KEYS = 2000
@@ -51,8 +52,12 @@ class Source(ABC):
     def rows(self, actor: User) -> QuerySet[Any]:
         """Return what waits for the actor."""
 
-    def counted(self, actor: User) -> QuerySet[Any] | None:
-        """Return the same rows for counting, or `None` if such items never wait for the actor."""
+    @abstractmethod
+    def concerns(self, duties: Duties) -> bool:
+        """Return whether such items can wait for an actor with these duties."""
+
+    def counted(self, actor: User) -> QuerySet[Any]:
+        """Return the same rows for counting."""
         return self.rows(actor)
 
     @abstractmethod
@@ -97,6 +102,9 @@ class QuotaSource(Source):
     name, kind = "quota", ItemKind.QUOTA
     columns = ("created_at", "until", "workspace_id")
 
+    def concerns(self, duties: Duties) -> bool:
+        return duties.operates or duties.decides or duties.owns
+
     def rows(self, actor: User) -> QuerySet[QuotaRequest]:
         return quota_requests.requests_to_decide(actor)
 
@@ -131,6 +139,9 @@ class ReservationSource(Source):
     name, kind = "reservation", ItemKind.RESERVATION
     columns = ("created_at", "starts_at")
 
+    def concerns(self, duties: Duties) -> bool:
+        return duties.operates or duties.decides
+
     def rows(self, actor: User) -> QuerySet[Reservation]:
         return reservations.reservations_to_decide(actor)
 
@@ -159,6 +170,9 @@ class ReservationSource(Source):
 class JoinSource(Source):
     name, kind = "join", ItemKind.JOIN
     columns = ("created_at", "expires_at")
+
+    def concerns(self, duties: Duties) -> bool:
+        return duties.operates or duties.owns
 
     def rows(self, actor: User) -> QuerySet[JoinRequest]:
         return joins.requests_to_decide(actor)
@@ -194,6 +208,9 @@ class _CapacitySource(Source):
     kind = ItemKind.CAPACITY
     columns = ("since", "held")
 
+    def concerns(self, duties: Duties) -> bool:
+        return duties.operates
+
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         return bool(values[1])
 
@@ -217,8 +234,8 @@ class DeviceSource(_CapacitySource):
     def rows(self, actor: User) -> QuerySet[Device]:
         return troubles.devices(actor)
 
-    def counted(self, actor: User) -> QuerySet[Device] | None:
-        return troubles.lost_devices(actor) if actor.operates else None
+    def counted(self, actor: User) -> QuerySet[Device]:
+        return troubles.lost_devices(actor)
 
     def item(self, actor: User, key: SortKey, row: Device) -> Item:
         name, url = cordons.display_name(row), cordons.url_of(row)
@@ -241,8 +258,8 @@ class NodeSource(_CapacitySource):
     def rows(self, actor: User) -> QuerySet[Node]:
         return troubles.nodes(actor)
 
-    def counted(self, actor: User) -> QuerySet[Node] | None:
-        return troubles.lost_nodes(actor) if actor.operates else None
+    def counted(self, actor: User) -> QuerySet[Node]:
+        return troubles.lost_nodes(actor)
 
     def item(self, actor: User, key: SortKey, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
@@ -257,8 +274,8 @@ class PoolSource(_CapacitySource):
     def rows(self, actor: User) -> QuerySet[Pool]:
         return troubles.pools(actor)
 
-    def counted(self, actor: User) -> QuerySet[Pool] | None:
-        return troubles.lost_pools(actor) if actor.operates else None
+    def counted(self, actor: User) -> QuerySet[Pool]:
+        return troubles.lost_pools(actor)
 
     def item(self, actor: User, key: SortKey, row: Pool) -> Item:
         url = reverse("fleet:pool", args=[row.slug])
@@ -270,6 +287,9 @@ class TokenSource(Source):
 
     name, kind = "token", ItemKind.TOKEN
     columns = ("created_at", "expires_at")
+
+    def concerns(self, duties: Duties) -> bool:
+        return True
 
     def rows(self, actor: User) -> QuerySet[Any]:
         now = timezone.now()

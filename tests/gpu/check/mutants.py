@@ -42,12 +42,16 @@ MODULES = (
     "counters",
 )
 TESTS = (
-    "tests.gpu.check.test_rules",
+    "tests.gpu.check.test_rules_assessment",
     "tests.gpu.check.test_rules_crowd",
+    "tests.gpu.check.test_rules_health",
     "tests.gpu.check.test_rules_joint",
     "tests.gpu.check.test_rules_links",
+    "tests.gpu.check.test_rules_plan",
     "tests.gpu.check.test_rules_software",
     "tests.gpu.check.test_rules_sums",
+    "tests.gpu.check.test_rules_thresholds",
+    "tests.gpu.check.test_rules_verdict",
     "tests.gpu.check.test_second_look",
     "tests.gpu.check.test_standing",
     "tests.gpu.check.test_consequences",

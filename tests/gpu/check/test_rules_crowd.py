@@ -12,7 +12,7 @@ from provisioning.gpu.check.plan import WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.types import Action, Facts, Level, Raw, Severity, Status
 from provisioning.gpu.check.verdict import decide, of_tests
 from provisioning.gpu.check.wrong_pairs import WrongPair
-from tests.gpu.check.test_rules import H200, done, status_of
+from tests.gpu.check.judging import H200, done, status_of
 
 CROWD = Test("all_pairs", "all_pairs", 60.0)
 ALL = "all_pairs_gb_s:3"

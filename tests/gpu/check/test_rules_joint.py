@@ -12,7 +12,7 @@ from provisioning.gpu.check.joint_load import JointResult
 from provisioning.gpu.check.plan import JOINT_DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.types import Action, Facts, Finding, Level, Raw, Severity, Status, TestResult
 from provisioning.gpu.check.verdict import decide, of_tests
-from tests.gpu.check.test_rules import H200
+from tests.gpu.check.judging import H200
 
 JOINT = Test("joint_burn", "joint_burn", 105.0)
 PERCENT = "joint_burn_percent:3"

@@ -11,7 +11,7 @@ from provisioning.gpu.check.assess import THIRD_NODE, assess
 from provisioning.gpu.check.plan import PAIR_DEADLINE_S, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.types import Action, Facts, Level, Raw, Rendezvous, Status, Verdict
 from provisioning.gpu.check.verdict import decide, of_tests
-from tests.gpu.check.test_rules import COPY, H200, done, status_of
+from tests.gpu.check.judging import COPY, H200, done, status_of
 
 
 def test_a_new_model_is_judged_by_what_its_fleet_agrees_on() -> None:

@@ -21,7 +21,7 @@ from provisioning.gpu.check.report import Report, schema
 from provisioning.gpu.check.runner import run_check
 from provisioning.gpu.check.session import Timing
 from tests.gpu.check.host_build import host_build
-from tests.gpu.driver.machine import GPU, LIBRARIES, RELEASES, Machine
+from tests.gpu.driver.machine import GPU, LIBRARIES, RELEASES, Machine, uuid_of
 
 HERE = Path(__file__).parent
 VALIDATOR = Draft202012Validator(schema())
@@ -107,6 +107,19 @@ def with_kernels(machine: Callable[..., Machine]) -> Callable[..., Machine]:
         return made
 
     return make
+
+
+@pytest.fixture
+def linked(with_kernels: Callable[..., Machine]) -> Iterator[Callable[..., Machine]]:
+    """A node of linked GPUs; at the end no context went with anything that its holder had not given back."""
+    made: list[Machine] = []
+
+    def make(count: int = 3, model: str = "H100") -> Machine:
+        made.append(with_kernels(580, *(f"gpu {model} {uuid_of(number + 1)}" for number in range(count))))
+        return made[-1]
+
+    yield make
+    assert [path.read_text() for machine in made for path in machine.folder.glob("left")] == []
 
 
 @pytest.fixture

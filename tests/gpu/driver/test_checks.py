@@ -206,7 +206,7 @@ LEFT = {"slow_pcie", "remap_pending", "remap_failed", "sram", "inforom", "links_
     quick_of(
         FAULTS,
         [fault for fault in FAULTS if fault[0][0] not in LEFT],
-        "more faults; test_rules has each verdict",
+        "more faults; test_rules_verdict has each verdict",
         several=True,
     ),
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,19 +22,6 @@ CROWD = Test("all_pairs", "all_pairs", 20.0, required=False)
 RESIDUE = Test("residue", "residue", 20.0)
 H100 = 18 * 25
 """GB/s of all NVLinks of one, each way."""
-
-
-@pytest.fixture
-def linked(with_kernels: Make) -> Iterator[Callable[..., Machine]]:
-    """A node of linked GPUs; at the end no context went with anything that its holder had not given back."""
-    made: list[Machine] = []
-
-    def make(count: int = 3, model: str = "H100") -> Machine:
-        made.append(with_kernels(580, *(f"gpu {model} {uuid}" for uuid in GPUS[:count])))
-        return made[-1]
-
-    yield make
-    assert [path.read_text() for machine in made for path in machine.folder.glob("left")] == []
 
 
 def held_against(report: Report) -> set[str]:

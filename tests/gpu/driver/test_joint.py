@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,19 +22,6 @@ RESIDUE = Test("residue", "residue", 20.0)
 PERCENT = "joint_burn_percent:3"
 
 
-@pytest.fixture
-def node(with_kernels: Make) -> Iterator[Callable[..., Machine]]:
-    """A node of GPUs; at the end no context went with anything that its holder had not given back."""
-    made: list[Machine] = []
-
-    def make(count: int = 3, model: str = "H100") -> Machine:
-        made.append(with_kernels(580, *(f"gpu {model} {uuid}" for uuid in GPUS[:count])))
-        return made[-1]
-
-    yield make
-    assert [path.read_text() for machine in made for path in machine.folder.glob("left")] == []
-
-
 def checked(check: Check, *tests: Test, peers: int = 2) -> tuple[Report, dict[str, Status]]:
     report = check(GPUS[0], "extended", plan=tests or (JOINT, RESIDUE), peers=GPUS[1 : peers + 1])
     return report, {test.name: test.status for test in report.tests}
@@ -45,8 +32,8 @@ def codes(report: Report) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
-def test_all_are_as_fast_together_as_alone(node: Make, check: Check) -> None:
-    node()
+def test_all_are_as_fast_together_as_alone(linked: Make, check: Check) -> None:
+    linked()
     report, found = checked(check)
     assert set(found.values()) == {Status.PASSED}, render(report)
     joint = report.tests[0]
@@ -58,8 +45,8 @@ def test_all_are_as_fast_together_as_alone(node: Make, check: Check) -> None:
     assert report.tests[1].measures["free_mib"] == 16, "all is given back"
 
 
-def test_the_checked_device_falls_below_its_own_figure(node: Make, check: Check) -> None:
-    node().fault("slow_joint", 700)
+def test_the_checked_device_falls_below_its_own_figure(linked: Make, check: Check) -> None:
+    linked().fault("slow_joint", 700)
     report, found = checked(check)
     assert found == {"joint_burn": Status.WARNED, "residue": Status.PASSED}, render(report)
     assert codes(report) == {"test_joint_burn"}
@@ -70,8 +57,8 @@ def test_the_checked_device_falls_below_its_own_figure(node: Make, check: Check)
     assert others == [pytest.approx(100, abs=1)] * 2, "the others are not slower for it"
 
 
-def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(node: Make, check: Check) -> None:
-    node().fault("slow_joint", 500, gpu=2)
+def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(linked: Make, check: Check) -> None:
+    linked().fault("slow_joint", 500, gpu=2)
     report, found = checked(check)
     assert set(found.values()) == {Status.PASSED}, render(report)
     (note,) = [finding for finding in report.findings if finding.code == "peers_slow_together"]
@@ -80,8 +67,8 @@ def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(node: Mak
 
 
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_a_wrong_word_counts_for_the_device_that_made_it(node: Make, check: Check, gpu: int) -> None:
-    node().fault("product", 100, 1, gpu=gpu)
+def test_a_wrong_word_counts_for_the_device_that_made_it(linked: Make, check: Check, gpu: int) -> None:
+    linked().fault("product", 100, 1, gpu=gpu)
     report, found = checked(check, JOINT)
     if gpu == 0:
         assert found == {"joint_burn": Status.FAILED}, render(report)
@@ -96,9 +83,9 @@ def test_a_wrong_word_counts_for_the_device_that_made_it(node: Make, check: Chec
     ("fault", "gpu"), [(("no_memory",), 2), (("no_context", 2), 1), (("ecc", "gate"), 1)]
 )
 def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
-    node: Make, check: Check, fault: tuple[Any, ...], gpu: int
+    linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
 ) -> None:
-    node().fault(*fault, gpu=gpu)
+    linked().fault(*fault, gpu=gpu)
     report, found = checked(check)
     assert found == {"joint_burn": Status.SKIPPED, "residue": Status.PASSED}, render(report)
     assert report.tests[0].text.startswith("Not run. The peer")
@@ -106,8 +93,8 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     assert report.tests[1].measures["free_mib"] == 16
 
 
-def test_a_peer_that_hangs_is_no_proof(node: Make, check: Check) -> None:
-    node().fault("hang", "gemm_bf16_wg", gpu=1)
+def test_a_peer_that_hangs_is_no_proof(linked: Make, check: Check) -> None:
+    linked().fault("hang", "gemm_bf16_wg", gpu=1)
     short = Test("joint_burn", "joint_burn", 3.0, params=JOINT.params)
     report, found = checked(check, short)
     assert found == {"joint_burn": Status.HUNG}, render(report)
@@ -115,8 +102,8 @@ def test_a_peer_that_hangs_is_no_proof(node: Make, check: Check) -> None:
     assert GPUS[1] in report.tests[0].text
 
 
-def test_without_a_peer(node: Make, check: Check) -> None:
-    node(1)
+def test_without_a_peer(linked: Make, check: Check) -> None:
+    linked(1)
     report, found = checked(check, JOINT, peers=0)
     assert found == {"joint_burn": Status.SKIPPED}
     assert report.tests[0].text == "Not run. No peer GPU is visible."
