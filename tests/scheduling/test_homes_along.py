@@ -296,9 +296,9 @@ def test_a_start_that_another_rule_ends_takes_its_move_with_it(blocked, alice, m
 
 
 def test_a_silent_node_ends_the_move_and_the_start_is_queued_again(blocked, alice, make, sent, monkeypatch):
-    monkeypatch.setattr(home_moves, "MOST_FAILURES", 3)
+    monkeypatch.setattr(home_moves, "MAX_FAILURES", 3)
     workspace = make(alice, "one-gpu")
-    for _ in range(home_moves.MOST_FAILURES + 1):
+    for _ in range(home_moves.MAX_FAILURES + 1):
         homes.orders(sent)
         homes.lose_all(sent)
     home_moves.sweep()

@@ -35,7 +35,7 @@ _STEPS: Mapping[str, str] = {
 
 
 class JointHandler(JudgedHandler):
-    """The verdict is about the run's own GPU; `act` treats the others alike, by their parts of the report.
+    """The verdict is about the run's own GPU; `apply_result` treats the others alike, by their parts of the report.
 
     A GPU with wrong results is cordoned. A slow one gets a warning: power or cooling of the node may be the
     cause. A pass proves neither memory nor links, so it lifts no cordon.
@@ -54,7 +54,7 @@ class JointHandler(JudgedHandler):
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return report_reader.read_check(answer, run)
 
-    def act(self, run: GpuCheckRun, reading: RunResult) -> None:
+    def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         device, name = run.device, display_name(run.device)
         step = _STEPS.get(reading.verdict, "inconclusive")
         runs.record(run, device, step, f"has checked all GPUs of {device.node.name} at once: {run.summary}")
@@ -68,7 +68,7 @@ class JointHandler(JudgedHandler):
             if part.uuid in peers:
                 _judge_peer(run, peers[part.uuid], part)
 
-    def lost(self, run: GpuCheckRun, reason: str) -> None:
+    def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         """A lost run says nothing about the GPUs."""
 
     def title(self, run: GpuCheckRun) -> str:
