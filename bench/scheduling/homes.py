@@ -5,7 +5,7 @@
 People, nodes and the clock are simulated; every decision is the portal's, on an empty SQLite file: each start
 is previewed as in the form, created, placed by a cycle, and its home moved by the mover. Each person starts a
 workspace, works, stops it and comes back later, one at a time. A load is the part of the GPUs that would be
-in use if nobody waited. The wait is from the click until the start is sent, moves included. The first 8
+in use if nobody waited. The wait is from the click until the start is sent, moves included. The first 6
 hours are not counted. Whose home is too large to move without being asked takes the offer of the form.
 
 ASSUMPTIONS: sessions of 3 hours (median), nobody says how long; 1, 2 or 4 GPUs; homes of 2 GiB (median), a
@@ -35,7 +35,7 @@ from uuid import UUID
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 HOUR_S, DAY_S = 3600.0, 86_400.0
-WARM_UP_S = DAY_S / 3
+WARM_UP_S = DAY_S / 4
 PER_NODE = 8
 SIZES = ((1, 0.6), (2, 0.3), (4, 0.1))
 SESSION_MEDIAN_H, SESSION_SIGMA = 3.0, 0.8
