@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection
 from typing import Any, Protocol
 
+import django
 from celery.signals import setup_logging, worker_init, worker_process_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
@@ -131,6 +132,4 @@ def _forked(**_: object) -> None:
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
     """Keep Django's logging configuration instead of Celery's."""
-    import django
-
     django.setup()

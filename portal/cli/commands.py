@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import getpass
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from portal.cli import config
 from portal.cli.client import BerthClient
@@ -42,6 +44,7 @@ def login(arguments: argparse.Namespace) -> int:
     url = config.check_url(arguments.url or os.environ.get("BERTH_URL") or config.DEFAULT_URL)
     key = ""
     if arguments.ci:
+        # Imported here: only pipelines need it.
         from portal.cli import ci
 
         key = config.exchange_key(os.environ, url)
@@ -69,15 +72,11 @@ def login(arguments: argparse.Namespace) -> int:
 def _ask_token(url: str) -> str:
     if not sys.stdin.isatty():
         return sys.stdin.readline().strip()
-    import getpass
-
     print(f"Create a token at {url} (your account, Tokens) and paste it here.", file=sys.stderr)
     return getpass.getpass("Token: ").strip()
 
 
 def _is_local(url: str) -> bool:
-    from urllib.parse import urlsplit
-
     host = urlsplit(url).hostname or ""
     return host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
 
@@ -382,6 +381,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
             print(f"Note: {line_of(workspace)}", file=sys.stderr)
         print(workspace["url"])
     if arguments.browser:
+        # Imported here: it takes longer to import than the rest of the command.
         import webbrowser
 
         # Through the portal, where the browser is signed in and gets the ticket.

@@ -123,6 +123,7 @@ class Command:
 
         Raises `ConnectionLost`, and `Unreachable` if its end was missed.
         """
+        # Imported here: other commands need no WebSocket.
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -131,8 +132,6 @@ def _load_command(module: str, name: str) -> Callable[..., int]:
 
 def _report(error: CliError, *, as_json: bool) -> None:
     if as_json:
-        import json
-
         details: dict[str, Any] = {"message": error.message, "next_action": error.next_action}
         for name in ("status", "code", "request_id", "ask"):
             if getattr(error, name, None):

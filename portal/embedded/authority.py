@@ -13,6 +13,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from portal.fleet.machines import certificates
 from portal.fleet.machines.certificates import Authority, NoAuthority
@@ -93,6 +94,4 @@ def _is_valid(pair: Certificates, authority: Authority, latest: dt.datetime) -> 
 
 
 def _is_key_of(path: Path, certificate: x509.Certificate) -> bool:
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     return load_pem_private_key(path.read_bytes(), None).public_key() == certificate.public_key()

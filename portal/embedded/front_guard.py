@@ -105,7 +105,9 @@ class ConnectionSide(asyncio.Protocol):
         if self.transport is None or self.transport.is_closing():
             return
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            # A client that has reset the connection is noticed here first.
+            with contextlib.suppress(OSError):
+                self.transport.write_eof()
         # What the client still sends is read until then: otherwise it would lose the answer.
         loop = asyncio.get_running_loop()
         loop.call_later(LINGER_S, self._close_when_sent, loop.time() + FLUSH_S)

@@ -72,6 +72,7 @@ class DiskWatch:
 
     def adapt_redis(self) -> str:
         """Disable or enable Redis's file depending on the disk; return what was done, or an empty string."""
+        # Imported here: the library is missing before `make up` has run.
         from redis.exceptions import RedisError
 
         try:

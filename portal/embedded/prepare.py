@@ -1,6 +1,7 @@
 """Preparations of `up` that need Django: migrations, static files, initial data.
 
-A separate process, so that the long-running supervisor stays small.
+A separate process, so that the long-running supervisor stays small. Django is imported in functions: a
+missing module becomes a `Problem`, and models need `django.setup()`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 from portal.common import loading
@@ -101,8 +103,6 @@ def _collect_static() -> str:
 
 def _problem(error: Exception, details: str) -> Problem:
     """Describe the most common failures: a module, a setting, the database, the disk."""
-    from importlib import import_module
-
     if isinstance(error, ModuleNotFoundError):
         return Problem(f"The Python module {error.name} is missing from {sys.prefix}.", INSTALL)
     if isinstance(error, OSError):

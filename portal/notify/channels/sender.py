@@ -26,6 +26,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+# All before the process is confined: afterwards it reads no other files.
+import apprise
+import certifi
+import requests
+
 from portal.common.outgoing.addresses import AddressPolicy, AddressRefused
 
 THREADS = 8
@@ -109,8 +114,6 @@ def _check_open(roots: set[Path], path: Any, flags: Any) -> None:
 
 def _remember_answers() -> None:
     """Record responses of services, because apprise only reports success or failure."""
-    import requests
-
     send = requests.Session.send
 
     def remembering(self: Any, request: Any, **kwargs: Any) -> Any:
@@ -151,8 +154,6 @@ def parse_service(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
     """Return the apprise service of a URL, or None with an error code."""
     if problem := problem_of(url, schemas):
         return None, problem
-    import apprise
-
     asset = apprise.AppriseAsset(async_mode=False, secure_logging=True)
     try:
         plugin = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
@@ -198,10 +199,6 @@ def main() -> None:
     """Read the jobs, send or check them, and write their outcomes."""
     task = json.load(sys.stdin)
     schemas = frozenset(task["schemas"])
-    import apprise  # noqa: F401
-    import certifi
-    import requests  # noqa: F401
-
     confine_process(AddressPolicy.parse(task["allowed"]))
     logging.disable(logging.CRITICAL)
     certifi.where()

@@ -17,6 +17,9 @@ RESOURCE_HELP = (
     " (thousandths of GPUs of any model), `cpu_milli`, `memory_mib`, `disk_mib`, `workspaces`."
 )
 
+BORROWING_HELP = "Maximum amount to borrow, in the resource's base unit; null for no limit."
+LENDING_HELP = "Maximum amount to lend, in the resource's base unit; null for all that is unused."
+
 
 class Amount(serializers.IntegerField):
     """A non-negative amount in base units."""
@@ -32,7 +35,14 @@ def _notes() -> serializers.ListField:
     )
 
 
-class QuotaSerializer(serializers.ModelSerializer[Quota]):
+class _ResourceRow(serializers.Serializer[Any]):
+    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
+
+    def get_label(self, row: Quota | MemberCap | SiteLimit | ResourceRate) -> str:
+        return format_resource(row.resource)
+
+
+class QuotaSerializer(_ResourceRow, serializers.ModelSerializer[Quota]):
     """The quota of a team or cohort for one resource."""
 
     team = serializers.CharField(
@@ -47,23 +57,19 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
         allow_null=True,
         help_text="Slug of the cohort; null for a quota of a team.",
     )
-    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
     borrowing_limit = serializers.IntegerField(
         allow_null=True,
-        help_text="Maximum amount to borrow, in the resource's base unit; null for no limit.",
+        help_text=BORROWING_HELP,
     )
     lending_limit = serializers.IntegerField(
         allow_null=True,
-        help_text="Maximum amount to lend, in the resource's base unit; null for all that is unused.",
+        help_text=LENDING_HELP,
     )
 
     class Meta:
         model = Quota
         fields = ["id", "team", "cohort", "resource", "label", "quota", "borrowing_limit", "lending_limit"]
         read_only_fields = fields
-
-    def get_label(self, quota: Quota) -> str:
-        return format_resource(quota.resource)
 
 
 class QuotaWrittenSerializer(QuotaSerializer):
@@ -81,12 +87,12 @@ class QuotaChangeSerializer(StrictSerializer):
     borrowing_limit = Amount(
         allow_null=True,
         default=None,
-        help_text="Maximum amount to borrow, in the resource's base unit; null for no limit.",
+        help_text=BORROWING_HELP,
     )
     lending_limit = Amount(
         allow_null=True,
         default=None,
-        help_text="Maximum amount to lend, in the resource's base unit; null for all that is unused.",
+        help_text=LENDING_HELP,
     )
 
     examples = {"quota": 8000, "borrowing_limit": 4000, "lending_limit": 4000}
@@ -145,8 +151,7 @@ class _FungibilitySerializer(StrictSerializer):
     )
 
 
-class CohortChangeSerializer(_FungibilitySerializer):
-    name = serializers.CharField(max_length=80)
+class _CohortFields(_FungibilitySerializer):
     parent = serializers.CharField(
         max_length=40,
         allow_null=True,
@@ -156,16 +161,13 @@ class CohortChangeSerializer(_FungibilitySerializer):
     weight_milli = _Weight()
 
 
-class CohortCreateSerializer(_FungibilitySerializer):
+class CohortChangeSerializer(_CohortFields):
+    name = serializers.CharField(max_length=80)
+
+
+class CohortCreateSerializer(_CohortFields):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
-    parent = serializers.CharField(
-        max_length=40,
-        allow_null=True,
-        default=None,
-        help_text="Slug of the parent cohort; null for none.",
-    )  # type: ignore[assignment]
-    weight_milli = _Weight()
 
 
 class ShareSerializer(serializers.Serializer[Any]):
@@ -234,20 +236,16 @@ class UsageSerializer(serializers.Serializer[Any]):
     resources = BarSerializer(many=True, help_text="Limits and use by resource.")
 
 
-class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
+class MemberCapSerializer(_ResourceRow, serializers.ModelSerializer[MemberCap]):
     """The maximum for a member of a team; without a `username`, for every member without their own cap."""
 
     team = serializers.CharField(source="team.slug")
     username = serializers.CharField(source="user.username", default=None, allow_null=True)
-    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
 
     class Meta:
         model = MemberCap
         fields = ["id", "team", "username", "resource", "label", "amount"]
         read_only_fields = fields
-
-    def get_label(self, cap: MemberCap) -> str:
-        return format_resource(cap.resource)
 
 
 class MemberCapWrittenSerializer(MemberCapSerializer):
@@ -275,18 +273,13 @@ class MemberCapCreateSerializer(MemberCapChangeSerializer):
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
 
 
-class SiteLimitSerializer(serializers.ModelSerializer[SiteLimit]):
+class SiteLimitSerializer(_ResourceRow, serializers.ModelSerializer[SiteLimit]):
     """The maximum for all teams together."""
-
-    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
 
     class Meta:
         model = SiteLimit
         fields = ["resource", "label", "amount"]
         read_only_fields = fields
-
-    def get_label(self, limit: SiteLimit) -> str:
-        return format_resource(limit.resource)
 
 
 class SiteLimitWrittenSerializer(SiteLimitSerializer):
@@ -303,18 +296,13 @@ class SiteLimitChangeSerializer(StrictSerializer):
     amount = Amount(help_text="Maximum amount for the whole site, in the resource's base unit.")
 
 
-class RateSerializer(serializers.ModelSerializer[ResourceRate]):
+class RateSerializer(_ResourceRow, serializers.ModelSerializer[ResourceRate]):
     """The price of an accelerator in GPU-hours per hour; the default is 1000."""
-
-    label = serializers.SerializerMethodField(help_text="Name of the resource, for people.")  # type: ignore[assignment]
 
     class Meta:
         model = ResourceRate
         fields = ["resource", "label", "rate_milli"]
         read_only_fields = fields
-
-    def get_label(self, rate: ResourceRate) -> str:
-        return format_resource(rate.resource)
 
 
 class RateChangeSerializer(StrictSerializer):

@@ -29,6 +29,16 @@ def amount_field(**more: Any) -> serializers.IntegerField:
     return serializers.IntegerField(min_value=1, max_value=AMOUNT_MAX, help_text=AMOUNT_HELP, **more)
 
 
+def note_field() -> serializers.CharField:
+    return serializers.CharField(max_length=2000, required=False, allow_blank=True)
+
+
+def hours_field(**more: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        min_value=1, max_value=8784, help_text="Maximum duration of a grant, in hours.", **more
+    )
+
+
 class GrantSerializer(serializers.ModelSerializer[Grant]):
     """An increase of a team's quota, or of the cap of one member (`username`), until `ends_at` if set."""
 
@@ -226,7 +236,7 @@ class ApproveSerializer(StrictSerializer):
     until = serializers.DateTimeField(
         required=False, allow_null=True, help_text="End of the grant. Default: as requested."
     )
-    note = serializers.CharField(max_length=2000, required=False, allow_blank=True)
+    note = note_field()
 
 
 class DenySerializer(StrictSerializer):
@@ -234,7 +244,7 @@ class DenySerializer(StrictSerializer):
 
 
 class RevokeSerializer(StrictSerializer):
-    note = serializers.CharField(max_length=2000, required=False, allow_blank=True)
+    note = note_field()
 
 
 class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):
@@ -259,19 +269,12 @@ class RuleCreateSerializer(StrictSerializer):
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount_at_most = amount_field()
-    hours_at_most = serializers.IntegerField(
-        min_value=1, max_value=8784, help_text="Maximum duration of a grant, in hours."
-    )
+    hours_at_most = hours_field()
 
 
 class RuleChangeSerializer(StrictSerializer):
     amount_at_most = amount_field(required=False)
-    hours_at_most = serializers.IntegerField(
-        min_value=1,
-        max_value=8784,
-        required=False,
-        help_text="Maximum duration of a grant, in hours.",
-    )
+    hours_at_most = hours_field(required=False)
     enabled = serializers.BooleanField(required=False)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-import re
-import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from provisioning import mounts
-from provisioning.driver import Driver, Plane
+from provisioning.driver import Plane
 from provisioning.drivers.local import (
     bytecode,
     cgroups,
@@ -26,13 +21,11 @@ from provisioning.drivers.local import (
     generations,
     gpus,
     home_mount,
-    homes,
     host,
     leftovers,
     limits,
     network,
     ownership,
-    packages,
     partitions,
     processes,
     scratch,
@@ -41,35 +34,22 @@ from provisioning.drivers.local import (
     state,
 )
 from provisioning.drivers.local.failures import (
-    EnvironmentMissing,
-    IsolationRequired,
-    WrongNode,
     disk_errors,
 )
-from provisioning.drivers.local.file_server import FileServers, Home
-from provisioning.drivers.local.home_archives import HomeArchives
-from provisioning.drivers.local.home_moves import HomeMoves
-from provisioning.drivers.local.home_quota import HomeQuotas
-from provisioning.drivers.local.isolation import SandboxProbe, probe
+from provisioning.drivers.local.home_access import DELETE_HOME_S, LocalHomes
 from provisioning.drivers.local.launching import AGENT
 from provisioning.drivers.local.log_files import read_log
+from provisioning.drivers.local.machine import GVISOR, NAME, NO_GPUS
 from provisioning.drivers.local.observation import observe_workspace
-from provisioning.drivers.local.sandbox import USER_NAME
 from provisioning.drivers.local.share_guard import Shares
-from provisioning.drivers.local.spares import SpareKind, Spares
+from provisioning.drivers.local.spares import SpareKind
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspender
 from provisioning.drivers.local.takeover import take_over_spare
-from provisioning.egress_rules import EgressPolicy, policy_of, tightest
+from provisioning.egress_rules import policy_of
 from provisioning.endpoints import socket_endpoint
-from provisioning.environment_messages import OwnPackagesRequest
-from provisioning.environments import folders
-from provisioning.environments.folders import Folders
-from provisioning.environments.store import Store
 from provisioning.errors import (
     InvalidSpec,
-    MissingDependency,
-    NoCapacity,
     ProvisioningError,
 )
 from provisioning.gpu.scrub import ScrubVerdict
@@ -81,35 +61,21 @@ from provisioning.types import (
     DeviceKind,
     HomeHold,
     Inventory,
-    JsonScalar,
     Leftover,
     LeftoverKind,
     LogPiece,
     MigRepartition,
-    NodePlacement,
     Observation,
     ObservedState,
     Placement,
-    PoolConfig,
     WorkspaceRef,
     WorkspaceSpec,
-    external_name,
 )
 
 log = logging.getLogger(__name__)
 
-NAME = re.compile(r"ws-[0-9a-f]{32}")
-DEFAULT_SPARES = 1
-SPARES_FOR_S = 7 * 86400.0
-"""How long after the last start from an environment spares are kept for it."""
-# Time slice of a home deletion: after it, other commands run and the deletion is requested again.
-DELETE_HOME_S = 1.0
-GVISOR = "gvisor"
-"""The value of `sandbox` for pools that run workspaces in gVisor only."""
-NO_GPUS = "Workspaces in gVisor cannot use GPUs. Choose a flavor without GPUs, or a pool without gVisor."
 
-
-class LocalDriver(Driver):
+class LocalDriver(LocalHomes):
     """Runs workspaces as processes of this machine.
 
     `config` has the following optional settings:
@@ -137,38 +103,6 @@ class LocalDriver(Driver):
     ))  # fmt: skip
     limits_egress: ClassVar[bool] = True
     limits_homes: ClassVar[bool] = True
-
-    def __init__(self, pool: PoolConfig) -> None:
-        super().__init__(pool)
-        config = pool.config
-        home = Path(str(config.get("home") or os.environ.get("BERTH_HOME") or "var"))
-        self.home = Path(os.path.realpath(home))
-        self.base = self.home / "local"
-        self.homes = home_mount.homes_dir(config, self.home)
-        self.environments = Store(self.home / "environments", Folders(self._folders))
-        self.environment_path = Path(
-            str(config.get("environment") or self.home / "environments" / "notebook")
-        )
-        self.sandbox_mode = str(config.get("sandbox") or "auto")
-        self.port_min = int(config.get("port_min") or 18000)
-        self.port_max = int(config.get("port_max") or 28999)
-        self.instance = state.instance_of(self.home)
-        self.spares = Spares(self.base, self.instance)
-        self.spare_count = _number("spares", config.get("spares"), os.environ.get("BERTH_SPARES"))
-        self.spare_environments = _number(
-            "spare_environments",
-            config.get("spare_environments"),
-            os.environ.get("BERTH_SPARE_ENVIRONMENTS"),
-        )
-        egress = config.get("egress") or os.environ.get("BERTH_EGRESS") or "open"
-        allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
-        self.egress = policy_of(str(egress), str(allowed))
-        self.mounts = str(config.get("mounts") or os.environ.get(mounts.VARIABLE) or "")
-        self.home_limit_mib = disk.home_limit_mib(config)
-        self.quotas = HomeQuotas(self.base, self.homes)
-        self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
-
-    # -- the contract -----------------------------------------------------------------------
 
     def validate(self, spec: WorkspaceSpec) -> None:
         """See `Driver.validate`."""
@@ -359,16 +293,6 @@ class LocalDriver(Driver):
             cgroups.sweep(cgroups.detect(self.instance))
             return Observation(ref, ObservedState.ABSENT)
 
-    def delete_home(self, *, team: str, owner: str) -> bool:
-        """See `Driver.delete_home`."""
-        self._require_home_names(team=team, owner=owner)
-        with disk_errors(self.homes):
-            servers, home = self._file_servers(), Home(team, owner)
-            servers.end(home)
-            if not homes.delete(self.homes, team, owner, limit_s=DELETE_HOME_S):
-                return False
-            return HomeArchives(servers).delete_all(home, limit_s=DELETE_HOME_S)
-
     def list_owned(self) -> tuple[Observation, ...]:
         """See `Driver.list_owned`."""
         with disk_errors(self.base):
@@ -409,56 +333,6 @@ class LocalDriver(Driver):
         """Return the GPU shares of workspaces of this node, and their use."""
         return Shares(self.base, self.instance)
 
-    def own_packages(self, spec: OwnPackagesRequest) -> list[str]:
-        """Return the packages that a user installed on top of an environment, as `name==version`.
-
-        Raises `InvalidSpec`.
-        """
-        self._require_home_names(team=spec.team, owner=spec.owner)
-        site = self._site_of(spec.environment)
-        if site is None:
-            return []
-        home = self.homes / spec.team / spec.owner
-        key = packages.key(spec.environment, spec.environment_name, site.parent.name)
-        return packages.installed(home, key)
-
-    def python_of(self, spec: OwnPackagesRequest) -> str:
-        """Return the Python version of an environment, such as `3.12`; empty if it is not on this node."""
-        site = self._site_of(spec.environment)
-        return site.parent.name.removeprefix("python") if site else ""
-
-    def _site_of(self, digest: str) -> Path | None:
-        if not digest:
-            return packages.site_of(self._own_environment())
-        stamp = self.environments.find(digest)
-        return packages.site_of(environment.from_stamp(stamp)) if stamp else None
-
-    def files(self, *, team: str, owner: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the home's file server (`provisioning/agent/files`).
-
-        Raises `ProvisioningError`.
-        """
-        self._require_home_names(team=team, owner=owner)
-        servers = self._file_servers()
-        self._require_isolation(servers.sandbox)
-        with disk_errors(self.base):
-            return servers.query(Home(team, owner), question)
-
-    def home_moves(self, *, team: str, owner: str) -> HomeMoves:
-        """Return the transfers of this home to and from other machines. Raises `ProvisioningError`."""
-        self._require_home_names(team=team, owner=owner)
-        servers = self._file_servers()
-        self._require_isolation(servers.sandbox)
-        return HomeMoves(servers)
-
-    def home_archives(self, *, team: str, owner: str) -> HomeArchives:
-        """Return the archives of this home on this node."""
-        return HomeArchives(self.home_moves(team=team, owner=owner).servers)
-
-    def _file_servers(self) -> FileServers:
-        sandbox, _ = self._isolation()
-        return FileServers(self.base, self.homes, self.instance, self._own_environment(), sandbox)
-
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """See `Driver.logs`."""
         return self._dir(ref).tail(tail_lines)
@@ -485,97 +359,6 @@ class LocalDriver(Driver):
         with disk_errors(self.base):
             return partitions.repartition(self.base, change, scrub, before=before)
 
-    # -- parts ------------------------------------------------------------------------------
-
-    def _dir(self, ref: WorkspaceRef) -> state.WorkspaceDir:
-        name = external_name(ref.workspace_id)
-        if not NAME.fullmatch(name):
-            raise InvalidSpec("The workspace's ID is not a UUID. Create the workspace again.")
-        return state.WorkspaceDir(self.base, name)
-
-    def _require_home_names(self, **names: str) -> None:
-        for role, value in names.items():
-            if not USER_NAME.fullmatch(value):
-                raise InvalidSpec(
-                    f"“{value}” is not a valid folder name for homes. "
-                    f"Rename the {role}, using only letters, digits and . _ @ + -."
-                )
-
-    def _egress_policy(self, spec: WorkspaceSpec) -> EgressPolicy:
-        """Return the workspace's egress policy, the strictest of all that apply. Raises `InvalidSpec`."""
-        limits = (policy_of(limit.egress, limit.allow) for limit in spec.egress)
-        return functools.reduce(tightest, limits, self.egress)
-
-    def _scan(self) -> gpus.GpuScan:
-        """Return the GPUs, never during a layout change. First finishes one left by a killed worker."""
-        partitions.recover(self.base)
-        while True:
-            before = partitions.repartitioned_gpus(self.base)
-            with partitions.layouts_locked(self.base) as busy:
-                scan = gpus.scan()
-            if partitions.repartitioned_gpus(self.base) == before:
-                return gpus.with_instances(scan, busy)
-
-    def _own_environment(self) -> environment.Environment:
-        return environment.resolve(self.environment_path)
-
-    @contextlib.contextmanager
-    def _environment(self, digest: str) -> Iterator[environment.Environment]:
-        """Yield the environment and protect it from removal meanwhile. Raises `EnvironmentMissing`."""
-        if not digest:
-            yield self._own_environment()
-            return
-        with self.environments.using(digest) as stamp:
-            if stamp is None:
-                raise EnvironmentMissing(
-                    "The software environment of this workspace is still being installed on its node. "
-                    "Try again in a few minutes.",
-                    detail=f"no environment {digest} under {self.environments.folder}",
-                )
-            yield environment.from_stamp(stamp)
-            self.environments.mark_used(digest)
-
-    def _folders(self) -> list[str]:
-        """Return the existing environments that this node's settings name."""
-        return folders.named_folders(os.environ, never=(self.home, self.homes))
-
-    def _environments_in_use(self) -> list[environment.Environment]:
-        """Return the environments of recent starts, the latest first."""
-        recent = self.environments.used(since=time.time() - SPARES_FOR_S)[: self.spare_environments]
-        stamps = (self.environments.find(digest) for digest in recent)
-        return [environment.from_stamp(stamp) for stamp in stamps if stamp]
-
-    def sandbox(self) -> SandboxProbe:
-        """Return the sandbox of workspaces and builds on this node. Raises `InvalidSpec`."""
-        return self._isolation()[0]
-
-    def remove_environment(self, digest: str) -> bool:
-        """Remove an environment; returns False if a process or a started workspace uses it.
-
-        Ends its spares first. Raises `OSError`.
-        """
-        for name in state.names(self.base):
-            record = state.WorkspaceDir(self.base, name).record()
-            if record is not None and record.environment == digest and not record.closed:
-                return False
-        with contextlib.suppress(ValueError):
-            self.spares.end_for_environment(str(self.environments.folder_of(digest)))
-            return self.environments.remove(digest)
-        return True
-
-    def _settings(self, sandbox: SandboxProbe, env: environment.Environment) -> Settings:
-        return Settings(
-            homes=self.homes,
-            quotas=self.quotas,
-            instance=self.instance,
-            environment=env,
-            sandbox=sandbox,
-            egress=self.egress,
-            cgroup_host=cgroups.detect(self.instance),
-            port_min=self.port_min,
-            port_max=self.port_max,
-        )
-
     def _restore_egress(self, settings: Settings) -> None:
         """Restart the egress processes of workspaces that lost them, for example because pasta was killed."""
         for name in state.names(self.base):
@@ -590,68 +373,3 @@ class LocalDriver(Driver):
             with contextlib.suppress(ProvisioningError), folder.operation():
                 if folder.record() == record and folder.alive():
                     start_network(folder, settings)
-
-    def _isolation(self) -> tuple[SandboxProbe, str]:
-        """Return the sandbox to use and a warning; the warning is empty if there is none."""
-        if self.sandbox_mode not in ("auto", "bwrap", GVISOR, "none"):
-            raise InvalidSpec(
-                f"sandbox={self.sandbox_mode} is not valid. Choose auto, bwrap, gvisor or none."
-            )
-        if self.sandbox_mode == "none":
-            sandbox = SandboxProbe("", reason="Workspaces are not isolated. Set sandbox=auto for this pool.")
-        else:
-            sandbox = probe(self.base)
-        if self.sandbox_mode != GVISOR:
-            return sandbox, sandbox.warning
-        sandbox = replace(sandbox, runsc=sandbox.gvisor)
-        return sandbox, " ".join(filter(None, (sandbox.no_gvisor, sandbox.warning)))
-
-    def _require_isolation(self, sandbox: SandboxProbe) -> None:
-        if limits.several_users() and sandbox.warning:
-            raise IsolationRequired(
-                "Several users share this machine, so workspaces need a sandbox with a separate network and "
-                f"a filter of system calls. {sandbox.warning}"
-            )
-        if sandbox.bwrap:
-            return
-        if self.sandbox_mode in ("bwrap", GVISOR):
-            raise MissingDependency(sandbox.reason)
-
-    def _require_gvisor(self, sandbox: SandboxProbe) -> None:
-        """Raise `MissingDependency` if this pool requires gVisor and it is unavailable."""
-        if self.sandbox_mode == GVISOR and (complaint := sandbox.no_gvisor):
-            raise MissingDependency(complaint)
-
-    def _own_folders(self) -> tuple[Path, ...]:
-        """Return the folders of Berth's state and of homes, which are hidden from workspaces."""
-        return (self.home, self.homes)
-
-    def _placed_here(self, placement: Placement) -> NodePlacement:
-        if len(placement.nodes) != 1 or placement.nodes[0].node != self.node_name:
-            names = ", ".join(node.node for node in placement.nodes) or "no node"
-            raise WrongNode(
-                f"The workspace was placed on {names}, but this node is {self.node_name}. "
-                "Start the workspace again."
-            )
-        return placement.nodes[0]
-
-    def _devices(
-        self, node_placement: NodePlacement
-    ) -> tuple[tuple[DeviceInfo, ...], tuple[state.GpuShare, ...]]:
-        """Return the granted devices in their current state, and the shares. Raises `NoCapacity`."""
-        if not node_placement.devices:
-            return (), ()
-        if self.sandbox_mode == GVISOR:
-            raise NoCapacity(NO_GPUS)
-        scan = gpus.scan()
-        granted = gpus.granted(scan, node_placement.devices)
-        return granted, share_guard.parts(scan, node_placement.devices, granted)
-
-
-def _number(name: str, configured: JsonScalar, environ: str | None) -> int:
-    """Return a setting that counts spares as a number. Raises `InvalidSpec`."""
-    value = environ if configured is None else configured
-    try:
-        return max(0, int(DEFAULT_SPARES if value in (None, "") else value))
-    except ValueError:
-        raise InvalidSpec(f"{name}={value} is not a number. Set {name} to 0 or more for this pool.") from None

@@ -14,8 +14,8 @@ from local_support import Pool, ask
 
 from portal.catalog.environments.sources import pinned_requirements
 from provisioning.drivers.local import isolation
-from provisioning.drivers.local.driver import SPARES_FOR_S
 from provisioning.drivers.local.failures import EnvironmentMissing
+from provisioning.drivers.local.software import SPARES_FOR_S
 from provisioning.environment_messages import OwnPackagesRequest
 from provisioning.environments.store import STAMP, Store
 from provisioning.errors import Blame
