@@ -35,7 +35,7 @@ _STEPS: Mapping[str, str] = {
 
 
 class JointHandler(JudgedHandler):
-    """The verdict is about the run's own GPU; `apply_result` treats the others alike, by their parts of the report.
+    """The verdict is about the run's own GPU. `apply_result` treats the others by their parts of the report.
 
     A GPU with wrong results is cordoned. A slow one gets a warning: power or cooling of the node may be the
     cause. A pass proves neither memory nor links, so it lifts no cordon.

@@ -139,8 +139,7 @@ class _Weight(serializers.IntegerField):
 
 
 class _FungibilitySerializer(StrictSerializer):
-    """When a request that lists several flavors takes its next one."""
-
+    # When a request that lists several flavors takes its next one. No docstring: subclasses would inherit it.
     borrow_first = serializers.BooleanField(
         default=True,
         help_text="Whether a request borrows quota for a flavor before it tries the next one.",
