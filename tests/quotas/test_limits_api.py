@@ -124,12 +124,16 @@ def test_lists_show_what_concerns_one_and_filter(api, olga, bob, charlie, petra,
 def test_a_cohort_lives(api, olga, team):
     operator = api(olga)
     assert operator.post("/cohorts", {"slug": "lab", "name": "Lab"}).status_code == 201
-    inner = operator.post("/cohorts", {"slug": "inner", "parent": "lab", "weight_milli": 2000})
+    inner = operator.post(
+        "/cohorts", {"slug": "inner", "parent": "lab", "weight_milli": 2000, "preempt_first": True}
+    )
     assert inner.json() == {
         "slug": "inner",
         "name": "inner",
         "parent": "lab",
         "weight_milli": 2000,
+        "borrow_first": True,
+        "preempt_first": True,
         "team_count": 0,
     }
     circle = operator.put("/cohorts/lab", {"name": "Lab", "parent": "inner"})

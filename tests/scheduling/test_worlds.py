@@ -94,7 +94,7 @@ def test_previews_hold_with_everything_switched_on(teams, monkeypatch, clock, se
                     step(chance, teams)
                     check()
                 transaction.set_rollback(True)
-        except AssertionError as error:
+        except Exception as error:
             error.add_note(f"world {seed}")
             raise
     snapshot_cache.forget()

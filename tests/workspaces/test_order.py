@@ -22,6 +22,8 @@ OTHERS: dict[str, Any] = {
     "lifetime_s": 7200,
     "priority": 1,
     "checkpointed": False,
+    "fallbacks": (FlavorFactory.build(slug="gpu-2"),),
+    "start_within_s": 600,
     "environment": Environment(slug="vision-tools"),
     "secrets": ("TOKEN_A",),
     "git": Source(url="", ref="", secret=""),
