@@ -66,7 +66,7 @@ def test_everything_about_an_h200(tmp_path):
     assert facts.max_clocks_mhz["sm"] == 1980
     assert (facts.power_limit_mw, facts.power_range_mw) == (700_000, (200_000, 700_000))
     assert facts.temperature_limits_c == {"slowdown": 89, "shutdown": 92, "memory_max": 95, "gpu_max": 87}
-    assert facts.recovery_action == "none" and facts.trouble == "" and facts.persistence is True
+    assert facts.recovery_action == "none" and facts.unusable_reason == "" and facts.persistence is True
     named, unnamed = facts.processes or ()
     assert (named.pid, named.memory_mib, named.name) == (4242, 512, "python3")
     assert (unnamed.memory_mib, unnamed.name) == (None, "")
@@ -109,7 +109,7 @@ def test_an_older_driver_tells_no_profile_names(tmp_path):
     assert "3g.39gb" in {profile.name for profile in facts.profiles}  # made from slices and memory
     library = FakeLibrary([a100()], without=["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues"])
     (facts,) = scan_of(library, tmp_path).gpus
-    assert facts.memory_mib == 81_920 and facts.recovery_action is None and facts.trouble == ""
+    assert facts.memory_mib == 81_920 and facts.recovery_action is None and facts.unusable_reason == ""
 
 
 def test_a_t4_offers_little_and_says_so(tmp_path):
@@ -202,7 +202,7 @@ def test_when_no_new_work_may_come(tmp_path, rows, action, words):
     gpu = h200(nvmlDeviceGetRemappedRows=rows)
     gpu.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = action
     (facts,) = scan_of(FakeLibrary([gpu]), tmp_path).gpus
-    assert words in facts.trouble and bool(words) == bool(facts.trouble)
+    assert words in facts.unusable_reason and bool(words) == bool(facts.unusable_reason)
 
 
 def test_devices_that_vanish_or_change_between_scans(tmp_path):

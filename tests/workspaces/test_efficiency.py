@@ -96,7 +96,7 @@ def test_it_is_read_of_whole_hours_of_its_own(runs, gpus):
         measured(gpus[0], hour, percent=80)
         measured(gpus[1], hour, percent=0)
     found = efficiency_of(runs, now=AT)
-    assert (found.since, found.verify_response, found.measured) == (
+    assert (found.since, found.used, found.measured) == (
         DAY + timedelta(hours=3),
         pytest.approx(0.4),
         1.0,
@@ -106,9 +106,9 @@ def test_it_is_read_of_whole_hours_of_its_own(runs, gpus):
 
 
 def test_nothing_of_shares_of_what_is_simulated_stopped_or_new(runs, gpus):
-    assert efficiency_of(runs, now=DAY + timedelta(hours=2, minutes=40)).verify_response is None
+    assert efficiency_of(runs, now=DAY + timedelta(hours=2, minutes=40)).used is None
     found = efficiency_of(runs, now=AT)
-    assert (found.verify_response, found.measured, found.hint) == (None, 0.0, None)
+    assert (found.used, found.measured, found.hint) == (None, 0.0, None)
     AllocatedDevice.objects.filter(device=gpus[0]).update(milli=500)
     assert efficiency_of(runs, now=AT) is None
     AllocatedDevice.objects.update(milli=1000)
@@ -136,7 +136,7 @@ def test_seven_days_at_most_and_two_queries(runs, gpus, django_assert_num_querie
         )
     with django_assert_num_queries(2):
         found = efficiency_of(runs, now=late)
-    assert found.verify_response == pytest.approx(0.9)
+    assert found.used == pytest.approx(0.9)
     assert found.since == late - timedelta(days=7)
 
 

@@ -88,13 +88,13 @@ def test_a_few_at_a_time_until_all_have_gone(node, homes, olga, sent):
     go_on()
     assert len(active()) == 2
     found = how(olga)
-    assert (found.homes, found.moved, found.under_way, found.remaining) == (5, 0, 2, 5)
+    assert (found.homes, found.moved, found.under_way, found.left) == (5, 0, 2, 5)
     while how(olga).is_open:
         for move in active():
             arrive(move)
         go_on()
     found = how(olga)
-    assert (found.state, found.moved, found.stayed, found.remaining) == ("done", 5, 0, 0)
+    assert (found.state, found.moved, found.stayed, found.left) == ("done", 5, 0, 0)
     assert set(HomePlace.objects.values_list("node__name", flat=True)) == {"gpu-b"}
     assert [event.kind for event in Event.objects.filter(kind__startswith="node.homes").order_by("pk")] == [
         "node.homes_move_asked", "node.homes_moved",

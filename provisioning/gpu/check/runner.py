@@ -90,7 +90,7 @@ def run_check(
 
     check, tests, findings = look(plan, alone=False)
     state = check.state
-    if turns is not None and (names := second_look.tests_to_repeat(tests, findings)):
+    if turns is not None and (names := second_look.repeatable_tests(tests, findings)):
         again, tests_alone, found_alone = look([t for t in state.plan if t.name in names], alone=True)
         tests = second_look.merge_results(tests, tests_alone, names)
         findings = list(second_look.findings_of_both(findings, found_alone, verdict.of_tests(tests)))

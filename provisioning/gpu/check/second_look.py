@@ -8,7 +8,7 @@ from dataclasses import replace
 from provisioning.gpu.check.types import Finding, Severity, Status, TestResult
 
 
-def tests_to_repeat(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[str, ...]:
+def repeatable_tests(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return tests that fail the device only by a measurement; empty if something else fails it already."""
     low = [test.name for test in tests if _is_low(test)]
     codes = {f"test_{name}" for name in low}

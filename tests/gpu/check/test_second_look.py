@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.second_look import findings_of_both, merge_results, tests_to_repeat
+from provisioning.gpu.check.second_look import findings_of_both, merge_results, repeatable_tests
 from provisioning.gpu.check.types import Finding, Judgement, Severity, Status, TestResult
 
 
@@ -28,9 +28,9 @@ OWN = found("test_pcie", Severity.FAIL)
 
 
 def test_a_low_figure_alone_is_measured_again() -> None:
-    assert tests_to_repeat([GOOD, LOW], [OWN]) == ("pcie",)
-    assert tests_to_repeat([GOOD, LOW], [OWN, found("ecc_corrected", Severity.DEGRADED)]) == ("pcie",)
-    assert tests_to_repeat([LOW, result("copy", Status.FAILED, Status.FAILED, errors=None)], [OWN]) == (
+    assert repeatable_tests([GOOD, LOW], [OWN]) == ("pcie",)
+    assert repeatable_tests([GOOD, LOW], [OWN, found("ecc_corrected", Severity.DEGRADED)]) == ("pcie",)
+    assert repeatable_tests([LOW, result("copy", Status.FAILED, Status.FAILED, errors=None)], [OWN]) == (
         "pcie",
         "copy",
     )
@@ -47,12 +47,12 @@ def test_a_low_figure_alone_is_measured_again() -> None:
     ],
 )
 def test_what_is_no_low_figure_is_not(test: TestResult) -> None:
-    assert tests_to_repeat([test], []) == ()
+    assert repeatable_tests([test], []) == ()
 
 
 @pytest.mark.parametrize("severity", [Severity.FAIL, Severity.HUNG])
 def test_a_device_with_another_fault_is_not_measured_again(severity: Severity) -> None:
-    assert tests_to_repeat([LOW], [OWN, found("lost", severity)]) == ()
+    assert repeatable_tests([LOW], [OWN, found("lost", severity)]) == ()
 
 
 def merge(*second: TestResult) -> Any:
