@@ -90,7 +90,7 @@ def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) ->
     level = Level(command.level)
     look, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
     state, took_s = look.state, SECONDS[level]
-    if names := second_look.tests_to_repeat(tests, findings):
+    if names := second_look.repeatable_tests(tests, findings):
         # Alone on its node, as the runner has it.
         repeated = [test for test in state.plan if test.name in names]
         _again, alone, alone_findings = _look(gpu, command, repeated, chance, crowded=False)

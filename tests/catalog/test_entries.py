@@ -339,7 +339,7 @@ def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
     back = entries.restore(actor=olga, entry=changed, number=1)
     assert (back.name, back.argv) == (SHELL["name"], SHELL["argv"])
     newest = history.revisions(SubjectKind.TEMPLATE, made.pk).first()
-    assert (newest.number, newest.apply_result, newest.restored_from) == (3, "restored", 1)
+    assert (newest.number, newest.act, newest.restored_from) == (3, "restored", 1)
     assert newest.data == rows[1].data
     with pytest.raises(NotFound):
         entries.restore(actor=olga, entry=back, number=99)

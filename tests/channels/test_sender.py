@@ -135,7 +135,7 @@ def test_what_the_process_may_do_holds_below_every_library(tmp_path):
     assert said.pop("allowed") == "ConnectionRefusedError"  # it was tried: nobody listens
     address = {"unix", "udp", "name", "internal", "connect_ex", "thread"}
     assert {name for name, error in said.items() if error == "AddressRefusedError"} == address
-    assert {name for name, error in said.items() if error == "Refused"} == set(said) - address
+    assert {name for name, error in said.items() if error == "ForbiddenOperation"} == set(said) - address
     assert secret.exists()
 
 

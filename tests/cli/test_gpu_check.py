@@ -37,7 +37,7 @@ def test_so_does_the_check_of_one_device(berth: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong", [("--uuid", "1"), ("--level", "deep"), ("--uuid", "GPU-1", "--device", "GPU-1"), ("--what",),
-     ("--node", "node-1"), ("--with", "node-2"), ("--node", "node-1", "--with", "node-2", "--uuid", "GPU-1")],
+     ("--with", "node-2"), ("--node", "node-1", "--with", "node-2", "--uuid", "GPU-1")],
 )  # fmt: skip
 def test_wrong_usage_is_no_verdict(berth: Any, wrong: tuple[str, ...]) -> None:
     assert berth("gpu", "check", *wrong).code == 64

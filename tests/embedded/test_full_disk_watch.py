@@ -38,11 +38,11 @@ def sizes(file: Path) -> tuple[int, int]:
 
 
 def test_it_is_made_once_and_used_by_what_is_written(file, reserve):
-    reserve.keep()
+    reserve.refill()
     assert database_reserve.unused(lambda asked: ask(file, asked)) >= RESERVE_BYTES
     before = sizes(file)
     assert before[1] >= RESERVE_BYTES
-    reserve.keep()
+    reserve.refill()
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("INSERT INTO notes VALUES (zeroblob(?))", [RESERVE_BYTES // 4])
     assert sizes(file) == before
@@ -50,19 +50,19 @@ def test_it_is_made_once_and_used_by_what_is_written(file, reserve):
 
 
 def test_what_was_used_comes_back_when_there_is_room(file, reserve, monkeypatch):
-    reserve.keep()
+    reserve.refill()
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("INSERT INTO notes VALUES (zeroblob(?))", [RESERVE_BYTES * 3 // 4])
     monkeypatch.setattr(database_reserve, "free", lambda _: database_reserve.SPARE_BYTES - 1)
-    reserve.keep()
+    reserve.refill()
     assert database_reserve.unused(lambda asked: ask(file, asked)) < RESERVE_BYTES // 2
     monkeypatch.undo()
-    reserve.keep()
+    reserve.refill()
     assert database_reserve.unused(lambda asked: ask(file, asked)) >= RESERVE_BYTES
 
 
 def test_it_is_told_only_of_a_full_disk(file, reserve, monkeypatch):
-    reserve.keep()
+    reserve.refill()
     assert database_reserve.remaining_bytes_when_full(file, lambda asked: ask(file, asked)) is None
     monkeypatch.setattr(database_reserve, "free", lambda _: 0)
     left = database_reserve.remaining_bytes_when_full(file, lambda asked: ask(file, asked))

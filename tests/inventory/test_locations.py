@@ -79,7 +79,7 @@ def test_the_site_file_has_known_locations_and_sets_others(node, olga):
     assert exporting.export(actor=root)["nodes"] == {key: {"rack": "r1", "block": ""}}
     text = f"berth: 1\nnodes:\n  {key}: {{block: b2}}\n  {node.pool.slug}/gpu-2: {{rack: r2}}\n"
     steps = applying.apply(actor=root, text=text)
-    assert [(step.name, step.act, step.words) for step in steps] == [
+    assert [(step.name, step.act, step.change_texts) for step in steps] == [
         (key, "change", ["block:  → b2"]),
         (f"{node.pool.slug}/gpu-2", "change", ["rack:  → r2"]),
     ]

@@ -24,7 +24,7 @@ from proc_support import alive, command, contents, held, open_ends
 from portal.catalog.initial_catalog import TEMPLATES
 from provisioning import preloading
 from provisioning.drivers.local import cgroups, isolation, processes, takeover
-from provisioning.drivers.local import driver as driver_module
+from provisioning.drivers.local import machine
 from provisioning.preloading import Recipe
 from provisioning.types import AppSpec, NodePlacement, ObservedState, Placement, WorkspaceSpec
 
@@ -296,7 +296,7 @@ def test_a_spare_with_another_filter_is_not_taken_and_ends(pool: Pool, monkeypat
     old = ready_spares(pool)
     real = isolation.probe()
     unfiltered = replace(real, seccomp="", seccomp_reason="No filter.")
-    monkeypatch.setattr(driver_module, "probe", lambda _base: unfiltered)
+    monkeypatch.setattr(machine, "probe", lambda _base: unfiltered)
     spec = probe(pool)
     pool.run(spec)
     assert not in_spare(pool, spec) and folders(pool) == old
