@@ -23,8 +23,7 @@ from proc_support import alive, command, contents, held, open_ends
 
 from portal.catalog.initial_catalog import TEMPLATES
 from provisioning import preloading
-from provisioning.drivers.local import cgroups, isolation, processes, takeover
-from provisioning.drivers.local import machine
+from provisioning.drivers.local import cgroups, isolation, machine, processes, takeover
 from provisioning.preloading import Recipe
 from provisioning.types import AppSpec, NodePlacement, ObservedState, Placement, WorkspaceSpec
 
