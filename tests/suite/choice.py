@@ -21,9 +21,14 @@ def examples(number: int) -> int:
 
 
 def worlds(number: int) -> range:
-    """Return the seeds of random worlds: `BERTH_TEST_WORLDS=FIRST:COUNT`, else as many as `examples`."""
+    """Return the seeds of random worlds: `number` of them, or a quarter in `make test`.
+
+    `BERTH_TEST_WORLDS=FIRST:COUNT` selects others.
+    """
     first, _, count = os.environ.get(WORLDS, "").partition(":")
-    return range(int(first), int(first) + int(count)) if count else range(examples(number))
+    if count:
+        return range(int(first), int(first) + int(count))
+    return range(number if os.environ.get(THOROUGH) else number // 4)
 
 
 def quick_of(
