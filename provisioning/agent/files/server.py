@@ -129,7 +129,7 @@ class Server:
     def idle(self) -> bool:
         with self._lock:
             quiet = self.busy == 0 and time.monotonic() - self.asked_at > IDLE_S
-        works = self.archives is not None and self.archives.working
+        works = self.archives is not None and self.archives.is_working
         return quiet and not works and not self.grants.exist()
 
     def clear(self) -> None:
