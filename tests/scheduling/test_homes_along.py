@@ -369,7 +369,7 @@ def test_a_machine_out_of_reach_keeps_its_homes_and_a_cordoned_one_does_not(bloc
 
 
 @pytest.mark.slow("whole histories for each seed")
-@pytest.mark.parametrize("seed", quick_of(range(4), (), "whole histories; one of test_home_load is in `make test`"))
+@pytest.mark.parametrize("seed", quick_of(range(4), (), "test_home_load has histories in `make test`"))
 def test_whatever_happens_a_preview_is_the_creation(one_gpu, team, make, sent, clock, seed, settings):
     """People start, stop and change their files; homes move, fail to move, and are large."""
     settings.BERTH_MOVE_HOME_LIMIT_MIB = 5000
