@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 import subprocess
@@ -48,9 +49,21 @@ def program() -> Iterator[Callable[..., int]]:
         process.communicate()
 
 
+LOADED: list[ctypes.CDLL] = []
+
+
+@pytest.fixture(autouse=True)
+def unloaded() -> Iterator[None]:
+    """Unload the stand-ins: while one is loaded, this process finds it by the name of the real library."""
+    yield
+    while LOADED:
+        _ctypes.dlclose(LOADED.pop()._handle)
+
+
 def agent(machine: Machine, uuids: list[str], shared: list[str]) -> Gpus:
     gpus = Gpus(uuids, shared, by_process=True)
     gpus.library = ctypes.CDLL(str(machine.folder / "libnvidia-ml.so.1"))
+    LOADED.append(gpus.library)
     assert gpus.library.nvmlInit_v2() == 0
     return gpus
 
