@@ -143,7 +143,7 @@ class Fleet:
             mock.patch.object(app, "send_task", self._sent),
             mock.patch.object(live, "connection", Nobody),
             quiet(device_errors.log),
-            # Reading a snapshot anew takes its time on the machine, and none on this clock.
+            # Reading a snapshot again takes time on the machine, but none on the simulated clock.
             mock.patch.multiple(snapshot_cache, KEPT_S=HOUR_S, MAX_KEPT_S=HOUR_S),
             time_machine.travel(START, tick=False) as clock,
         ):

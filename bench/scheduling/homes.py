@@ -114,7 +114,7 @@ class Days:
             mock.patch.object(live, "connection", Silent),
             mock.patch.object(rate_limits, "count", lambda *_: 0),
             mock.patch.multiple(file_tickets, store_home_ticket=_nothing, end_home=_nothing),
-            # Reading a snapshot anew takes its time on the machine, and none on this clock.
+            # Reading a snapshot again takes time on the machine, but none on the simulated clock.
             mock.patch.multiple(snapshot_cache, KEPT_S=HOUR_S, MAX_KEPT_S=HOUR_S),
             time_machine.travel(START, tick=False) as clock,
         ):

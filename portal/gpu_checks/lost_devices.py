@@ -64,7 +64,9 @@ def end_workspace(workspace_id: UUID) -> bool:
         return False
     names = [_name(grant) for grant in grants]
     if _is_not_started(workspace):
-        preflight.requeue(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
+        preflight.requeue_first(
+            workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True})
+        )
         return True
     reconcile.fail(workspace, TerminationReason.LOST, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names}))
     _notify(workspace, names)

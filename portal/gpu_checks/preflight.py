@@ -27,9 +27,9 @@ from portal.gpu_checks.domain_events import PreflightCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
-from portal.workspaces.lifecycle import NOT_PREPARED, DesiredState, State, Trigger
+from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import advance
+from portal.workspaces.requeueing import requeue
 from provisioning.types import WHOLE_DEVICE_MILLI, Op
 
 DEADLINE_S = 150
@@ -159,7 +159,7 @@ def handle_deadline(event: PreflightDue) -> None:
     own = GpuCheckRun.objects.filter(workspace=workspace, state__in=OPEN).values("device")
     to_scrub = Q(device__unscrubbed=True) | (Q(device__checking=True) & ~Q(device__in=own))
     if _shares_of([workspace.pk]).filter(to_scrub).exists():
-        requeue(workspace, Reason(CheckCode.SHARE_WITHDRAWN))
+        requeue_first(workspace, Reason(CheckCode.SHARE_WITHDRAWN))
         return
     changes = list(repartitions.current_repartitions(workspace).filter(state__in=OPEN).order_by("device_id"))
     if any(change.report and results.conclude_change(change.pk) for change in changes):
@@ -216,7 +216,7 @@ def _layouts_stand(workspace: Workspace) -> bool:
     bad = next((run for run in changes if run.verdict != CheckVerdict.PASS), None)
     if bad is not None:
         params = {"device": display_name(bad.device), "problem": bad.summary}
-        requeue(workspace, Reason(CheckCode.REPARTITION_FAILED, params))
+        requeue_first(workspace, Reason(CheckCode.REPARTITION_FAILED, params))
         return False
     # The new instances have never been checked; check them once now.
     return runs_of(workspace).exists() or not begin([workspace], timezone.now())
@@ -228,10 +228,10 @@ def _conclude(workspace: Workspace) -> bool:
     bad = [run for run in check_runs if run.verdict in BAD]
     unknown = [run for run in check_runs if not run.open and run.verdict not in GOOD | BAD]
     if bad:
-        requeue(workspace, _check_failed(bad))
+        requeue_first(workspace, _check_failed(bad))
         return False
     if unknown and workspace.pool is not None and workspace.pool.check_required:
-        requeue(workspace, _check_failed(unknown, unknown=True))
+        requeue_first(workspace, _check_failed(unknown, unknown=True))
         return False
     if any(run.open for run in check_runs):
         return False
@@ -251,26 +251,9 @@ def _check_failed(check_runs: Iterable[GpuCheckRun], *, unknown: bool = False) -
     return Reason(CheckCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
 
 
-def requeue(workspace: Workspace, reason: Reason) -> None:
-    """Queue the workspace again at its old position. Nothing was started, so nothing is left behind."""
-    advance(
-        workspace,
-        Trigger.NO_CAPACITY,
-        actor=SYSTEM,
-        message="queues it again",
-        cause=reason.as_json(),
-        data={"reason": reason.code.value},
-        pool=None,
-        placed_at=None,
-        admitted_at=None,
-        next_reconcile_at=None,
-        # It had its turn already, so later requests must not overtake it.
-        queue={"reservation_seq": FIRST_RESERVATION},
-        status={"reason": reason.as_json()},
-        end_preemption=True,
-        **NOT_PREPARED,
-    )
-    reconcile.release(workspace, used=False)
+def requeue_first(workspace: Workspace, reason: Reason) -> None:
+    """Queue the workspace again. It had its turn already, so later requests must not overtake it."""
+    requeue(workspace, reason, queue={"reservation_seq": FIRST_RESERVATION})
 
 
 def _schedule_recheck(workspace: Workspace, until: datetime) -> None:

@@ -409,7 +409,7 @@ def pending_workloads(
 
 
 def flavors_by_slug(slugs: Iterable[str]) -> dict[str, Flavor]:
-    """Return the flavors that exist, with their pools. No query if there are none."""
+    """Return the existing flavors with these slugs, with their pools. Without slugs, no query runs."""
     names = set(slugs)
     rows = Flavor.objects.select_related("pool").filter(slug__in=names) if names else ()
     return {flavor.slug: flavor for flavor in rows}

@@ -20,13 +20,13 @@ from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Pool
-from portal.workspaces import dispatch, reconcile
+from portal.workspaces import dispatch
 from portal.workspaces.domain_events import HomeMoveDue, HomeMoveEnded, WorkspaceWaits
 from portal.workspaces.homes import moves
 from portal.workspaces.homes.codes import HomeMoveCode
-from portal.workspaces.lifecycle import NOT_PREPARED, State, Trigger
+from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace, Workspace
-from portal.workspaces.transitions import advance
+from portal.workspaces.requeueing import requeue
 from provisioning.types import Op
 
 RECHECK = timedelta(seconds=30)
@@ -56,7 +56,8 @@ def handle_due(event: HomeMoveDue) -> None:
         workspace.save(update_fields=["home_move_ended_at"])
         dispatch.send(workspace, Op.START)
     else:
-        _requeue(workspace, _failure(move))
+        requeue(workspace, _failure(move))
+        emit(WorkspaceWaits(workspace))
 
 
 def _check_again(workspace: Workspace) -> None:
@@ -70,27 +71,6 @@ def _failure(move: HomeMove | None) -> Reason:
     if move is None:
         return Reason(HomeMoveCode.NOT_WITH_START, {"node": "", "cause": {}})
     return Reason(HomeMoveCode.NOT_WITH_START, {"node": move.target_name, "cause": move.reason})
-
-
-def _requeue(workspace: Workspace, reason: Reason) -> None:
-    """Queue the workspace again at its old age. Nothing was started, so nothing is left behind."""
-    advance(
-        workspace,
-        Trigger.NO_CAPACITY,
-        actor=SYSTEM,
-        message="queues it again",
-        cause=reason.as_json(),
-        data={"reason": reason.code.value},
-        pool=None,
-        placed_at=None,
-        admitted_at=None,
-        next_reconcile_at=None,
-        status={"reason": reason.as_json()},
-        end_preemption=True,
-        **NOT_PREPARED,
-    )
-    reconcile.release(workspace, used=False)
-    emit(WorkspaceWaits(workspace))
 
 
 def move_ended(event: HomeMoveEnded) -> None:
