@@ -329,7 +329,7 @@ def local_pool(catalog: None, shared_site: Site) -> Pool:
 @pytest.fixture
 def make(team: Team, catalog: None) -> Callable[..., Workspace]:
     """Create a workspace through the service: `make(alice, "sim-cpu")`; the template is JupyterLab."""
-    from portal.catalog import selectors
+    from portal.catalog.models import Flavor, Template
     from portal.people.accounts.models import User as UserModel
     from tests.factories import create_workspace
 
@@ -339,8 +339,8 @@ def make(team: Team, catalog: None) -> Callable[..., Workspace]:
         return create_workspace(
             actor=actor,
             team=fields.pop("team", team),
-            template=selectors.template_by_slug(actor, template),
-            flavor=selectors.flavor_by_slug(actor, flavor),
+            template=Template.objects.get(slug=template),
+            flavor=Flavor.objects.get(slug=flavor),
             **fields,
         )
 

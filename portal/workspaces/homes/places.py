@@ -7,28 +7,15 @@ later workspaces of the user go to that node only. A pool whose nodes share one 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import (
-    BigIntegerField,
-    BooleanField,
-    CharField,
-    Exists,
-    F,
-    OuterRef,
-    Q,
-    QuerySet,
-    Subquery,
-    Sum,
-    Value,
-)
-from django.db.models.expressions import Combinable
-from django.db.models.functions import Coalesce
+from django.db.models import F, Q, Sum, UUIDField, Value
 from django.utils import timezone
 
 from portal.fleet.inventory.models import Allocation, Node, Pool
@@ -78,6 +65,8 @@ class HomeLocation:
 Homes = Mapping[UUID, HomeLocation]
 """Place of a home, by pool."""
 NOWHERE: Homes = {}
+_Home = tuple[UUID, UUID, UUID]
+"""A home by owner, team and pool."""
 FEW = 200
 PAUSE = timedelta(hours=1)
 """Time after a failed or cancelled move in which no start moves the home."""
@@ -96,81 +85,87 @@ def home_places(owner_id: UUID, team_id: UUID) -> Homes:
 def home_places_by_user(
     pairs: Iterable[tuple[UUID, UUID]],
 ) -> dict[tuple[UUID, UUID], dict[UUID, HomeLocation]]:
-    """Return the places of the homes of these users in these teams, with one query."""
+    """Return the places of the homes of these users in these teams, by pool.
+
+    Users without a home cost one query. Several plain queries take half the time of one with subqueries.
+    """
     users = {user for user, _team in pairs}
     if not users:
         return {}
-    places, lost = HomePlace.objects.all(), LostHome.objects.filter(recreated_at=None).order_by()
-    if len(users) <= FEW:
-        places, lost = places.filter(owner__in=users), lost.filter(owner__in=users)
-    same = {"owner": OuterRef("owner"), "team": OuterRef("team")}
-    moves = HomeMove.objects.filter(**same, pool=OuterRef("pool"), state__in=ACTIVE_MOVES)
-    archives = HomeArchive.objects.filter(**same, pool=OuterRef("pool"), state__in=ACTIVE_ARCHIVES)
-    put_away = HomeArchive.objects.filter(**same, node=OuterRef("node"), away_at__isnull=False)
-    named = (
-        *("owner_id", "team_id", "pool_id", "name", "is_lost", "to", "held", "put_away"),
-        *("size_mib", "stays", "ahead"),
+    of_users = Q(owner__in=users) if len(users) <= FEW else Q()
+    columns = ("owner_id", "team_id", "pool_id", "node_id", "at")
+    places = HomePlace.objects.filter(of_users).annotate(at=F("node__name"))
+    lost = LostHome.objects.filter(of_users, recreated_at=None).annotate(
+        node_id=Value(None, UUIDField()), at=F("node")
     )
-    flag, text, number = BooleanField(), CharField(), BigIntegerField()
-    to = Coalesce(Subquery(moves.values("target_name")[:1]), Value(""), output_field=text)
-    has_archive, is_put_away = Exists(archives), Exists(put_away)
-    rows = places.annotate(
-        name=F("node__name"),
-        is_lost=Value(False, flag),
-        to=to,
-        held=has_archive,
-        put_away=is_put_away,
-        size_mib=Subquery(_sizes().values("used_mib")[:1], output_field=number),
-        stays=_stays(),
-        ahead=Coalesce(Subquery(_bytes_ahead(), output_field=number), Value(0), output_field=number),
-    )
-    no, none = Value(False, flag), Value(0, number)
-    gone = lost.annotate(
-        name=F("node"), is_lost=Value(True, flag), to=Value("", text), held=no, put_away=no,
-        size_mib=none, stays=Value(True, flag), ahead=none,
-    )  # fmt: skip
-    both = rows.values_list(*named).union(gone.values_list(*named), all=True)
+    both = places.values_list(*columns).union(lost.order_by().values_list(*columns), all=True)
     homes_by_user: dict[tuple[UUID, UUID], dict[UUID, HomeLocation]] = {}
-    for user, team, pool, node, is_lost, moving_to, archived, away, size_mib, stays, ahead in both:
-        home = HomeLocation(node, bool(is_lost), moving_to, bool(archived), bool(away))
-        if home.usable and not stays and size_mib is not None:
-            # PostgreSQL sums up in decimals.
-            home = replace(home, movable_mib=size_mib, ahead_mib=int(ahead) >> 20)
-        homes_by_user.setdefault((user, team), {})[pool] = home
+    placed: dict[_Home, UUID] = {}
+    for owner, team, pool, node, name in both:
+        if node is None:
+            placed.pop((owner, team, pool), None)
+        else:
+            placed[owner, team, pool] = node
+        homes_by_user.setdefault((owner, team), {})[pool] = HomeLocation(name, lost=node is None)
+    for (owner, team, pool), changes in _states(placed, of_users).items():
+        homes = homes_by_user[owner, team]
+        homes[pool] = replace(homes[pool], **changes)
     return homes_by_user
 
 
-def _sizes() -> QuerySet[HomeUsage]:
-    """Return the measurement of a home in an outer query, if all of its content was measured."""
-    return HomeUsage.objects.filter(
-        owner=OuterRef("owner"), team=OuterRef("team"), node=OuterRef("node"), hidden=False
+def _states(placed: Mapping[_Home, UUID], of_users: Q) -> dict[_Home, dict[str, Any]]:
+    """Return what else the `HomeLocation` of homes says. `placed` has their nodes."""
+    states: defaultdict[_Home, dict[str, Any]] = defaultdict(dict)
+    if not placed:
+        return states
+    in_use = set(
+        Allocation.objects.filter(
+            Q(workspace__owner__in={owner for owner, _team, _pool in placed}) if of_users else Q(),
+            released_at=None,
+        ).values_list("workspace__owner", "workspace__team", "node")
     )
-
-
-def _stays() -> Combinable:
-    """Return whether a home in an outer query cannot move with a start: it is in use or held, or paused."""
-    same = {"owner": OuterRef("owner"), "team": OuterRef("team")}
+    stays = {home for home, node in placed.items() if (*home[:2], node) in in_use}
     paused = Q(state=HomeMoveState.FAILED) | Q(state=HomeMoveState.CANCELLED, reason={})
     moves = HomeMove.objects.filter(
-        Q(open=True) | Q(paused, ended_at__gt=timezone.now() - PAUSE), **same, pool=OuterRef("pool")
+        of_users, Q(open=True) | Q(paused, ended_at__gt=timezone.now() - PAUSE)
+    ).values_list("owner_id", "team_id", "pool_id", "state", "target_name")
+    for *move_of, state, target in moves:
+        home = cast("_Home", tuple(move_of))
+        stays.add(home)
+        if state in ACTIVE_MOVES and home in placed:
+            states[home]["moving_to"] = target
+    archives = HomeArchive.objects.filter(of_users, Q(open=True) | Q(away_at__isnull=False)).values_list(
+        "owner_id", "team_id", "pool_id", "node_id", "state", "open", "away_at"
     )
-    archives = HomeArchive.objects.filter(**same, pool=OuterRef("pool"), open=True)
-    allocations = Allocation.objects.filter(
-        workspace__owner=OuterRef("owner"),
-        workspace__team=OuterRef("team"),
-        node=OuterRef("node"),
-        released_at=None,
-    )
-    return Exists(moves) | Exists(archives) | Exists(allocations)
+    for *archive_of, node, state, is_open, away_at in archives:
+        home = cast("_Home", tuple(archive_of))
+        if is_open:
+            stays.add(home)
+        if state in ACTIVE_ARCHIVES and home in placed:
+            states[home]["archived"] = True
+        if away_at is not None and placed.get(home) == node:
+            states[home]["away"] = True
+    may_move = {home: node for home, node in placed.items() if home not in stays and home not in states}
+    if may_move:
+        sizes = {
+            (owner, team, node): used_mib
+            for owner, team, node, used_mib in HomeUsage.objects.filter(
+                of_users, node__in=set(may_move.values()), hidden=False
+            ).values_list("owner_id", "team_id", "node_id", "used_mib")
+        }
+        ahead = _bytes_ahead()
+        for home, node in may_move.items():
+            if (size_mib := sizes.get((*home[:2], node))) is not None:
+                states[home] = {"movable_mib": size_mib, "ahead_mib": ahead.get(node, 0) >> 20}
+    return states
 
 
-def _bytes_ahead() -> QuerySet[HomeMove, Any]:
-    """Return the bytes that active moves from the node of a home in an outer query still have to copy."""
-    active = HomeMove.objects.filter(
-        source=OuterRef("node"), state__in=ACTIVE_MOVES, bytes_total__gt=F("bytes_done")
-    )
+def _bytes_ahead() -> dict[UUID, int]:
+    """Return the bytes that active moves still have to copy, by the node that they leave."""
+    active = HomeMove.objects.filter(state__in=ACTIVE_MOVES, bytes_total__gt=F("bytes_done"))
     sums = active.order_by().values("source").annotate(left=Sum(F("bytes_total") - F("bytes_done")))
-    return sums.values("left")
+    # PostgreSQL sums up in decimals.
+    return {source: int(left) for source, left in sums.values_list("source", "left")}
 
 
 def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
