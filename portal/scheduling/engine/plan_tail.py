@@ -107,7 +107,7 @@ class Tail:
         if never is not None:
             return never
         demand = self._slots.demand(workload)
-        wanted = {row for row, _ in demand}
+        wanted = {row for row, amount in demand if amount}
         before = dict.fromkeys(wanted, 0)
         for shape in self._shapes:
             rows = wanted & shape.taken.keys()
