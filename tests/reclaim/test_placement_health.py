@@ -49,9 +49,9 @@ def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
 @pytest.mark.parametrize(
     "change",
     [
-        {"watched_s": None, "held_down_s": None},
-        {"watched_s": 200, "held_down_s": 200},
-        {"held_down_s": 299},
+        {"watched_s": None, "throttled_s": None},
+        {"watched_s": 200, "throttled_s": 200},
+        {"throttled_s": 299},
         {"clock_mhz": None},
         {"best_clock_mhz": None},
         {"gpu_s": None},
@@ -219,7 +219,7 @@ devices = st.builds(
     gpu_s=maybe(0, 660),
     gpu_pct=maybe(0, 100),
     watched_s=maybe(0, 660),
-    held_down_s=maybe(0, 660),
+    throttled_s=maybe(0, 660),
     clock_mhz=maybe(0, 2500),
     best_clock_mhz=maybe(0, 2500),
     share_milli=st.integers(1, 1000),
@@ -241,7 +241,7 @@ headrooms = st.builds(
 works = st.builds(
     Work,
     cpu_milli=maybe(0, 100_000),
-    cpu_given_milli=maybe(0, 100_000),
+    cpu_granted_milli=maybe(0, 100_000),
     percent=maybe(0, 79),
     name=st.just("tokens"),
     rate=st.floats(1, 100),
@@ -294,7 +294,7 @@ def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, gi
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
-@given(devices, st.sampled_from(["gpu_s", "gpu_pct", "watched_s", "held_down_s", "clock_mhz"]))
+@given(devices, st.sampled_from(["gpu_s", "gpu_pct", "watched_s", "throttled_s", "clock_mhz"]))
 def test_missing_device_figures_never_lower_a_score(device, name):
     less = placement_health(PlacementView((replace(device, **{name: None}),)))
     assert less.score >= placement_health(PlacementView((device,))).score

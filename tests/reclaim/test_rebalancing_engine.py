@@ -162,7 +162,7 @@ def test_workspace_with_a_good_score_no_reason_or_a_notice_is_not_moved():
     world = World(4, 4)
     world.run("content", 0, [0], score=71, reasons=(SLOWED,))
     world.run("unmeasured", 0, [1], score=10)
-    world.run("noticed", 0, [2], score=10, reasons=(SLOWED,), free=False)
+    world.run("noticed", 0, [2], score=10, reasons=(SLOWED,), can_move=False)
     assert world.propose() == []
 
 

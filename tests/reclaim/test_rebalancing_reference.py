@@ -65,7 +65,7 @@ def _run(world: World, chance: Random, name: str, at: int, devices: list[int], k
         preemptible=chance.random() < 0.9,
         loses_work=chance.random() < 0.6,
         started_s=NOW - chance.randint(0, 3) * 20_000,
-        free=chance.random() < 0.95,
+        can_move=chance.random() < 0.95,
         pool=pool,
     )
     if chance.random() < 0.2:

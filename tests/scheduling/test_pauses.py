@@ -14,7 +14,7 @@ from portal.scheduling import pauses
 @pytest.fixture(autouse=True)
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has kept nothing yet; afterwards the test's own collects as before."""
-    for name, value in (("keeps", False), ("young_collections", 0), ("thorough_at", 0.0)):
+    for name, value in (("frozen", False), ("young_collections", 0), ("next_full_at", 0.0)):
         monkeypatch.setattr(pauses._Process, name, value)
     before = gc.get_threshold()
     gc.unfreeze()
