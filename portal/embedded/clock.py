@@ -26,6 +26,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "delete-homes": {"task": "control.delete_homes", "schedule": 10.0},
     "move-homes": {"task": "control.move_homes", "schedule": 5.0},
     "measure-home-load": {"task": "control.measure_home_load", "schedule": 3600.0},
+    "balance-homes": {"task": "control.balance_homes", "schedule": 60.0},
     "archive-homes": {"task": "control.archive_homes", "schedule": 5.0},
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},
     "sweep-environments": {"task": "control.sweep_environments", "schedule": 10.0},

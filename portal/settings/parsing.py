@@ -23,6 +23,21 @@ def ports(variable: str, default: str) -> range:
     return numbers
 
 
+def hours(variable: str) -> frozenset[int]:
+    """Hours of the day, written as `22-4`: from the first, up to and without the last. Empty: none.
+
+    Raises `ImproperlyConfigured`.
+    """
+    text = env.str(variable, default="").strip()
+    if not text:
+        return frozenset()
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < 24 and int(last) <= 24):
+        raise ImproperlyConfigured(f"{variable} is a range of hours of the day in UTC, such as 22-4.")
+    count = (int(last) - int(first)) % 24 or 24
+    return frozenset((int(first) + hour) % 24 for hour in range(count))
+
+
 def amounts(variable: str) -> dict[str, int]:
     """Whole numbers by name, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
     pairs = [pair.split("=") for pair in env.list(variable, default=[]) if pair.strip()]

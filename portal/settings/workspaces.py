@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.settings.checks import check_minimum
-from portal.settings.parsing import env
+from portal.settings.parsing import env, hours
 
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
 # Limits of an environment build in seconds and MiB. Unused versions are deleted after this many days.
@@ -19,6 +19,8 @@ BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
 BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
 # The size up to which a home moves along with a start on another machine without being asked for; 0: never.
 BERTH_MOVE_HOME_LIMIT_MIB = env.int("BERTH_MOVE_HOME_LIMIT_MIB", default=10_240)
+# Hours of the day, in UTC, in which homes move from nodes whose homes need much to others; none: never.
+BERTH_BALANCE_HOMES_HOURS = hours("BERTH_BALANCE_HOMES_HOURS")
 check_minimum(
     0,
     BERTH_HOME_LIMIT_MIB=BERTH_HOME_LIMIT_MIB,

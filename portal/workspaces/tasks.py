@@ -9,6 +9,7 @@ from portal.celery import app
 from portal.fleet.inventory.node_messages import is_from_node, received
 from portal.workspaces import answers, housekeeping, memory_kills, reconcile, results, team_deletions
 from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import balancing as home_balancing
 from portal.workspaces.homes import deletions, evacuations
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import load as home_load
@@ -57,6 +58,11 @@ def move_homes() -> None:
 @app.task(name="control.measure_home_load")
 def measure_home_load() -> None:
     home_load.measure()
+
+
+@app.task(name="control.balance_homes")
+def balance_homes() -> None:
+    home_balancing.sweep()
 
 
 @app.task(name="control.apply_home_move", from_nodes=True)

@@ -17,7 +17,7 @@ from portal.gpu_checks import joint, runs
 from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from provisioning.check_messages import CheckCommand
-from tests.factories import simulated_pool
+from tests.factories import rescript, simulated_pool
 from tests.gpu_checks.helpers import (
     checked_pool,
     commands,
@@ -174,3 +174,13 @@ def test_a_simulated_node_answers(catalog, tmp_path, olga, run_node, settle):
     run.refresh_from_db()
     assert (run.state, run.verdict, run.simulated) == (RunState.DONE, CheckVerdict.PASS, True)
     assert run.measures["joint_burn_percent:4"]["value"] == 97.0
+
+
+def test_a_simulated_gpu_that_slows_down_beside_the_others_is_found(catalog, tmp_path, olga, settle):
+    pool = simulated_pool(str(tmp_path))
+    rescript(pool, fault_slow_joint="sim-001:0")
+    run = ask(pool.nodes.order_by("name")[0], olga)
+    settle()
+    run.refresh_from_db()
+    assert (run.state, run.verdict, run.simulated) == (RunState.DONE, CheckVerdict.DEGRADED, True)
+    assert run.measures["joint_burn_percent:4"]["value"] < 90

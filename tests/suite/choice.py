@@ -15,9 +15,12 @@ THOROUGH = "BERTH_TEST_THOROUGH"
 WORLDS = "BERTH_TEST_WORLDS"
 
 
-def examples(number: int) -> int:
-    """Return how many examples of a property are tried: `number`, or a quarter of it in `make test`."""
-    return number if os.environ.get(THOROUGH) else max(number // 4, 5)
+def examples(number: int, *, quick: int = 0) -> int:
+    """Return how many examples of a property are tried: `number`, or `quick` in `make test`.
+
+    Without `quick` it is a quarter of `number`, but at least 5.
+    """
+    return number if os.environ.get(THOROUGH) else quick or max(number // 4, 5)
 
 
 def worlds(number: int) -> range:

@@ -20,6 +20,7 @@ from tests import sites
 from tests.factories import FlavorFactory, TeamFactory, UserFactory, WorkspaceFactory, rescript
 from tests.rows import error_code
 from tests.snapshots import rows_changed
+from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
@@ -189,15 +190,22 @@ def test_a_start_is_not_placed_twice_by_two_sweeps(make, alice, local_pool, sent
 # --- whole lives against the simulated driver -------------------------------------------------------
 
 
+ALL_AT_ONCE = {"lose_replies": 0.3, "fail_starts": 0.3, "refuse_capacity": 0.3, "stop_delay_s": 2, "seed": 4}
+
+
 @pytest.mark.parametrize(
     "script",
-    [
-        {"start_delay_s": 7, "stop_delay_s": 3},
-        {"lose_replies": 0.5, "seed": 1},
-        {"fail_starts": 0.5, "seed": 2},
-        {"refuse_capacity": 0.5, "seed": 3},
-        {"lose_replies": 0.3, "fail_starts": 0.3, "refuse_capacity": 0.3, "stop_delay_s": 2, "seed": 4},
-    ],
+    quick_of(
+        [
+            {"start_delay_s": 7, "stop_delay_s": 3},
+            {"lose_replies": 0.5, "seed": 1},
+            {"fail_starts": 0.5, "seed": 2},
+            {"refuse_capacity": 0.5, "seed": 3},
+            ALL_AT_ONCE,
+        ],
+        [ALL_AT_ONCE],
+        "the last one has all difficulties",
+    ),
     ids=str,
 )
 def test_a_difficult_backend_delays_and_leaks_nothing(make, alice, pool, settle, script):

@@ -43,7 +43,10 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     from_node = serializers.CharField(source="source_name", help_text="Name of the source machine.")
     to_node = serializers.CharField(source="target_name", help_text="Name of the target machine.")
     requester = serializers.CharField(
-        source="requester.username", allow_null=True, default=None, help_text="Username of the requester."
+        source="requester.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the requester; null for moves that Berth starts itself.",
     )
     reason = serializers.SerializerMethodField(help_text="Why it waits or failed; null for none.")
 

@@ -77,12 +77,14 @@ def may_move(actor: User, owner_id: UUID) -> bool:
     return actor.pk == owner_id or actor.operates
 
 
-def target_nodes(pool: Pool, *, other_than: UUID) -> list[Node]:
+def target_nodes(pool: Pool, *, other_than: UUID | None = None) -> list[Node]:
     """Return the nodes of the pool, except `other_than`, that a home can be moved to, by name."""
     if not has_separate_homes(pool):
         return []
     nodes = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
-    return list(nodes.exclude(pk=other_than).order_by("name"))
+    if other_than is not None:
+        nodes = nodes.exclude(pk=other_than)
+    return list(nodes.order_by("name"))
 
 
 @transaction.atomic

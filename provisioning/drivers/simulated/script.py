@@ -37,6 +37,7 @@ setting                   meaning
 `fault_xid79`             devices that fall off the bus during a check
 `fault_hang`              devices on which a test never ends (it times out after `check_s`)
 `fault_slow_memory`       devices with slow memory: degraded
+`fault_slow_joint`        devices that slow down while all GPUs of the node are busy: degraded
 `fault_leak`              devices with memory that is never released
 `fault_vanish`            devices missing from inventory
 `fault_from_s`            time from the pool's first use until faults begin (0)
@@ -253,17 +254,20 @@ class FaultyDevices:
     xid79: frozenset[str] = frozenset()
     hang: frozenset[str] = frozenset()
     slow_memory: frozenset[str] = frozenset()
+    slow_joint: frozenset[str] = frozenset()
     leak: frozenset[str] = frozenset()
     vanish: frozenset[str] = frozenset()
     from_s: float = 0.0
     for_s: float = 0.0
 
-    KINDS: ClassVar[tuple[str, ...]] = ("ecc", "xid79", "hang", "slow_memory", "leak", "vanish")
+    KINDS: ClassVar[tuple[str, ...]] = (
+        "ecc", "xid79", "hang", "slow_memory", "slow_joint", "leak", "vanish",
+    )  # fmt: skip
     KEYS: ClassVar[tuple[str, ...]] = (
         "check_s",
         "fault_from_s",
         "fault_for_s",
-        *(f"fault_{kind}" for kind in ("ecc", "xid79", "hang", "slow_memory", "leak", "vanish")),
+        *map("fault_{}".format, KINDS),
     )
 
     @classmethod

@@ -15,6 +15,7 @@ from tests.suite.choice import quick_of
 
 Check = Callable[..., Report]
 pytestmark = pytest.mark.engine
+MORE = pytest.mark.thorough("the rules have quick tests of each kind")
 SHORT = {"unwatched"}
 """A plan of a moment may end before NVML has been looked at a second time."""
 
@@ -119,7 +120,7 @@ CONSUMER_BLACKWELL = {"major": 12, "minor": 0, "sms": 170}
     ("tests", "device", "by", "metric"),
     [
         (INT8, {}, ["own kernel (wgmma)", "own kernel"], "gemm_int8_own_tops"),
-        (INT8, CONSUMER_BLACKWELL, ["own kernel"], "gemm_int8_own_tops"),
+        pytest.param(INT8, CONSUMER_BLACKWELL, ["own kernel"], "gemm_int8_own_tops", marks=MORE),
         (FP4, CONSUMER_BLACKWELL, ["own kernel"], "gemm_fp4_own_tflops"),
     ],
     ids=["INT8 of Hopper", "INT8", "FP4"],
@@ -303,12 +304,16 @@ def test_no_cuda_device(check: Check) -> None:
     ("script", "verdict", "code", "action"),
     [
         ({"xids": [79], "after_s": 0.6}, Verdict.FAIL, "xid_79", Action.REBOOT),
-        ({"xids": [94], "after_s": 0.6}, Verdict.INCONCLUSIVE, "xid_94", Action.RETRY),
+        pytest.param(
+            {"xids": [94], "after_s": 0.6}, Verdict.INCONCLUSIVE, "xid_94", Action.RETRY, marks=MORE
+        ),
         ({"lost": 1, "after_s": 0.8}, Verdict.FAIL, "lost", Action.REBOOT),
-        ({"ecc_uncorrected": 1}, Verdict.FAIL, "ecc_uncorrected", Action.DRAIN_AND_RESET),
-        ({"throttle": 64}, Verdict.FAIL, "thermal_throttling", Action.INSPECT),
+        pytest.param(
+            {"ecc_uncorrected": 1}, Verdict.FAIL, "ecc_uncorrected", Action.DRAIN_AND_RESET, marks=MORE
+        ),
+        pytest.param({"throttle": 64}, Verdict.FAIL, "thermal_throttling", Action.INSPECT, marks=MORE),
         ({"link_errors": 2}, Verdict.INCONCLUSIVE, "nvlink_errors", Action.INSPECT),
-        ({"pcie_width": 8}, Verdict.INCONCLUSIVE, "test_pcie", Action.INSPECT),
+        pytest.param({"pcie_width": 8}, Verdict.INCONCLUSIVE, "test_pcie", Action.INSPECT, marks=MORE),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -17,6 +17,7 @@ from provisioning.gpu.check.probes.units import GROUPS, OPERATIONS, ORDERS, SHAR
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Action, Status, Verdict
 from tests.gpu.check.host import MASK, Host
+from tests.suite.choice import quick_of
 
 FUNCTION, ATOMIC, SHARED, L1, L2 = range(1, 6)
 """Units, as in host_shim.h."""
@@ -303,7 +304,12 @@ def test_good_units(check: Check) -> None:
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("unit", "block", "test"),
-    [(1, 1, 0), (1, -1, 0), (2, -1, 1), (3, 2, 2), (4, 0, 3), (5, -1, 3)],
+    quick_of(
+        [(1, 1, 0), (1, -1, 0), (2, -1, 1), (3, 2, 2), (4, 0, 3), (5, -1, 3)],
+        [(1, 1, 0), (2, -1, 1), (5, -1, 3)],
+        "each unit has quick tests of its kernel",
+        several=True,
+    ),
     ids=["a function of one SM", "a function", "atomics", "shared memory", "L1", "L2"],
 )
 def test_a_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int, test: int) -> None:

@@ -1,0 +1,122 @@
+"""Moves of homes in quiet hours, so that no node of a pool has much more load of homes than another.
+
+Users start where their homes are, so a node whose homes need more than it has lets them wait beside free
+nodes. A start moves its home only once they wait; this moves homes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.fleet.inventory.models import Device, Node, Pool
+from portal.workspaces.homes import load, moves, places
+from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace
+from portal.workspaces.models.homes import HOME_USE_MEAN_S
+
+FULL = 500
+"""Load of homes from which a node gives homes away, in 1/1000 of the node."""
+MIN_GAIN = 100
+"""By how much a move lowers the larger load of both nodes, in 1/1000. Loads that drift move nothing back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move of a home that balances two nodes. `gain` is in 1/1000 of a node."""
+
+    place_id: int
+    target: str
+    gain: int
+    size_mib: int
+
+
+def sweep(now: datetime | None = None) -> int:
+    """Start at most one move in each pool, in the hours of `BERTH_BALANCE_HOMES_HOURS`. Returns how many."""
+    now = now or timezone.now()
+    if now.hour not in settings.BERTH_BALANCE_HOMES_HOURS:
+        return 0
+    pools = [pool for pool in Pool.objects.filter(deleted_at=None) if places.has_separate_homes(pool)]
+    return sum(_balance(pool, now) for pool in pools)
+
+
+def _balance(pool: Pool, now: datetime) -> bool:
+    """Start the move with the largest gain. Returns whether one was started."""
+    if HomeMove.objects.filter(pool=pool, open=True).exists():
+        return False
+    for move in best_moves(pool, now):
+        try:
+            with transaction.atomic():
+                moves.begin(place_id=move.place_id, node=move.target, actor=SYSTEM)
+        except (StateConflict, InvalidInput, NotFound):
+            # It was used, archived or moved meanwhile.
+            continue
+        return True
+    return False
+
+
+def best_moves(pool: Pool, now: datetime) -> list[Move]:
+    """Return the moves from the fullest node to the emptiest one, those with the largest gain first.
+
+    Only homes move that a start would move without being asked. A node to which a move has failed within
+    `places.PAUSE` gets none.
+    """
+    nodes = {node.pk: node for node in moves.target_nodes(pool)}
+    failed = HomeMove.objects.filter(
+        pool=pool, state=HomeMoveState.FAILED, ended_at__gt=now - places.PAUSE
+    ).values_list("target_id", flat=True)
+    loads = _loads(nodes)
+    targets = [pk for pk in loads if pk not in set(failed)]
+    if not targets:
+        return []
+    source, target = max(loads, key=lambda pk: loads[pk]), min(targets, key=lambda pk: loads[pk])
+    if loads[source] < max(FULL, loads[target] + MIN_GAIN):
+        return []
+    devices = _devices([source, target])
+    found = []
+    for place, size_mib in _movable(pool, source):
+        use = (place.gpu_milli_s // HOME_USE_MEAN_S, place.cpu_milli_s // HOME_USE_MEAN_S)
+        rest = loads[source] - _relative(use, nodes[source], devices)
+        gain = loads[source] - max(rest, loads[target] + _relative(use, nodes[target], devices))
+        if gain >= MIN_GAIN:
+            found.append(Move(place.pk, nodes[target].name, gain, size_mib))
+    return sorted(found, key=lambda move: (-move.gain, move.size_mib, move.place_id))
+
+
+def _loads(nodes: Mapping[UUID, Node]) -> dict[UUID, int]:
+    """Return the load of the homes on each node, in 1/1000 of the node."""
+    used, devices = load.by_node(Q(node__in=nodes)), _devices(nodes)
+    return {pk: _relative(used.get(pk, (0, 0)), node, devices) for pk, node in nodes.items()}
+
+
+def _devices(nodes: Iterable[UUID]) -> dict[UUID, int]:
+    """Return the number of devices of each node; a partitioned GPU counts once."""
+    rows = Device.objects.filter(node__in=nodes, parent_uuid="").order_by()
+    return dict(rows.values_list("node_id").annotate(Count("pk")))
+
+
+def _relative(use: load.Use, node: Node, devices: Mapping[UUID, int]) -> int:
+    """Return a use in 1/1000 of the node: of its devices or cores, the larger part."""
+    gpu_milli, cpu_milli = use
+    count = devices.get(node.pk, 0)
+    return max(
+        gpu_milli // count if count else 0, 1000 * cpu_milli // node.cpu_milli if node.cpu_milli else 0
+    )
+
+
+def _movable(pool: Pool, node: UUID) -> Iterable[tuple[HomePlace, int]]:
+    """Return the homes on a node that may move, with their sizes in MiB."""
+    rows = list(HomePlace.objects.filter(pool=pool, node=node))
+    homes = places.home_places_by_user((place.owner_id, place.team_id) for place in rows)
+    for place in rows:
+        home = homes[place.owner_id, place.team_id].get(pool.pk)
+        if home is not None and home.moves_by_itself:
+            yield place, home.movable_mib or 0
