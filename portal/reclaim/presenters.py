@@ -64,7 +64,7 @@ class Rule:
 class Life:
     """The remaining life of a running workspace.
 
-    - `stops_at`: when it stops, None if never; `why` is set once that is announced.
+    - `stops_at`: when it stops, None if never; `reason` is set once that is announced.
     - `idle`: the announced stop is due to idleness; keeping the workspace averts it for `kept_for`.
     - `releases`: it does not stop; only its GPUs are released at `stops_at`, and its app restarts.
     - `used_s`, `total_s`: elapsed and total time from ready to its end.
@@ -77,7 +77,7 @@ class Life:
     left_s: int
     used_s: int
     total_s: int
-    why: str
+    reason: str
     offered: str
     offered_s: int
     most_s: int
@@ -245,7 +245,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         left_s=max(0, round((stops_at - now).total_seconds())) if stops_at else 0,
         used_s=max(0, round((now - began).total_seconds())),
         total_s=max(1, round((end - began).total_seconds())) if end else 0,
-        why=message_of(reason) if isinstance(reason, Reason) else "",
+        reason=message_of(reason) if isinstance(reason, Reason) else "",
         offered=f"{round(offered_s / 3600, 2):g}" if offered_s else "",
         offered_s=offered_s,
         most_s=most_s,

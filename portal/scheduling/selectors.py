@@ -78,7 +78,7 @@ class PreemptingRow:
     visible: bool
     size: str
     at: datetime
-    why: str
+    reason: str
 
 
 def waiting() -> QuerySet[Workspace]:
