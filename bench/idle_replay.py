@@ -36,7 +36,7 @@ from bench.scheduling.replay import GPU, ONE, USAGE_EVERY_S, _age_usage, history
 from bench.scheduling.trace import Job, load
 from portal.quota.limits.types import Cohort
 from portal.reclaim.engine import ladder
-from portal.reclaim.engine.replay import Past, Spell, replay
+from portal.reclaim.engine.replay import Period, RecordedRun, replay
 from portal.scheduling.engine.model import Policy, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 
@@ -145,11 +145,11 @@ def parts(session: Session, outcome: Totals, *, reclaim: bool) -> list[Part]:
     idle, clock = [], 0
     for place, seconds in enumerate(session.turns):
         if place % 2:
-            idle.append(Spell(clock, clock + seconds))
+            idle.append(Period(clock, clock + seconds))
         clock += seconds
     end_s = session.held_s
     pieces, began_s = [], 0
-    for stop in replay(Past(0, end_s, tuple(idle)), DEFAULT):
+    for stop in replay(RecordedRun(0, end_s, tuple(idle)), DEFAULT):
         at_s = round(stop.at_s)
         gap = next((spell for spell in idle if spell.begin_s <= at_s < spell.end_s), None)
         outcome.stops += 1

@@ -148,7 +148,7 @@ def progress(slow: int) -> None:
 
     from portal.fleet.inventory.models import Node
     from portal.reclaim.models import WorkPace
-    from portal.reclaim.pacing import ReportedRates, note
+    from portal.reclaim.pacing import ReportedRates, record_rates
     from portal.workspaces.models import Workspace
 
     chance = random.Random(2)
@@ -160,7 +160,7 @@ def progress(slow: int) -> None:
     Node.objects.update(facts={"headroom": headroom}, online=True, seen_at=now)
     running = list(Workspace.objects.filter(state="running").values_list("pk", "generation"))
     at_s = now.timestamp() - 720
-    note([ReportedRates(pk, generation, at_s, {"tokens": 100.0}) for pk, generation in running])
+    record_rates([ReportedRates(pk, generation, at_s, {"tokens": 100.0}) for pk, generation in running])
     hot = [pk for pk, _generation in running if chance.randrange(100) < slow]
     moved = '"node":"node-before"'
     for row in WorkPace.objects.filter(pk__in=hot):
@@ -171,7 +171,7 @@ def progress(slow: int) -> None:
     generations = dict(running)
     for minute in range(12):
         at = at_s + 60 * (minute + 1)
-        note([ReportedRates(pk, generations[pk], at, {"tokens": 100.0}) for pk in hot])
+        record_rates([ReportedRates(pk, generations[pk], at, {"tokens": 100.0}) for pk in hot])
     assert WorkPace.objects.exclude(slow_since=None).count() == len(hot)
 
 

@@ -207,7 +207,7 @@ def connect() -> None:
     on_commit(NodesChanged, pushing.capacity_changed)
     on_commit(MachineEnded, publishing.machine_ended)
     on_commit(MachineEnded, machine_losses.machine_ended)
-    on_commit(MachineLeaving, drains.machine_leaving)
+    on_commit(MachineLeaving, drains.drain_leaving_machine)
     # catalog
     in_transaction(PoolDeleted, entries.pool_deleted)
     in_transaction(EntryDeleted, delete_with_template)
@@ -225,7 +225,7 @@ def connect() -> None:
     in_transaction(StateChanged, snapshot_feed.state_changed, start_counts.count_starts)
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
-    in_transaction(StopRequested, scheduled_starts.forget)
+    in_transaction(StopRequested, scheduled_starts.cancel_scheduled_start)
     in_transaction(WorkspaceExtended, extensions.workspace_extended)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready, start_counts.count_ready)
@@ -233,7 +233,7 @@ def connect() -> None:
     in_transaction(PreflightDue, preflight.handle_deadline)
     in_transaction(HomeMoveDue, start_moves.handle_due)
     in_transaction(HomeMoveEnded, start_moves.move_ended)
-    in_transaction(PreemptionDue, evictions.carry_out)
+    in_transaction(PreemptionDue, evictions.evict)
     in_transaction(AllocationsReleased, preflight.scrub_after)
     # quotas, ledger, reservations
     in_transaction(LimitsChanged, snapshot_feed.limits_changed, request_cycle)

@@ -29,7 +29,7 @@ WAITS, STARTS = "h100-x4", "t4-x1"
 def measure(count: int) -> dict[str, Any]:
     """Each `count` times on a site that has been decided on: CPU milliseconds, and statements."""
     cycle.run()
-    cycle.show()
+    cycle.write_statuses()
     template = Template.objects.get(slug="bench")
     flavors = {flavor.slug: flavor for flavor in Flavor.objects.select_related("pool")}
     teams = list(Team.objects.prefetch_related("members"))
@@ -71,8 +71,8 @@ def measure(count: int) -> dict[str, Any]:
         "creation that waits": of(lambda _: create(WAITS)),
         "creation that starts": of(lambda _: create(STARTS)),
         "decision of a cycle": of(lambda _: cycle.decide()),
-        "telling all, nothing changed": of(lambda _: cycle.show()),
-        "telling all, after a creation": of(lambda _: cycle.show(), lambda _: create(WAITS)),
+        "telling all, nothing changed": of(lambda _: cycle.write_statuses()),
+        "telling all, after a creation": of(lambda _: cycle.write_statuses(), lambda _: create(WAITS)),
         "reading it all": _timed(lambda _: _read_anew(), nothing, max(1, count // 4)),
         "shown_ms": QueueState.objects.get().shown_ms,
     }
@@ -98,11 +98,11 @@ def _timed(work: Callable[[int], Any], before: Callable[[int], None], count: int
 
 def _forget_what_was_foreseen() -> None:
     """As the passing of a second does."""
-    with snapshot_cache.previews.use() as snapshot:
-        snapshot.foreseen = None
+    with snapshot_cache.preview_cache.use() as snapshot:
+        snapshot.forecast = None
 
 
 def _read_anew() -> None:
     snapshot_cache.forget()
-    with snapshot_cache.previews.use(timezone.now()):
+    with snapshot_cache.preview_cache.use(timezone.now()):
         pass

@@ -41,9 +41,9 @@ FULL_BELOW_PERCENT = 20
 """The site is full once a burst starts fewer than this of what it brings."""
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("read", snapshot_cache, "load"),
-    ("follow", snapshot_cache, "follow"),
+    ("follow", snapshot_cache, "apply_changes"),
     ("decide", Scheduler, "cycle"),
-    ("write", launches, "begin"),
+    ("write", launches, "start_workspaces"),
     ("update", queue_status, "update"),
 )
 

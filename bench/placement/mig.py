@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
-from portal.scheduling.engine.placement.mig import carried_out
+from portal.scheduling.engine.placement.mig import with_repartition
 from portal.scheduling.engine.placement.mig_layouts import Geometry, geometry
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
 from provisioning.types import AcceleratorRequest, ResourceRequest
@@ -150,7 +150,7 @@ class Engine:
         self.placed += 1
         if part.repartitions:
             self.created += 1
-            node, part = carried_out(node, part)
+            node, part = with_repartition(node, part)
         (grant,) = part.devices
         self._put(node, grant.uuid, free_milli=0)
         return part.node, grant.uuid

@@ -19,7 +19,7 @@ from portal.catalog.initial_catalog import FLAVORS
 from portal.catalog.services import accelerator_sizes
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix
-from portal.scheduling.engine.placement.mix import LEARN_AFTER_AT_MOST, WINDOW, Shape, learn_again
+from portal.scheduling.engine.placement.mix import MAX_LEARN_AFTER, WINDOW, Shape, is_learning_due
 from portal.scheduling.engine.placement.scoring.tables import FragmentationTable
 from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import AcceleratorRequest, ResourceRequest
@@ -101,15 +101,15 @@ class Learner:
     def arrived(self, until: Sequence[ResourceRequest], pools: Iterable[PoolNodes]) -> None:
         """The last of `until` has arrived and been decided on."""
         self._fresh += 1
-        if self._learns and learn_again(self._known, self._fresh):
+        if self._learns and is_learning_due(self._known, self._fresh):
             self._known, self._fresh = len(until), 0
             self.mix = RequestMix.learnt(until, self._offered)
-        elif not self._learns and self._fresh >= LEARN_AFTER_AT_MOST:
+        elif not self._learns and self._fresh >= MAX_LEARN_AFTER:
             self._fresh = 0
         else:
             return
         for pool in pools:
-            pool.expect(pool.weigh(self.mix))
+            pool.set_mix(pool.weight_by_scarcity(self.mix))
 
 
 def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:

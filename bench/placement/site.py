@@ -78,7 +78,7 @@ def pools_of(
             placement_policy=policy,
         )
         pools[pool.pk] = PoolNodes(pool, tuple(members), mix)
-        pools[pool.pk].expect(pools[pool.pk].weigh(mix))
+        pools[pool.pk].set_mix(pools[pool.pk].weight_by_scarcity(mix))
     return pools
 
 
@@ -106,7 +106,7 @@ def snapshot_of(
         limits=limits,
         limits_at=now,
         changes=set(),
-        later={},
+        retry_at={},
     )
 
 
@@ -115,7 +115,7 @@ class Site:
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         now = timezone.now()
-        there = capacity.totals(pools.values())
+        there = capacity.total_capacity(pools.values())
         limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=there, policy=policy())
         self.pools = pools
         self.team = Team(slug=TEAM, name="Replay")
@@ -124,11 +124,11 @@ class Site:
         self.snapshot = snapshot_of(pools, limits, PoolPlacer(pools), now)
         self._bodies: dict[ResourceRequest, Any] = {}
 
-    def wanted(self, request: ResourceRequest) -> admission.Wanted:
+    def wanted(self, request: ResourceRequest) -> admission.StartRequest:
         body = self._bodies.get(request)
         if body is None:
             body = self._bodies[request] = messages.dump(request)
-        return admission.Wanted(self.template, self.flavor, self.team, None, body)
+        return admission.StartRequest(self.template, self.flavor, self.team, None, body)
 
     def preview(self, request: ResourceRequest) -> Nodes:
         """Where a preview says that the request starts."""
@@ -140,7 +140,7 @@ class Site:
         snapshot, wanted = self.snapshot, self.wanted(request)
         snapshot.now += APART
         snapshot.scheduler.now_s = snapshot.now_s
-        asked = snapshot.placement_requests.of(self.template, self.flavor, wanted.resources)
+        asked = snapshot.placement_requests.build(self.template, self.flavor, wanted.resources)
         if not asked.possible:
             return ()
         workload = replace(wanted.workload(self.team, snapshot.now), id=str(uuid4()), place=asked.place_key)
@@ -148,7 +148,7 @@ class Site:
         decision.decide(snapshot)
         del snapshot.pending_workloads[workload.id]
         if workload.id in snapshot.scheduler.running:
-            return snapshot.placer.place_of(workload.id)[1].nodes
+            return snapshot.placer.placement_of(workload.id)[1].nodes
         snapshot.scheduler.withdraw(workload.id)
         return ()
 

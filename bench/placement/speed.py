@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         # As the portal learns it, from the last requests.
         cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.learnt(requests, ()))
         # As the portal does with what it has read (`snapshot_cache`), and after each cycle (`tasks`).
-        pauses.keep()
+        pauses.freeze()
         report[way] = measure(cluster, requests, gpus * 10 * percent)
         print(way, json.dumps(report[way]), flush=True)
     if options.json:
@@ -80,7 +80,7 @@ def measure(cluster: Cluster, requests: Sequence[ResourceRequest], ceiling_milli
     for number, request in enumerate(requests):
         if number % CYCLE == 0:
             rested_from = time.perf_counter()
-            if pauses.rest():
+            if pauses.collect_if_due():
                 rests.append((time.perf_counter() - rested_from) * 1000)
         wanted = request.accelerators
         size = wanted.count * wanted.share_milli

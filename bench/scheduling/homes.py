@@ -168,7 +168,7 @@ class Days:
         flavor = self.chance.choices(self.flavors, [part for _, part in SIZES])[0]
         asked = {"template": self.template, "flavor": flavor, "team": self.team}
         said = admission.assess(**asked, actor=user)
-        offer = home_offers.with_home(said, **asked, actor=user, expected_s=None, environment="")
+        offer = home_offers.verdict_with_home_move(said, **asked, actor=user, expected_s=None, environment="")
         move_home = offer is not None and self.world == "move"
         order = WorkspaceOrder(**asked, move_home=move_home)
         workspace = services.create(actor=user, order=order).workspace

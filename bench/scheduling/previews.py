@@ -91,7 +91,7 @@ def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> li
     if said.outcome is Outcome.FITS_NOW:
         return found
     outlook = Outlook(scheduler.clone())
-    outlook.look_up_all()
+    outlook.compute_all()
     got = outlook.of(asked.id)
     eta_s = got.eta.eta_s if got.eta else None
     pairs = {"place": (said.position, got.position or 0), "expected start": (said.eta_s, eta_s)}

@@ -55,9 +55,13 @@ class QueueSite:
         self._requests: dict[str, PlacementRequest] = {}
         pools = {pool.pk: self._pool}
         limits = model.Snapshot(
-            now_s, tuple(teams), tuple(cohorts), capacity=capacity.totals(pools.values()), policy=policy
+            now_s,
+            tuple(teams),
+            tuple(cohorts),
+            capacity=capacity.total_capacity(pools.values()),
+            policy=policy,
         )
-        placer = PoolPlacer(pools, held_by=self._held_by)
+        placer = PoolPlacer(pools, read_allocations=self._held_by)
         self.snapshot: ClusterSnapshot = snapshot_of(pools, limits, placer, _moment(now_s))
         # Jobs end when their trace says.
         self._template = Template(
@@ -74,14 +78,14 @@ class QueueSite:
     def scheduler(self) -> Scheduler:
         return self.snapshot.scheduler
 
-    def wanted(self, team: str, gpus: int, expected_s: int) -> admission.Wanted:
+    def wanted(self, team: str, gpus: int, expected_s: int) -> admission.StartRequest:
         body = self._bodies.get(gpus)
         if body is None:
             request = ResourceRequest(
                 gpus * CPU_MILLI, gpus * MEMORY_MIB, accelerators=AcceleratorRequest(count=gpus)
             )
             body = self._bodies[gpus] = messages.dump(request)
-        return admission.Wanted(
+        return admission.StartRequest(
             self._template, self._flavor, self._teams[team], None, body, expected_s=expected_s
         )
 
@@ -89,14 +93,14 @@ class QueueSite:
         self.snapshot.now = _moment(now_s)
         self.snapshot.scheduler.now_s = now_s
 
-    def preview(self, wanted: admission.Wanted) -> admission.Verdict:
+    def preview(self, wanted: admission.StartRequest) -> admission.Verdict:
         return admission.assess_on(self.snapshot, wanted)
 
-    def submit(self, name: str, wanted: admission.Wanted, created_s: int) -> None:
+    def submit(self, name: str, wanted: admission.StartRequest, created_s: int) -> None:
         """Queue a request, whose work is lost when it is preempted. `name` is the text of a UUID."""
         snapshot, team = self.snapshot, wanted.team
         assert team is not None
-        request = snapshot.placement_requests.of(self._template, self._flavor, wanted.resources)
+        request = snapshot.placement_requests.build(self._template, self._flavor, wanted.resources)
         workload = wanted.workload(team, _moment(created_s))
         self._requests[name] = request
         self._enqueue(replace(workload, id=name, place=request.place_key, loses_work=True))
@@ -110,10 +114,10 @@ class QueueSite:
         placer = self.snapshot.placer
         for name in cycle.starts:
             self.snapshot.pending_workloads.pop(name)
-            pool, placement = placer.place_of(name)
+            pool, placement = placer.placement_of(name)
             request = self._requests[name].request
             self._held[name] = [(pool.pool.pk, placement, request)]
-            placer.runs(name)
+            placer.add_running(name)
         return cycle
 
     def decide_again(self) -> model.Cycle:
@@ -124,10 +128,10 @@ class QueueSite:
     def finish(self, name: str, *, preempted: bool) -> None:
         """End a running job. One that was preempted waits again, from its beginning."""
         run = self.snapshot.scheduler.finish(name)
-        self.snapshot.placer.gone(name)
+        self.snapshot.placer.remove_running(name)
         for _, placement, request in self._held.pop(name):
             self._pool.cluster.release(placement, request)
-            self._pool.changed()
+            self._pool.invalidate_reasons()
         if preempted:
             times = run.workload.preempted + 1
             self._enqueue(replace(run.workload, nominated=False, preempted=times))
@@ -137,7 +141,7 @@ class QueueSite:
     def eta(self, name: str) -> int | None:
         """When a job that waits is expected to start, as its page shows it."""
         with self.snapshot.trial() as trial:
-            outlook = Outlook(trial.scheduler, decision.decide(trial).settled)
+            outlook = Outlook(trial.scheduler, decision.decide(trial).unchanged_cycle)
             status = queue_status.status_of(trial, trial.pending_workloads[name], outlook)
             return int(status.eta_at.timestamp()) if status.eta_at is not None else None
 

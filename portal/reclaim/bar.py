@@ -46,11 +46,11 @@ def describe(external_name: str) -> dict[str, Any] | None:
         button = _("Keep for %(time)s") % {"time": life.kept_for}
     elif near and life.offered_s:
         button = _("Extend by %(time)s") % {"time": format_duration(life.offered_s)}
-    if life.why:
+    if life.reason:
         text = _("%(why)s The workspace stops. Files are kept.")
         if life.releases:
             text = _("%(why)s The app restarts without GPUs. Kernels lose their variables; files are kept.")
-        text %= {"why": life.why}
+        text %= {"why": life.reason}
         say = {"tone": "bad", "text": text, "at": life.stops_at.isoformat()}
         summary = {**summary, "messages": [say, *summary["messages"]]}
     ends = {

@@ -67,7 +67,7 @@ def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None =
     """
     rows: list[Any] = list(places)
     if not all(hasattr(place, "goes_on") for place in rows):
-        rows = list(homes.present().filter(pk__in=[place.pk for place in rows]))
+        rows = list(homes.archivable_homes().filter(pk__in=[place.pk for place in rows]))
     rules = rules or policy_set()
     stays = homes.stays_by_home(rows)
     archives: dict[Any, HomeArchive] = {}
@@ -93,7 +93,7 @@ def _line(
     if archive is None and limit_s is None:
         return None
     current = stay is not None and stay.archive == place.away
-    standing = homes.standing_of(stay) if stay is not None and current else homes.HomeStanding(away)
+    standing = homes.idle_state_of(stay) if stay is not None and current else homes.HomeIdleState(away)
     verdict = homes.verdict_of(place, standing, rules)
     left_s = verdict.left_s
     seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}

@@ -65,7 +65,7 @@ def restore(request: SignedInRequest, home_id: int) -> HttpResponse:
 def archived(request: SignedInRequest) -> HttpResponse:
     """List all archived homes, longest archived first; for operators and auditors."""
     require_see_all(request.user)
-    rows = homes.present().filter(away__isnull=False).order_by("-stay__unused_s", "pk")
+    rows = homes.archivable_homes().filter(away__isnull=False).order_by("-stay__unused_s", "pk")
     page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     lines = presenters.lines(request.user, page.object_list)
     context = {

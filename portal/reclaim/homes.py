@@ -33,7 +33,7 @@ from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_administrator
 from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.effective import DAY_S, PolicySet, policy_set
-from portal.reclaim.engine.unused import HomeStanding, HomeStep, HomeVerdict, advance, decide_home
+from portal.reclaim.engine.unused import HomeIdleState, HomeStep, HomeVerdict, advance, decide_home
 from portal.reclaim.models import HomeStay, LastPass
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.homes import away
@@ -52,13 +52,13 @@ URL = "/homes/"
 
 
 SeenHome = Any
-"""A `HomePlace` as annotated by `present`: its archive (`away`), and whether one is being made
+"""A `HomePlace` as annotated by `archivable_homes`: its archive (`away`), and whether one is being made
 (`goes_on`).
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class HomePassReport:
     """Number of users warned, notices withdrawn, and homes whose archiving began."""
 
     warned: int = 0
@@ -66,7 +66,7 @@ class Looked:
     begun: int = 0
 
 
-def present() -> QuerySet[Any]:
+def archivable_homes() -> QuerySet[Any]:
     """Return homes that can be archived, with their archive and whether one is being made."""
     same = {"owner": OuterRef("owner"), "team": OuterRef("team"), "node": OuterRef("node")}
     archived = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
@@ -76,14 +76,14 @@ def present() -> QuerySet[Any]:
     return rows.annotate(away=Subquery(archived), goes_on=Exists(goes_on))
 
 
-def run() -> Looked:
+def run() -> HomePassReport:
     """Run one pass over all homes."""
     now = timezone.now()
     with transaction.atomic():
         elapsed_s = _elapsed_s(now)
         rules = policy_set()
         verdicts = [
-            (place, verdict_of(place, standing, rules)) for place, standing in _advance_homes(elapsed_s)
+            (place, verdict_of(place, idle_state, rules)) for place, idle_state in _advance_homes(elapsed_s)
             if not place.goes_on
         ]  # fmt: skip
         steps: dict[HomeStep, list[tuple[SeenHome, HomeVerdict]]] = {step: [] for step in HomeStep}
@@ -96,15 +96,15 @@ def run() -> Looked:
             HomeStay.objects.filter(pk__in=chunk).update(warned_s=None, warned_at=None)
     due = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
     begun = sum(archive_if_due(pk) for pk in due[:MAX_BEGUN])
-    return Looked(len(warned), len(gone), begun)
+    return HomePassReport(len(warned), len(gone), begun)
 
 
-def standing_of(stay: HomeStay) -> HomeStanding:
-    return HomeStanding(stay.archive is not None, stay.unused_s, stay.warned_s)
+def idle_state_of(stay: HomeStay) -> HomeIdleState:
+    return HomeIdleState(stay.archive is not None, stay.unused_s, stay.warned_s)
 
 
-def verdict_of(place: SeenHome, standing: HomeStanding, rules: PolicySet) -> HomeVerdict:
-    return decide_home(standing, rules.home_rules(place.pool_id, place.team_id))
+def verdict_of(place: SeenHome, idle_state: HomeIdleState, rules: PolicySet) -> HomeVerdict:
+    return decide_home(idle_state, rules.home_rules(place.pool_id, place.team_id))
 
 
 def _elapsed_s(now: datetime) -> float:
@@ -114,33 +114,35 @@ def _elapsed_s(now: datetime) -> float:
     return 0.0 if new else (now - last.at).total_seconds()
 
 
-def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
+def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeIdleState]]:
     """Return the updated state of each home, and store it."""
-    places = [place for place in present() if home_places.has_separate_homes(place.pool)]
+    places = [place for place in archivable_homes() if home_places.has_separate_homes(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
     open_ = Allocation.objects.filter(released_at=None)
     used_now = set(open_.order_by().values_list("workspace__owner", "node__pool").distinct())
-    advanced: list[tuple[SeenHome, HomeStanding]] = []
+    advanced: list[tuple[SeenHome, HomeIdleState]] = []
     fresh, changed, in_use = [], [], []
     for place in places:
         stay = stays.get(place.pk)
         if stay is None:
             # Counting starts with the first pass: earlier time was not observed.
             fresh.append(HomeStay(place=place, archive=place.away, used_at=place.used_at))
-            advanced.append((place, HomeStanding(place.away is not None)))
+            advanced.append((place, HomeIdleState(place.away is not None)))
             continue
         uses = (place.owner_id, place.pool_id) in used_now
         moved = (place.used_at, place.away) != (stay.used_at, stay.archive)
         # A new archive starts a new stay.
-        standing = advance(standing_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None)
-        advanced.append((place, standing))
+        idle_state = advance(
+            idle_state_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None
+        )
+        advanced.append((place, idle_state))
         if moved:
             stay.used_at, stay.archive = place.used_at, place.away
             stay.unused_s, stay.warned_s, stay.warned_at = 0.0, None, None
             changed.append(stay)
         elif uses:
             in_use.append(stay.pk)
-    watched = advance(HomeStanding(), elapsed_s, used=False, archived=False).unused_s
+    watched = advance(HomeIdleState(), elapsed_s, used=False, archived=False).unused_s
     if watched:
         HomeStay.objects.update(unused_s=F("unused_s") + watched)
         HomeStay.objects.filter(warned_s__isnull=False).update(warned_s=F("warned_s") + watched)
@@ -192,10 +194,10 @@ def archive_if_due(place_id: int) -> bool:
         with transaction.atomic():
             PlacementLock.hold()
             stay = HomeStay.objects.select_for_update().get(pk=place_id)
-            place = present().get(pk=place_id)
+            place = archivable_homes().get(pk=place_id)
             if place.goes_on or (place.used_at, place.away) != (stay.used_at, stay.archive):
                 return False
-            verdict = verdict_of(place, standing_of(stay), policy_set())
+            verdict = verdict_of(place, idle_state_of(stay), policy_set())
             if verdict.step is not HomeStep.TAKE or place.away is not None:
                 return False
             away.begin(place_id=place_id)
@@ -217,7 +219,7 @@ def archive_if_due(place_id: int) -> bool:
 
 def visible_homes(actor: User) -> QuerySet[Any]:
     """Return the actor's own homes, or all for users who see all."""
-    rows = present().filter(pool__deleted_at=None)
+    rows = archivable_homes().filter(pool__deleted_at=None)
     return rows if actor.sees_all else rows.filter(owner=actor)
 
 
@@ -258,7 +260,7 @@ def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: PolicySet) -> 
     """Return whether its archive is old enough and the user had the full notice."""
     if place.away is None or stay is None or stay.archive != place.away:
         return False
-    return verdict_of(place, standing_of(stay), rules).step is HomeStep.TAKE
+    return verdict_of(place, idle_state_of(stay), rules).step is HomeStep.TAKE
 
 
 @transaction.atomic
@@ -298,7 +300,7 @@ def stays_by_home(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
 
 def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
     """Return the number of homes of a pool or team (default: all), and how many would be warned at once."""
-    rows: Any = present().filter(pool__deleted_at=None)
+    rows: Any = archivable_homes().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows
     rows = rows.filter(team=team) if team is not None else rows
     present_homes = [
@@ -308,8 +310,10 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
     due = 0
     for place in present_homes:
         stay = stays.get(place.pk)
-        standing = HomeStanding() if stay is None or stay.archive else HomeStanding(unused_s=stay.unused_s)
-        due += verdict_of(place, standing, rules).step is HomeStep.WARN
+        idle_state = (
+            HomeIdleState() if stay is None or stay.archive else HomeIdleState(unused_s=stay.unused_s)
+        )
+        due += verdict_of(place, idle_state, rules).step is HomeStep.WARN
     return len(present_homes), due
 
 

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.reclaim import pacing
-from portal.reclaim.engine.activity import IdleClock, Report, Signal, observe
+from portal.reclaim.engine.activity import AgentReport, IdleClock, Signal, advance_clock
 from portal.reclaim.engine.devices import unused_count
 from portal.reclaim.models import Absence, ActivityChange, IdleSpell, LastPass, SpellKind, WorkspaceActivity
 from portal.workspaces.lifecycle import State
@@ -47,7 +47,7 @@ PLAIN = ("generation", "idle_s", "gpu_idle_s", "unused_gpus", "active", "report"
 UPDATED = ("observed_at", *PLAIN)
 WITH_KERNELS = frozenset({"jupyter", "marimo"})
 _encode = msgspec.json.Encoder().encode
-_report = msgspec.json.Decoder(Report).decode
+_report = msgspec.json.Decoder(AgentReport).decode
 
 
 class _Accelerators(msgspec.Struct):
@@ -58,7 +58,7 @@ class _Resources(msgspec.Struct):
     accelerators: _Accelerators
 
 
-class Used(msgspec.Struct):
+class AppUsage(msgspec.Struct):
     count: int | None = None
     busy: int | None = None
     last_activity: str | None = None
@@ -68,11 +68,11 @@ class _Gpu(msgspec.Struct):
     utilization_percent: int | None = None
 
 
-class Seen(msgspec.Struct):
+class HeartbeatFigures(msgspec.Struct):
     """The relevant figures of a heartbeat, validated by `workspaces.reports`."""
 
-    kernels: Used | None = None
-    terminals: Used | None = None
+    kernels: AppUsage | None = None
+    terminals: AppUsage | None = None
     cpu_seconds: float | None = None
     jobs: int | None = None
     jobs_cpu_seconds: float | None = None
@@ -90,15 +90,15 @@ class Seen(msgspec.Struct):
 
 
 _resources = msgspec.json.Decoder(_Resources).decode
-_decode_seen = msgspec.json.Decoder(Seen).decode
+_decode_figures = msgspec.json.Decoder(HeartbeatFigures).decode
 
 
-def _parse_heartbeat(text: str) -> Seen:
+def _parse_heartbeat(text: str) -> HeartbeatFigures:
     """Parse a heartbeat. Treats malformed rows as unmeasured, so that they do not block others."""
     try:
-        return _decode_seen(text)
+        return _decode_figures(text)
     except msgspec.MsgspecError:
-        return Seen()
+        return HeartbeatFigures()
 
 
 def is_accelerated(resources: str) -> bool:
@@ -118,7 +118,7 @@ class ActivityRecord:
 
 
 @dataclass(slots=True)
-class Activity:
+class ObservedActivity:
     """The state of a start after an observation: the columns of `WorkspaceActivity`."""
 
     workspace_id: UUID
@@ -134,15 +134,15 @@ class Activity:
 
 
 @dataclass(slots=True)
-class Look:
+class ObservationResult:
     """The result of an observation: new and updated rows, and the changes in them."""
 
-    fresh: list[Activity] = field(default_factory=list)
-    changed: list[Activity] = field(default_factory=list)
-    changes: list[Activity] = field(default_factory=list)
+    fresh: list[ObservedActivity] = field(default_factory=list)
+    changed: list[ObservedActivity] = field(default_factory=list)
+    changes: list[ObservedActivity] = field(default_factory=list)
     spells: list[IdleSpell] = field(default_factory=list)
 
-    def add(self, row: Activity, record: ActivityRecord | None) -> None:
+    def add(self, row: ObservedActivity, record: ActivityRecord | None) -> None:
         (self.fresh if record is None else self.changed).append(row)
         same = record is not None and record.generation == row.generation
         if record is None or not same or record.active != row.active:
@@ -158,7 +158,7 @@ def run() -> int:
     running = Workspace.objects.filter(state=State.RUNNING, status__heartbeat_at__isnull=False).annotate(
         resources_text=Cast("resources", TextField()), seen_text=Cast("status__activity", TextField())
     )
-    look = Look()
+    look = ObservationResult()
     rates = []
     for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
         *COLUMNS
@@ -182,15 +182,15 @@ def run() -> int:
         update_fields=list(UPDATED),
     )
     _write(look.changed)
-    _keep_changes(look.changes)
+    _record_changes(look.changes)
     IdleSpell.objects.bulk_create(look.spells, batch_size=WRITTEN_AT_ONCE)
-    forget()
-    pacing.note(rates)
+    delete_stale()
+    pacing.record_rates(rates)
     LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
     return len(look.fresh) + len(look.changed)
 
 
-def _write(rows: Sequence[Activity]) -> None:
+def _write(rows: Sequence[ObservedActivity]) -> None:
     """Update all rows by one statement: `bulk_create` takes many times as long to build its own."""
     if not rows:
         return
@@ -213,7 +213,7 @@ def _write(rows: Sequence[Activity]) -> None:
         cursor.executemany(statement, values)
 
 
-def _keep_changes(rows: Sequence[Activity]) -> None:
+def _record_changes(rows: Sequence[ObservedActivity]) -> None:
     """Record changes of active signals, rounded to minutes; one statement, as `_write`."""
     if not rows:
         return
@@ -238,14 +238,18 @@ def _keep_changes(rows: Sequence[Activity]) -> None:
 
 
 def report_of(
-    accelerated: bool, activity: str, heartbeat_at: datetime, seen: Seen, idle_since: datetime | None
-) -> Report:
+    accelerated: bool,
+    activity: str,
+    heartbeat_at: datetime,
+    seen: HeartbeatFigures,
+    idle_since: datetime | None,
+) -> AgentReport:
     """Return the last heartbeat in the engine's form."""
-    kernels, terminals, traffic = seen.kernels or Used(), seen.terminals or Used(), seen.traffic_bytes
+    kernels, terminals, traffic = seen.kernels or AppUsage(), seen.terminals or AppUsage(), seen.traffic_bytes
     percents = [gpu.utilization_percent for gpu in seen.gpus or ()]
     measured = [percent for percent in percents if percent is not None]
     complete = bool(percents) and len(measured) == len(percents) and seen.gpus_stale_s is None
-    return Report(
+    return AgentReport(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
         # VS Code's own kernels are known to newer agents only.
@@ -276,16 +280,16 @@ def report_of(
 
 
 def next_activity(
-    workspace_id: UUID, generation: int, record: ActivityRecord | None, report: Report
-) -> Activity | None:
+    workspace_id: UUID, generation: int, record: ActivityRecord | None, report: AgentReport
+) -> ObservedActivity | None:
     """Return the row after this report, or None if there is no new one."""
     same = record is not None and record.generation == generation
     before = clock_of(record) if record is not None and same else None
-    clock, signals = observe(before, report)
+    clock, signals = advance_clock(before, report)
     if before is not None and clock is before:
         return None
     watched = before is not None and clock.last.at_s - before.last.at_s > 0
-    return Activity(
+    return ObservedActivity(
         workspace_id=workspace_id,
         generation=generation,
         observed_at=datetime.fromtimestamp(report.at_s, UTC),
@@ -306,7 +310,7 @@ def clock_of(record: ActivityRecord) -> IdleClock | None:
         return None
 
 
-def clock_of_activity(row: Activity | WorkspaceActivity) -> IdleClock | None:
+def clock_of_activity(row: ObservedActivity | WorkspaceActivity) -> IdleClock | None:
     """Return the clock after the last observation, or None if it is malformed."""
     return clock_of(ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report))
 
@@ -316,7 +320,9 @@ def active_kinds(signals: Iterable[Signal]) -> str:
     return ",".join(sorted(signal.kind.value for signal in signals if signal.active))
 
 
-def ended_spells(workspace_id: UUID, record: ActivityRecord, after: Activity | None) -> list[IdleSpell]:
+def ended_spells(
+    workspace_id: UUID, record: ActivityRecord, after: ObservedActivity | None
+) -> list[IdleSpell]:
     """Return the idle periods that ended at the previous report. `after` is None at a stop."""
     clock = clock_of(record)
     if clock is None:
@@ -339,7 +345,7 @@ def ended_spells(workspace_id: UUID, record: ActivityRecord, after: Activity | N
     return spells
 
 
-def forget() -> None:
+def delete_stale() -> None:
     """Delete rows of other starts or stopped workspaces. Records their last idle periods."""
     for strays in (
         WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
@@ -375,22 +381,22 @@ def changes_of(workspace: Workspace) -> list[tuple[datetime, list[str] | None]]:
     ]
 
 
-def signals_of(row: Activity | None) -> list[dict[str, Any]]:
+def signals_of(row: ObservedActivity | None) -> list[dict[str, Any]]:
     """Return the signals of the last observation."""
     return list(msgspec.json.decode(row.signals)) if row is not None else []
 
 
-def present(workspace: Workspace) -> Activity | None:
+def current_activity(workspace: Workspace) -> ObservedActivity | None:
     """Return the activity of a running workspace up to its latest report, which may not be stored yet.
 
     None if nothing is known of this start.
     """
     values = (
         WorkspaceActivity.objects.filter(workspace=workspace.pk, generation=workspace.generation)
-        .values_list(*Activity.__dataclass_fields__)
+        .values_list(*ObservedActivity.__dataclass_fields__)
         .first()
     )
-    row = Activity(*values) if values is not None else None
+    row = ObservedActivity(*values) if values is not None else None
     status = workspace.status
     if row is None or status.heartbeat_at is None:
         return row

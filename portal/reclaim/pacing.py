@@ -17,7 +17,7 @@ from django.db.models import F
 
 from portal.common.formatting import format_reading
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
-from portal.reclaim.engine.pace import SLOW_FOR_S, Location, Pace, has_to_be_written, observe, slow_work
+from portal.reclaim.engine.pace import SLOW_FOR_S, Location, Pace, has_to_be_written, slow_work, update_paces
 from portal.reclaim.models import WorkPace
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -46,12 +46,12 @@ def parse_paces(text: str) -> dict[str, Pace]:
         return {}
 
 
-def note(reports: Sequence[ReportedRates]) -> int:
+def record_rates(reports: Sequence[ReportedRates]) -> int:
     """Store reported rates. Returns the number of rows written. No query without reports."""
-    return sum(_note(reports[first : first + AT_ONCE]) for first in range(0, len(reports), AT_ONCE))
+    return sum(_record_rates(reports[first : first + AT_ONCE]) for first in range(0, len(reports), AT_ONCE))
 
 
-def _note(reports: Sequence[ReportedRates]) -> int:
+def _record_rates(reports: Sequence[ReportedRates]) -> int:
     rows = WorkPace.objects.filter(workspace__in=[report.workspace_id for report in reports])
     rows_by_pk = {
         pk: (generation, parse_paces(text))
@@ -64,14 +64,14 @@ def _note(reports: Sequence[ReportedRates]) -> int:
         if paces
     }
     fresh = [report for report in reports if (report.workspace_id, report.generation) not in pairs]
-    places = pairs | _places(fresh) if fresh else pairs
+    places = pairs | _locations(fresh) if fresh else pairs
     changed = []
     for report in reports:
         generation, before = rows_by_pk.get(report.workspace_id, (-1, {}))
         place = places.get((report.workspace_id, report.generation))
         if place is None:
             continue
-        after = observe(before, report.rates, place, report.at_s)
+        after = update_paces(before, report.rates, place, report.at_s)
         if generation != report.generation or has_to_be_written(before, after):
             slow = [pace.slow_since_s for pace in after.values() if pace.slow_since_s is not None]
             changed.append(
@@ -96,7 +96,7 @@ def _note(reports: Sequence[ReportedRates]) -> int:
     return len(changed)
 
 
-def _places(reports: Sequence[ReportedRates]) -> dict[tuple[UUID, int], Location]:
+def _locations(reports: Sequence[ReportedRates]) -> dict[tuple[UUID, int], Location]:
     """Return the placements of single-node starts by (workspace, generation); two queries."""
     rows = Allocation.objects.filter(
         workspace__in=[report.workspace_id for report in reports], released_at=None

@@ -52,7 +52,7 @@ from portal.workspaces.transitions import lock_workspace
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 30.0
-AWAY_S = 90.0
+MIN_OUTAGE_S = 90.0
 """Gap between passes from which the portal counts as away: notices are extended by the gap."""
 AT_ONCE = 500
 MAX_WARNED = 500
@@ -92,7 +92,7 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassReport:
     """Number of workspaces warned, no longer under notice, stopped, without GPUs, and started."""
 
     warned: int = 0
@@ -122,12 +122,12 @@ class Candidate:
     kept_until: datetime | None = None
 
 
-def run() -> Passed:
+def run() -> PassReport:
     """Run one pass over all running workspaces that may be near a threshold."""
     now = timezone.now()
-    _make_up_for_absence(now)
+    _extend_for_outage(now)
     steps: dict[Step, list[tuple[Candidate, Verdict]]] = {step: [] for step in Step}
-    site = present_site()
+    site = read_pass_context()
     for candidate in candidates(now, site):
         verdict = verdict_of(candidate, now, site)
         steps[verdict.step].append((candidate, verdict))
@@ -138,12 +138,12 @@ def run() -> Passed:
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
     done = [apply_step_if_due(workspace_id) for workspace_id in due]
     started = scheduled_starts.start_due(site.policies, now)
-    _forget_strays()
-    return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
+    _delete_stale_notices()
+    return PassReport(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PassContext:
     """Common input of all decisions of a pass: policies, teams without GPU-hours, and gaps."""
 
     policies: PolicySet
@@ -155,14 +155,14 @@ class Site:
         return ready_at.timestamp() + sum(seconds for since, seconds in self.absences if since >= ready_at)
 
 
-def present_site() -> Site:
+def read_pass_context() -> PassContext:
     """Read the current values; three queries of few rows."""
     policies = policy_set()
     spent = frozenset(teams_without_hours()) if policies.earliest_thresholds.budget else frozenset()
-    return Site(policies, spent, tuple(Absence.objects.values_list("since", "seconds")))
+    return PassContext(policies, spent, tuple(Absence.objects.values_list("since", "seconds")))
 
 
-def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
+def candidates(now: datetime, site: PassContext) -> Iterable[Candidate]:
     """Yield running workspaces near their end, idle for long, or under notice."""
     thresholds = site.policies.earliest_thresholds
     near = Q(ends_at__lte=now + timedelta(seconds=thresholds.notice_s)) | Q(reclaim_notice__isnull=False)
@@ -217,7 +217,7 @@ def candidates(now: datetime, site: Site) -> Iterable[Candidate]:
         yield candidate
 
 
-def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> Candidate:
+def candidate_of(workspace: Workspace, activity: observing.ObservedActivity | None) -> Candidate:
     """Return the candidate for one running workspace, with its current activity."""
     row: ReclaimNotice | None = ReclaimNotice.objects.filter(workspace=workspace.pk).first()
     holds = row is not None and (row.generation, row.ends_version) == (
@@ -244,13 +244,13 @@ def candidate_of(workspace: Workspace, activity: observing.Activity | None) -> C
     )
 
 
-def verdict_of(candidate: Candidate, now: datetime, site: Site) -> Verdict:
+def verdict_of(candidate: Candidate, now: datetime, site: PassContext) -> Verdict:
     """Return the step that is due for a running workspace."""
     rules = site.policies.policy(candidate.scope_keys)
     return decide(run_state_of(candidate, now, site), rules, candidate.notice, now.timestamp())
 
 
-def run_state_of(candidate: Candidate, now: datetime, site: Site) -> RunState:
+def run_state_of(candidate: Candidate, now: datetime, site: PassContext) -> RunState:
     """Return the engine's input. Idle times are unknown without a recent observation."""
     seen_at, kept_until, ready_at = candidate.observed_at, candidate.kept_until, candidate.ready_at
     is_fresh = seen_at is not None and observing.is_fresh(seen_at, now)
@@ -282,7 +282,7 @@ def rule_of(verdict: Verdict, effective: Effective) -> StopRule:
     return StopRule(name, ", ".join(source.key for source in sources) or "request")
 
 
-def _make_up_for_absence(now: datetime) -> None:
+def _extend_for_outage(now: datetime) -> None:
     """Extend all ends and notices by a gap between passes, in which users could not extend either.
 
     A change of the clock looks the same; after it is put back, ends would come too late.
@@ -292,7 +292,7 @@ def _make_up_for_absence(now: datetime) -> None:
         if new:
             return
         away = now - last.at
-        if not 0 <= away.total_seconds() <= AWAY_S:
+        if not 0 <= away.total_seconds() <= MIN_OUTAGE_S:
             log.warning(
                 "no reclaim pass for %d s, or the clock was changed; stopping nothing for that time",
                 away.total_seconds(),
@@ -421,8 +421,8 @@ def apply_step_if_due(workspace_id: UUID) -> Step | None:
             if workspace.state != State.RUNNING:
                 return None
             # Includes the latest report, so that a workspace in use again is not stopped.
-            candidate = candidate_of(workspace, observing.present(workspace))
-            site = present_site()
+            candidate = candidate_of(workspace, observing.current_activity(workspace))
+            site = read_pass_context()
             verdict = verdict_of(candidate, timezone.now(), site)
             if verdict.step not in (Step.RELEASE, Step.STOP):
                 return None
@@ -434,7 +434,7 @@ def apply_step_if_due(workspace_id: UUID) -> Step | None:
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason, rule=rule)
             if verdict.cause is Cause.SCHEDULE:
                 scheduled_starts.record_scheduled_stop(workspace)
-            _tell_stopped(workspace, reason)
+            _notify_stopped(workspace, reason)
             return Step.STOP
     except (NotFound, PortalError):
         log.info("did not stop workspace %s: it changed meanwhile", workspace_id)
@@ -464,7 +464,7 @@ def _release_gpus(workspace: Workspace, reason: Reason) -> bool:
     return True
 
 
-def _tell_stopped(workspace: Workspace, reason: Reason) -> None:
+def _notify_stopped(workspace: Workspace, reason: Reason) -> None:
     events.notify(
         [workspace.owner],
         kind="workspace.reclaimed",
@@ -474,7 +474,7 @@ def _tell_stopped(workspace: Workspace, reason: Reason) -> None:
     )
 
 
-def _forget_strays() -> None:
+def _delete_stale_notices() -> None:
     """Delete notices of workspaces that no longer run or have been restarted."""
     ReclaimNotice.objects.filter(
         ~Q(workspace__state=State.RUNNING) | ~Q(generation=F("workspace__generation"))

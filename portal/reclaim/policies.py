@@ -11,7 +11,7 @@ from portal.people.accounts.selectors import own_teams
 from portal.reclaim.models import ReclaimPolicy
 
 
-def require_keep(actor: User | SystemActor, team: Team | None) -> None:
+def require_change(actor: User | SystemActor, team: Team | None) -> None:
     """Raise `NotAllowed` unless the actor is an operator or, for a team's policy, an owner of the team."""
     if team is not None:
         require_manage_team(actor, team)
@@ -19,19 +19,19 @@ def require_keep(actor: User | SystemActor, team: Team | None) -> None:
         require_operator(actor)
 
 
-def may_keep(actor: User, row: ReclaimPolicy) -> bool:
+def may_change(actor: User, row: ReclaimPolicy) -> bool:
     """Return whether the actor may change the policy."""
     return may_manage_team(actor, row.team) if row.team is not None else actor.operates
 
 
-def present(rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
+def with_existing_target(rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
     """Return the policies whose pool, template or flavor has not been deleted."""
     return rows.filter(pool__deleted_at=None, template__deleted_at=None, flavor__deleted_at=None)
 
 
 def visible_to(actor: User, rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
     """Return the visible policies: all except those of other teams; all for users who see all."""
-    rows = present(rows)
+    rows = with_existing_target(rows)
     if actor.sees_all:
         return rows
     return rows.filter(team=None) | rows.filter(team__in=own_teams(actor))

@@ -101,7 +101,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, policy_id: UUID) -> Response:
         row = self.get_object()
-        policies.require_keep(request.user, row.team)
+        policies.require_change(request.user, row.team)
         row = services.change(
             actor=request.user,
             policy_id=row.pk,
@@ -133,7 +133,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     def versions(self, request: UserRequest, policy_id: UUID) -> Response:
         row = self.get_object()
         if not request.user.sees_all:
-            policies.require_keep(request.user, row.team)
+            policies.require_change(request.user, row.team)
         rows = list(history.revisions(SubjectKind.RECLAIM, row.pk)[: VERSIONS_SHOWN + 1])
         shown = history.revisions_with_changes(rows)[:VERSIONS_SHOWN]
         for version, changes in shown:
@@ -152,7 +152,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
     @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
     def restore(self, request: UserRequest, policy_id: UUID, number: int) -> Response:
         row = self.get_object()
-        policies.require_keep(request.user, row.team)
+        policies.require_change(request.user, row.team)
         row = services.restore(
             actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_versions(request)
         )

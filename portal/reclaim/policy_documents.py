@@ -17,7 +17,7 @@ from portal.people.accounts.models import Team
 from portal.reclaim.codes import LifetimeCode
 from portal.reclaim.engine.week import DAYS
 from portal.reclaim.models import PolicyScope, ReclaimPolicy
-from portal.reclaim.policies import present
+from portal.reclaim.policies import with_existing_target
 
 Document = dict[str, Any]
 LIMITS = (
@@ -37,7 +37,7 @@ def document_of(row: ReclaimPolicy) -> Document:
 
 def all_documents() -> dict[str, Document]:
     """Return all policies by target; one query."""
-    rows = present(ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team"))
+    rows = with_existing_target(ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team"))
     return {row.target: document_of(row) for row in sorted(rows, key=lambda row: row.target)}
 
 

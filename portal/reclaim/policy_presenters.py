@@ -138,7 +138,7 @@ def format_differences(differences: Sequence[history.Difference]) -> tuple[Chang
 
 def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
     """Return the newest versions with their changes; empty without permission to change or see all."""
-    keeps = policies.may_keep(actor, row)
+    keeps = policies.may_change(actor, row)
     if not (keeps or actor.sees_all):
         return []
     return [

@@ -50,7 +50,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
     try:
         with transaction.atomic():
             row.save(force_insert=True)
-            _keep(actor, row, ChangeAction.CREATED)
+            _save(actor, row, ChangeAction.CREATED)
             _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"made the {row}")
     except IntegrityError as error:
         if not violates(error, ReclaimPolicy, *TARGET_UNIQUE):
@@ -100,7 +100,7 @@ def change(
     row.updated_at = timezone.now()
     row.save()
     act = ChangeAction.CHANGED if restored_from is None else ChangeAction.RESTORED
-    _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
+    _save(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
     message = f"changed {', '.join(changed)} of the {row}"
     if restored_from is not None:
         message = f"restored version {restored_from} of the {row}: {', '.join(changed)}"
@@ -122,7 +122,7 @@ def restore(
 def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
     """Delete a policy; the next wider one applies. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
     row = _locked(actor, policy_id, expected)
-    _keep(actor, row, ChangeAction.DELETED, before=documents.document_of(row), before_at=row.updated_at)
+    _save(actor, row, ChangeAction.DELETED, before=documents.document_of(row), before_at=row.updated_at)
     _record(actor, row, AuditKind.RECLAIM_POLICY_DELETED, f"deleted the {row}")
     row.delete()
 
@@ -133,7 +133,7 @@ def _target_columns(actor: User | SystemActor, target: str) -> dict[str, Any]:
     team = fixed.get("team")
     if team is not None and isinstance(actor, User) and not may_view_team(actor, team):
         raise documents.unknown_target(target)
-    policies.require_keep(actor, team)
+    policies.require_change(actor, team)
     return fixed
 
 
@@ -147,12 +147,12 @@ def _locked(actor: User | SystemActor, policy_id: UUID, expected: frozenset[str]
     row = rows.select_related("pool", "template", "flavor", "team").filter(pk=policy_id).first()
     if row is None:
         raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
-    policies.require_keep(actor, row.team)
+    policies.require_change(actor, row.team)
     etags.require_expected(expected, row, name=str(row), by=changed_by(row))
     return row
 
 
-def _keep(actor: User | SystemActor, row: ReclaimPolicy, act: ChangeAction, **more: Any) -> None:
+def _save(actor: User | SystemActor, row: ReclaimPolicy, act: ChangeAction, **more: Any) -> None:
     save_revision(
         actor=actor,
         kind=SubjectKind.RECLAIM,

@@ -46,9 +46,9 @@ def _policy(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
     return row
 
 
-def _kept_by_reader(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
+def _changeable_policy(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
     row = _policy(request, policy_id)
-    policies.require_keep(request.user, row.team)
+    policies.require_change(request.user, row.team)
     return row
 
 
@@ -80,7 +80,7 @@ def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
         "row": row,
         "name": presenters.name_of(row),
         "says": presenters.term_rows(effective.terms_of(row), in_full=True),
-        "keeps": policies.may_keep(request.user, row),
+        "keeps": policies.may_change(request.user, row),
         "versions": presenters.versions(request.user, row),
     }
     return render(request, "reclaim/policy.html", context)
@@ -156,7 +156,7 @@ def new(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     """Show the form that changes a policy, and save it. A concurrent change is reported, not overwritten."""
-    row = _kept_by_reader(request, policy_id)
+    row = _changeable_policy(request, policy_id)
     initial = initial_values(documents.document_of(row)) | {"version": etags.version_of(row)}
     data = request.POST if request.method == "POST" else None
     form = PolicyForm(data, initial=initial, of_team=row.team is not None)
@@ -184,7 +184,7 @@ def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 @never_cache
 def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
     """Confirm, then delete a policy. The page shows what applies afterwards."""
-    row = _kept_by_reader(request, policy_id)
+    row = _changeable_policy(request, policy_id)
     if request.method == "POST":
         try:
             services.delete(actor=request.user, policy_id=row.pk, expected=etags.expected_versions(request))
@@ -212,7 +212,7 @@ def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 @never_cache
 def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpResponse:
     """Confirm, then restore a version. The page shows the changes."""
-    row = _kept_by_reader(request, policy_id)
+    row = _changeable_policy(request, policy_id)
     revision = history.revision(SubjectKind.RECLAIM, row.pk, number)
     if request.method == "POST":
         try:

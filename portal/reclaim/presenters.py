@@ -64,7 +64,7 @@ class Rule:
 class Life:
     """The remaining life of a running workspace.
 
-    - `stops_at`: when it stops, None if never; `why` is set once that is announced.
+    - `stops_at`: when it stops, None if never; `reason` is set once that is announced.
     - `idle`: the announced stop is due to idleness; keeping the workspace averts it for `kept_for`.
     - `releases`: it does not stop; only its GPUs are released at `stops_at`, and its app restarts.
     - `used_s`, `total_s`: elapsed and total time from ready to its end.
@@ -77,7 +77,7 @@ class Life:
     left_s: int
     used_s: int
     total_s: int
-    why: str
+    reason: str
     offered: str
     offered_s: int
     most_s: int
@@ -102,7 +102,7 @@ NAMES: dict[str, str | Promise] = {
 }
 
 
-def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
+def facts_of(row: observing.ObservedActivity | None) -> tuple[Fact, ...]:
     """Return the signals of the last observation."""
     if row is None:
         return ()
@@ -138,9 +138,9 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def unused_words(row: observing.Activity | None) -> str:
+def unused_words(row: observing.ObservedActivity | None) -> str:
     """Return how many of its GPUs are unused while others work, as text; empty if none."""
-    count, gpus, since = unused_gpus.of(row)
+    count, gpus, since = unused_gpus.unused_gpus_of(row)
     if row is None or since is None or not observing.is_fresh(row.observed_at):
         return ""
     values = {
@@ -151,7 +151,7 @@ def unused_words(row: observing.Activity | None) -> str:
     return _("%(count)d of %(gpus)d GPUs unused for %(time)s.") % values
 
 
-def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases: bool = False) -> str:
+def idle_words(row: observing.ObservedActivity | None, limit_s: int | None, *, releases: bool = False) -> str:
     """Return the idle time against the limit, if any, as text.
 
     `releases`: at the limit its GPUs are released and it does not stop.
@@ -177,9 +177,9 @@ def _step_of(notice: ReclaimNotice | None) -> str | None:
 def activity_of(workspace: Workspace) -> dict[str, Any]:
     """Return the activity of a workspace for REST."""
     running = workspace.state == State.RUNNING
-    row = observing.present(workspace) if running else None
+    row = observing.current_activity(workspace) if running else None
     now = timezone.now()
-    site = passes.present_site()
+    site = passes.read_pass_context()
     run_state = passes.run_state_of(passes.candidate_of(workspace, row), now, site) if running else None
     effective = site.policies.effective(scope_keys_of(workspace))
     rules = effective.policy
@@ -195,7 +195,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
         "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
         "starts_at": scheduled_starts.next_start_of(workspace),
-        "unused_gpus": unused_gpus.of(row)[0],
+        "unused_gpus": unused_gpus.unused_gpus_of(row)[0],
         "signals": observing.signals_of(row),
         "held": threshold_readings(run_state, rules, now.timestamp()) if run_state is not None else [],
         "history": [
@@ -234,8 +234,8 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
     most_s = extending.remaining_extension_s(workspace) if may else 0
     offered_s = min(extending.OFFERED_S, most_s)
     end = ends_at or stops_at
-    row = observing.present(workspace)
-    site = passes.present_site()
+    row = observing.current_activity(workspace)
+    site = passes.read_pass_context()
     effective = site.policies.effective(scope_keys_of(workspace))
     rules = effective.policy
     run_state = passes.run_state_of(passes.candidate_of(workspace, row), now, site)
@@ -245,7 +245,7 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         left_s=max(0, round((stops_at - now).total_seconds())) if stops_at else 0,
         used_s=max(0, round((now - began).total_seconds())),
         total_s=max(1, round((end - began).total_seconds())) if end else 0,
-        why=message_of(reason) if isinstance(reason, Reason) else "",
+        reason=message_of(reason) if isinstance(reason, Reason) else "",
         offered=f"{round(offered_s / 3600, 2):g}" if offered_s else "",
         offered_s=offered_s,
         most_s=most_s,

@@ -14,7 +14,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.fleet.inventory.models import Allocation
 from portal.reclaim import effective, homes
-from portal.reclaim.engine.replay import Past, Spell, replay
+from portal.reclaim.engine.replay import Period, RecordedRun, replay
 from portal.reclaim.keeping import MAX_KEEP_S
 from portal.reclaim.models import (
     IdleSpell,
@@ -109,7 +109,7 @@ def _replay_starts(draft: ReclaimPolicy) -> Preview:
         begin_s = max(row["begin"], since).timestamp()
         end_s = min(row["end"] or now, now).timestamp() if not row["open"] else now.timestamp()
         own = spells.get(key, {})
-        past = Past(
+        past = RecordedRun(
             begin_s,
             end_s,
             tuple(own.get(SpellKind.ALL, ())),
@@ -189,13 +189,13 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
 
 def idle_spells(
     starts: set[tuple[UUID, int]], since: datetime
-) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
+) -> dict[tuple[UUID, int], dict[str, list[Period]]]:
     """Return idle periods by start and kind, earliest first, including current ones."""
-    spells: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
+    spells: dict[tuple[UUID, int], dict[str, list[Period]]] = {}
 
     def add(key: tuple[UUID, int], kind: str, begin_s: float, end_s: float) -> None:
         if key in starts:
-            spells.setdefault(key, {}).setdefault(kind, []).append(Spell(begin_s, end_s))
+            spells.setdefault(key, {}).setdefault(kind, []).append(Period(begin_s, end_s))
 
     over = IdleSpell.objects.filter(ended_at__gt=since).order_by("began_at")
     for workspace, generation, kind, began_at, ended_at in over.values_list(
@@ -213,9 +213,9 @@ def idle_spells(
     return spells
 
 
-def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
+def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Period]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
-    spells: dict[UUID, list[Spell]] = {}
+    spells: dict[UUID, list[Period]] = {}
     keep_events = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
     ).order_by("at")
@@ -224,5 +224,5 @@ def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spel
     ):
         seconds = data.get("seconds")
         if workspace in workspaces and isinstance(seconds, int | float):
-            spells.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))
+            spells.setdefault(workspace, []).append(Period(at.timestamp(), at.timestamp() + seconds))
     return spells

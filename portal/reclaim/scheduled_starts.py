@@ -27,7 +27,7 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import lock_workspace
 
 log = logging.getLogger(__name__)
-RESTING = (State.STOPPING, State.STOPPED)
+STOPPED_STATES = (State.STOPPING, State.STOPPED)
 
 
 def record_scheduled_stop(workspace: Workspace) -> None:
@@ -37,7 +37,7 @@ def record_scheduled_stop(workspace: Workspace) -> None:
     )
 
 
-def forget(event: StopRequested) -> None:
+def cancel_scheduled_start(event: StopRequested) -> None:
     """Forget the scheduled stop, since a user asked for a stop: no schedule starts it."""
     ScheduledStop.objects.filter(workspace=event.workspace.pk).delete()
 
@@ -46,7 +46,7 @@ def start_due(policies: PolicySet, now: datetime) -> int:
     """Start the workspaces that are due. Returns how many. Two queries if none is."""
     # Rows are obsolete after a start, deletion or failure.
     ScheduledStop.objects.exclude(
-        workspace__state__in=RESTING,
+        workspace__state__in=STOPPED_STATES,
         workspace__desired_state=DesiredState.STOPPED,
         generation=F("workspace__generation"),
     ).delete()
@@ -103,7 +103,7 @@ def _notify(workspace: Workspace, title: str, body: str) -> None:
 
 def next_start_of(workspace: Workspace) -> datetime | None:
     """Return when a schedule starts the workspace again that another has stopped, or None."""
-    if workspace.state not in RESTING or workspace.desired_state != DesiredState.STOPPED:
+    if workspace.state not in STOPPED_STATES or workspace.desired_state != DesiredState.STOPPED:
         return None
     if not ScheduledStop.objects.filter(workspace=workspace, generation=workspace.generation).exists():
         return None

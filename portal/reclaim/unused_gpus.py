@@ -17,7 +17,7 @@ from portal.common.events import services as events
 from portal.common.formatting import format_duration
 from portal.reclaim.engine.devices import unused_count
 from portal.reclaim.models import WorkspaceActivity
-from portal.reclaim.observing import Activity, clock_of_activity
+from portal.reclaim.observing import ObservedActivity, clock_of_activity
 from portal.workspaces.lifecycle import State
 
 KIND = "workspace.gpus_unused"
@@ -25,7 +25,7 @@ MAX_NOTIFIED = 500
 """Maximum number of notices per pass."""
 
 
-def of(row: Activity | WorkspaceActivity | None) -> tuple[int, int, datetime | None]:
+def unused_gpus_of(row: ObservedActivity | WorkspaceActivity | None) -> tuple[int, int, datetime | None]:
     """Return how many GPUs are unused, how many there are, and since when all of these are unused."""
     clock = clock_of_activity(row) if row is not None else None
     if clock is None:

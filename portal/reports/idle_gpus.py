@@ -21,7 +21,7 @@ from portal.fleet.inventory.models import AllocatedDevice
 from portal.people.accounts.models import Team, User
 from portal.reclaim.effective import PolicySet, ScopeKeys, policy_set
 from portal.reclaim.engine.idle_time import idle_seconds
-from portal.reclaim.engine.replay import Past, replay
+from portal.reclaim.engine.replay import RecordedRun, replay
 from portal.reclaim.models import LastPass, SpellKind
 from portal.reclaim.observing import SPELLS
 from portal.reclaim.previews import idle_spells, keep_periods
@@ -159,7 +159,7 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
     policies: PolicySet = policy_set()
     for key, start in starts.items():
         own = spells.get(key, {})
-        past = Past(
+        past = RecordedRun(
             start.begin_s,
             start.end_s,
             tuple(own.get(SpellKind.ALL, ())),

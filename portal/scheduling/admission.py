@@ -59,7 +59,7 @@ MISSING_GPU_HOURS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class QuotaRequestDraft:
     """The quota request that would allow the start: `amount` more of `resource` for `team`."""
 
     team: str
@@ -76,7 +76,7 @@ class Verdict:
     - `position` (from 1), `eta_at`, `basis`: set if it queues. `member_order`: how the use of members changes
       its position.
     - `blocker`: the blocking rule with its numbers and holders.
-    - `ask`: set if a request for more would help.
+    - `quota_request`: set if a request for more quota would help.
     - `pool`, `placement`: where it would go now.
     - `makes_room`: ids of the workspaces that would be preempted.
     - `flavor`: of several listed flavors, the one on which it starts now or is expected to start.
@@ -94,7 +94,7 @@ class Verdict:
     basis: Reason | None = None
     member_order: Reason | None = None
     blocker: Mapping[str, Any] = field(default_factory=dict)
-    ask: Ask | None = None
+    quota_request: QuotaRequestDraft | None = None
     makes_room: tuple[str, ...] = ()
     flavor: Flavor | None = None
     next_flavor: Reason | None = None
@@ -116,12 +116,12 @@ class Verdict:
         return message_of(self.basis) if self.basis is not None else ""
 
     @property
-    def turn(self) -> str:
+    def member_order_text(self) -> str:
         """How the use of members changes its position, as a sentence, or an empty string."""
         return message_of(self.member_order) if self.member_order is not None else ""
 
     @property
-    def next_choice(self) -> str:
+    def next_flavor_text(self) -> str:
         """Which of several flavors it waits for and why, as a sentence, or an empty string."""
         return message_of(self.next_flavor) if self.next_flavor is not None else ""
 
@@ -159,14 +159,14 @@ def assess(
     """
     if environment:
         resources = add_software_need(flavor.as_request() if resources is None else resources, environment)
-    wanted = Wanted(
+    start_request = StartRequest(
         *(template, flavor, team, actor, resources, priority, expected_s),
         homes=homes_of(actor, team),
         move_home=move_home,
         blocked=budgets.blocked_teams(),
     )
-    with snapshot_cache.previews.use() as snapshot:
-        return assess_on(snapshot, wanted)
+    with snapshot_cache.preview_cache.use() as snapshot:
+        return assess_on(snapshot, start_request)
 
 
 def assess_choices(
@@ -184,7 +184,7 @@ def assess_choices(
     """Return the verdict on a request that lists several flavors, in order of preference."""
     homes, blocked = homes_of(actor, team), budgets.blocked_teams()
     first, *others = (
-        Wanted(
+        StartRequest(
             *(template, flavor, team, actor),
             resources=add_software_need(flavor.as_request(), environment),
             priority=priority,
@@ -195,9 +195,9 @@ def assess_choices(
         )
         for flavor in flavors
     )
-    wanted = replace(first, others=tuple(others), start_within_s=start_within_s)
-    with snapshot_cache.previews.use() as snapshot:
-        return assess_on(snapshot, wanted)
+    start_request = replace(first, fallbacks=tuple(others), start_within_s=start_within_s)
+    with snapshot_cache.preview_cache.use() as snapshot:
+        return assess_on(snapshot, start_request)
 
 
 def assess_many(
@@ -211,14 +211,14 @@ def assess_many(
     move_home: bool = False,
 ) -> list[Verdict]:
     """Return the verdicts on several flavors for one snapshot."""
-    with snapshot_cache.previews.use() as snapshot:
+    with snapshot_cache.preview_cache.use() as snapshot:
         if team is not None:
-            decision.foresee(snapshot)
+            decision.forecast_next(snapshot)
         homes, blocked = homes_of(actor, team), budgets.blocked_teams()
         return [
             assess_on(
                 snapshot,
-                Wanted(
+                StartRequest(
                     *(template, flavor, team, actor),
                     resources=add_software_need(flavor.as_request(), environment),
                     expected_s=expected_s,
@@ -234,11 +234,11 @@ def assess_many(
 def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdict]:
     """Return the verdicts on replacing the workspace's flavor by each of the flavors."""
     homes, blocked = homes_of(workspace.owner, workspace.team), budgets.blocked_teams()
-    with snapshot_cache.previews.use() as snapshot:
+    with snapshot_cache.preview_cache.use() as snapshot:
         return [
             assess_on(
                 snapshot,
-                Wanted(
+                StartRequest(
                     *(workspace.template, flavor, workspace.team, workspace.owner),
                     resources=resized_request(workspace, flavor)[0],
                     priority=workspace.priority,
@@ -258,11 +258,11 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
     homes = home_places.home_places_by_user(
         [(workspace.owner_id, workspace.team_id) for workspace in workspaces]
     )
-    with snapshot_cache.previews.use() as snapshot:
+    with snapshot_cache.preview_cache.use() as snapshot:
         return [
             assess_on(
                 snapshot,
-                Wanted(
+                StartRequest(
                     *(workspace.template, workspace.flavor, workspace.team, workspace.owner),
                     resources=gpu_requests.resources_with_gpus(workspace),
                     priority=workspace.priority,
@@ -277,7 +277,7 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
         ]
 
 
-def without_gpus(
+def verdict_without_gpus(
     verdict: Verdict,
     *,
     template: Template,
@@ -315,11 +315,11 @@ def homes_of(actor: User | None, team: Team | None) -> Homes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StartRequest:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
     `homes` is None if its user is unknown; `move_home` as in an order. `instead_of` is the id of a running or
-    pending workspace that would end first. `blocked` lists the teams whose budgets are spent. `others` are
+    pending workspace that would end first. `blocked` lists the teams whose budgets are spent. `fallbacks` are
     the same request on later flavors, in order of preference; the first is expected to run as long on each.
     """
 
@@ -334,7 +334,7 @@ class Wanted:
     move_home: bool = False
     instead_of: str = ""
     blocked: frozenset[UUID] = frozenset()
-    others: tuple[Wanted, ...] = ()
+    fallbacks: tuple[StartRequest, ...] = ()
     start_within_s: int = 0
 
     @property
@@ -361,39 +361,41 @@ class Wanted:
         )
 
 
-def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
+def assess_on(snapshot: ClusterSnapshot, start_request: StartRequest) -> Verdict:
     """Return the verdict for a snapshot, which is unchanged afterwards.
 
     The request is added to a copy of the queue, and the copy is decided as in a cycle.
     """
-    if wanted.team is None:
-        placement_request = _placement_request(snapshot, wanted)
+    if start_request.team is None:
+        placement_request = _placement_request(snapshot, start_request)
         if isinstance(placement_request, Verdict):
             return placement_request
-        return _by_capacity(snapshot, placement_request)
-    incoming = incoming_request(snapshot, wanted, wanted.team)
+        return _capacity_verdict(snapshot, placement_request)
+    incoming = incoming_request(snapshot, start_request, start_request.team)
     if isinstance(incoming, Verdict):
         return incoming
-    foreseen = None if wanted.instead_of else snapshot.foreseen
-    leaving = [wanted.instead_of] if wanted.instead_of else []
-    with snapshot.placer.without(leaving), snapshot.trial() as trial:
+    forecast = None if start_request.instead_of else snapshot.forecast
+    leaving = [start_request.instead_of] if start_request.instead_of else []
+    with snapshot.placer.simulate_gone(leaving), snapshot.trial() as trial:
         for name in leaving:
-            _leave(trial, name)
+            _remove_workload(trial, name)
         pending = register(trial.scheduler, trial.placer, incoming)
         if (shortfall := refusal(trial.scheduler, pending.workload)) is not None and is_refused(*shortfall):
-            return denial_verdict(trial, wanted, pending, *shortfall)
+            return denial_verdict(trial, start_request, pending, *shortfall)
         pending = enqueue(trial, pending)
         trial.placer.explain(REQUEST)
         decided = decision.decide(trial)
         if REQUEST in decided.cycle.starts:
             return _start_verdict(trial, pending)
-        outlook = decision.outlook_with(foreseen, trial, decided, REQUEST)
+        outlook = decision.trial_outlook(forecast, trial, decided, REQUEST)
         status = queue_status.status_of(trial, pending, outlook)
         placement_request = pending.placement_request
         return Verdict(
             status.outcome,
             status.reason,
-            reasons=blockers.node_reasons(placement_request) if status.rule in blockers.OF_NODES else (),
+            reasons=blockers.node_reasons(placement_request)
+            if status.rule in blockers.RULES_OF_NODES
+            else (),
             position=status.position,
             eta_at=status.eta_at,
             basis=status.basis,
@@ -409,7 +411,7 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
 
 def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
     """Return the verdict on a request that the trial has just started."""
-    pool, placement = trial.placer.place_of(REQUEST)
+    pool, placement = trial.placer.placement_of(REQUEST)
     workload = trial.scheduler.running[REQUEST].workload
     chosen = pending.choices[workload.choice] if pending.choices else None
     placement_request = chosen.placement_request if chosen is not None else pending.placement_request
@@ -421,27 +423,29 @@ def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
     )
 
 
-def incoming_request(snapshot: ClusterSnapshot, wanted: Wanted, team: Team) -> PendingWorkload | Verdict:
+def incoming_request(
+    snapshot: ClusterSnapshot, start_request: StartRequest, team: Team
+) -> PendingWorkload | Verdict:
     """Return the request as it enters the queue, or the verdict on its first flavor if none is possible."""
-    first = _placement_request(snapshot, wanted)
-    workload = wanted.workload(team, snapshot.now)
-    if not wanted.others:
+    first = _placement_request(snapshot, start_request)
+    workload = start_request.workload(team, snapshot.now)
+    if not start_request.fallbacks:
         if isinstance(first, Verdict):
             return first
         return PendingWorkload(REQUEST, first, replace(workload, place=first.place_key))
     choices, verdicts = [], []
-    for other in (wanted, *wanted.others):
-        request = first if other is wanted else _placement_request(snapshot, other)
+    for other in (start_request, *start_request.fallbacks):
+        request = first if other is start_request else _placement_request(snapshot, other)
         if isinstance(request, Verdict):
             verdicts.append(request)
             continue
         preemptible = other.flavor.preemptible
         on_flavor = replace(workload, place=request.place_key, preemptible=preemptible)
         choices.append(FlavorChoice(other.flavor, request, on_flavor))
-    return PendingWorkload.of_choices(choices, wanted.start_within_s) if choices else verdicts[0]
+    return PendingWorkload.of_choices(choices, start_request.start_within_s) if choices else verdicts[0]
 
 
-def _leave(trial: ClusterSnapshot, name: str) -> None:
+def _remove_workload(trial: ClusterSnapshot, name: str) -> None:
     """Remove a running or pending workspace from the copy."""
     if name in trial.scheduler.running:
         trial.scheduler.finish(name)
@@ -450,16 +454,22 @@ def _leave(trial: ClusterSnapshot, name: str) -> None:
     trial.pending_workloads.pop(name, None)
 
 
-def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRequest | Verdict:
+def _placement_request(snapshot: ClusterSnapshot, start_request: StartRequest) -> PlacementRequest | Verdict:
     """Return the placement request, or the verdict if no pool qualifies."""
-    if wanted.over_budget:
-        assert wanted.team is not None  # only teams have budgets
-        return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.BUDGET_SPENT, {"team": wanted.team.name}))
-    candidates = candidate_pools(wanted.flavor, snapshot.pools)
+    if start_request.over_budget:
+        assert start_request.team is not None  # only teams have budgets
+        return Verdict(
+            Outcome.IMPOSSIBLE, Reason(AdmissionCode.BUDGET_SPENT, {"team": start_request.team.name})
+        )
+    candidates = candidate_pools(start_request.flavor, snapshot.pools)
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
-    placement_request = snapshot.placement_requests.of(
-        wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes, move_home=wanted.move_home
+    placement_request = snapshot.placement_requests.build(
+        start_request.template,
+        start_request.flavor,
+        start_request.resources,
+        homes=start_request.homes,
+        move_home=start_request.move_home,
     )
     if not placement_request.possible:
         return _impossible_verdict(placement_request, candidates)
@@ -476,7 +486,7 @@ def is_refused(outcome: Outcome, shortfall: Shortfall) -> bool:
 
 def denial_verdict(
     snapshot: ClusterSnapshot,
-    wanted: Wanted,
+    start_request: StartRequest,
     pending: PendingWorkload,
     outcome: Outcome,
     shortfall: Shortfall,
@@ -484,11 +494,11 @@ def denial_verdict(
     blocker = blocker_of(snapshot.scheduler, pending.workload, shortfall)
     return Verdict(
         outcome,
-        blockers.reason_of(
+        blockers.blocker_reason(
             snapshot, pending.workload, blocker, placement_request=pending.placement_request, outcome=outcome
         ),
         blocker=blockers.as_data(blocker),
-        ask=_ask(wanted, pending.workload.team, blocker),
+        quota_request=_quota_request_draft(start_request, pending.workload.team, blocker),
     )
 
 
@@ -514,46 +524,50 @@ def _start_reason(
             "resource": explanation.resource,
             "memory_mib": placement_request.request.accelerators.memory_mib,
             "kept": [
-                {"resource": kept.resource, "waiting": kept.waiting, "dearer": kept.dearer}
-                for kept in explanation.kept
+                {"resource": spared.resource, "waiting": spared.waiting, "dearer": spared.more_expensive}
+                for spared in explanation.spared
             ],
         },
     )
 
 
-def _ask(wanted: Wanted, team: str, blocker: model.Blocker) -> Ask | None:
+def _quota_request_draft(
+    start_request: StartRequest, team: str, blocker: model.Blocker
+) -> QuotaRequestDraft | None:
     short = max(1, blocker.wanted - max(0, blocker.free))
-    names = {"template": wanted.template.name, "flavor": wanted.flavor.name}
+    names = {"template": start_request.template.name, "flavor": start_request.flavor.name}
     note = _("To start %(template)s on %(flavor)s.") % names
     if blocker.rule is Rule.USER_CAP:
-        return Ask(team, "member_cap", blocker.resource, short, note)
+        return QuotaRequestDraft(team, "member_cap", blocker.resource, short, note)
     if blocker.rule in (Rule.TEAM_LIMIT, Rule.COHORT):
-        return Ask(team, "quota", blocker.resource, short, note)
+        return QuotaRequestDraft(team, "quota", blocker.resource, short, note)
     if blocker.rule is Rule.LEDGER:
         hours = MISSING_GPU_HOURS * units_per_whole(resources.GPU_HOURS)
-        return Ask(team, "ledger", resources.GPU_HOURS, hours, note)
+        return QuotaRequestDraft(team, "ledger", resources.GPU_HOURS, hours, note)
     return None
 
 
-def _by_capacity(snapshot: ClusterSnapshot, placement_request: PlacementRequest) -> Verdict:
-    place = snapshot.placer.best_place(placement_request)
+def _capacity_verdict(snapshot: ClusterSnapshot, placement_request: PlacementRequest) -> Verdict:
+    place = snapshot.placer.best_placement(placement_request)
     if place is not None:
         reason = Reason(AdmissionCode.FITS_NOW)
         return Verdict(Outcome.FITS_NOW, reason, pool=place.pool.pool, placement=place.placement)
     return Verdict(
-        Outcome.QUEUED, blockers.no_room(placement_request), reasons=blockers.node_reasons(placement_request)
+        Outcome.QUEUED,
+        blockers.no_capacity_reason(placement_request),
+        reasons=blockers.node_reasons(placement_request),
     )
 
 
 def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
     if placement_request.lost_home:
-        return Verdict(Outcome.IMPOSSIBLE, blockers.home_lost(placement_request))
+        return Verdict(Outcome.IMPOSSIBLE, blockers.home_lost_reason(placement_request))
     if all(pool.pool.state == PoolState.UNKNOWN for pool in candidates):
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
     reasons = list(placement_request.refusals)
     for pool in placement_request.pools:
         request = without_environments(placement_request.request)
-        reasons += pool.reasons_at_best(pool.adapted(request, placement_request.software))
+        reasons += pool.reasons_if_empty(pool.with_requirements(request, placement_request.software))
     return Verdict(
         Outcome.IMPOSSIBLE, never_reason(placement_request, tuple(reasons)), reasons=tuple(reasons)
     )

@@ -124,13 +124,13 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
         "flavor": row.flavor.slug if entry.flavor_seen else None,
         "simulated": row.simulated,
         "outcome": queued.outcome,
-        "message": entry.waits_for,
+        "message": entry.blocker_text,
         "resource": queued.blocker.get("resource", ""),
         "rule": queued.blocker.get("rule", ""),
         "requested_at": row.requested_at,
         "eta": queued.eta_at,
         "eta_basis": message_of(basis) if basis else "",
-        "member_order": entry.turn,
+        "member_order": entry.member_order_text,
         "next_flavor": entry.next_flavor,
         "preemptible": row.preemptible,
     }
@@ -170,7 +170,7 @@ class AdmissionPreview(ApiView):
             request.user,
             expected_s=expected_s,
             environment=software.digest,
-            flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
+            flavors=offers.shortlist(offers.choosable_flavors(request.user, team), flavor.slug),
             move_home=body["move_home"],
         )
         verdict = next(offer.verdict for offer in flavor_offers if offer.flavor == flavor)
@@ -187,8 +187,10 @@ class AdmissionPreview(ApiView):
             )
         spared = None
         if body["start_without_gpu"]:
-            spared = admission.without_gpus(verdict, **common, flavor=flavor, move_home=body["move_home"])
-        with_home = home_offers.with_home(verdict, **common, flavor=flavor)
+            spared = admission.verdict_without_gpus(
+                verdict, **common, flavor=flavor, move_home=body["move_home"]
+            )
+        with_home = home_offers.verdict_with_home_move(verdict, **common, flavor=flavor)
         nearest = [offer.flavor.slug for offer in offers.alternatives(flavor_offers, flavor)]
         warnings = deprecations(template, flavor)
         if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:

@@ -18,11 +18,11 @@ from portal.scheduling.snapshot import ClusterSnapshot
 
 NodeReasons = tuple[NodeReason, ...]
 MAX_HOLDERS = 3
-OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
+RULES_OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
 """Rules for which the reasons of nodes are more useful than the numbers."""
 
 
-def reason_of(
+def blocker_reason(
     snapshot: ClusterSnapshot,
     workload: Workload,
     blocker: Blocker,
@@ -43,32 +43,32 @@ def reason_of(
         "holders": [_holder(snapshot, holder) for holder in blocker.holders[:MAX_HOLDERS]],
         "outcome": outcome.value,
     }
-    if blocker.rule in OF_NODES:
-        if (home_reason := home_held(placement_request)) is not None:
+    if blocker.rule in RULES_OF_NODES:
+        if (home_reason := home_unavailable_reason(placement_request)) is not None:
             return home_reason
-        if (waits := environment_on_its_way(placement_request)) is not None:
+        if (waits := environment_pending_reason(placement_request)) is not None:
             return waits
         params |= first_node(node_reasons(placement_request))
     return Reason(blocker.rule, params)
 
 
-def no_room(placement_request: PlacementRequest) -> Reason:
+def no_capacity_reason(placement_request: PlacementRequest) -> Reason:
     """Return why no node takes it now, regardless of limits."""
     if placement_request.lost_home:
-        return home_lost(placement_request)
-    if (home_reason := home_held(placement_request)) is not None:
+        return home_lost_reason(placement_request)
+    if (home_reason := home_unavailable_reason(placement_request)) is not None:
         return home_reason
-    if (waits := environment_on_its_way(placement_request)) is not None:
+    if (waits := environment_pending_reason(placement_request)) is not None:
         return waits
     return Reason(Rule.PLACEMENT, first_node(node_reasons(placement_request)))
 
 
-def home_lost(placement_request: PlacementRequest) -> Reason:
+def home_lost_reason(placement_request: PlacementRequest) -> Reason:
     """Return the reason for a lost home: its user must agree to a new one first."""
     return Reason(AdmissionCode.HOME_LOST, {"node": placement_request.lost_home})
 
 
-def home_held(placement_request: PlacementRequest) -> Reason | None:
+def home_unavailable_reason(placement_request: PlacementRequest) -> Reason | None:
     """Return the reason for a home that is being moved, archived or restored, or None."""
     if node := placement_request.moving_home:
         return Reason(AdmissionCode.HOME_MOVING, {"node": node})
@@ -79,25 +79,25 @@ def home_held(placement_request: PlacementRequest) -> Reason | None:
     return None
 
 
-def environment_on_its_way(placement_request: PlacementRequest) -> Reason | None:
+def environment_pending_reason(placement_request: PlacementRequest) -> Reason | None:
     """Return the reason and progress if no node has its software environment yet, or None."""
     digest = placement_request.missing_environment
     return waiting_reason(digest) if digest else None
 
 
-def too_large(reasons: NodeReasons) -> Reason:
+def too_large_reason(reasons: NodeReasons) -> Reason:
     """Return the reason for a request that no node could ever take."""
     return Reason(AdmissionCode.NO_NODE_LARGE_ENOUGH, first_node(reasons))
 
 
 def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
     """Return per node why it does not take the request now; a home that can move counts for no node."""
-    along = placement_request.home_along
+    along = placement_request.movable_home
     wanted = along.request if along is not None else placement_request
     return tuple(
         reason
         for pool in wanted.pools
-        for reason in pool.reasons(pool.adapted(wanted.request, wanted.software))
+        for reason in pool.reasons(pool.with_requirements(wanted.request, wanted.software))
     )
 
 

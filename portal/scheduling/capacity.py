@@ -33,13 +33,13 @@ from portal.scheduling.engine.placement.types import (
     HOME_LABELS,
     Candidate,
     DeviceCapacity,
+    ModelPreference,
     NodeCapacity,
     NodeReason,
     NodeSoftware,
     SoftwareRequirements,
     TemplateRequest,
     Version,
-    Worth,
 )
 from portal.workspaces.homes import load as home_load
 from portal.workspaces.homes import move_rates
@@ -56,7 +56,7 @@ from provisioning.types import (
     ResourceRequest,
 )
 
-FEW = 200
+MAX_FILTERED_BY_KEY = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
     "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason", "checking",
@@ -65,13 +65,13 @@ DEVICE_COLUMNS = (
 MIG_MODE = DEVICE_COLUMNS.index("mig_mode")
 
 
-BY_LAYOUT = (PlacementCode.MIG_PROFILE_MISSING, PlacementCode.MIG_INSTANCES_SHORT)
+RESOLVED_BY_LAYOUT = (PlacementCode.MIG_PROFILE_MISSING, PlacementCode.MIG_INSTANCES_SHORT)
 """Codes that another MIG layout may resolve, if `repartition` is among their params."""
 Reasons = tuple[NodeReason, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FitCount:
     """Number of nodes where a share of a request fits, and of their devices with room for it."""
 
     nodes: int
@@ -89,7 +89,7 @@ class PoolNodes:
     nodes: tuple[NodeCapacity, ...]
     mix: RequestMix = DEFAULT_MIX
     home_mib_s: int = 0
-    _now: Cluster | None = field(default=None, repr=False)
+    _cluster: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
     _models: dict[Version, set[str]] = field(default_factory=dict, repr=False)
@@ -98,12 +98,12 @@ class PoolNodes:
     @property
     def cluster(self) -> Cluster:
         """The cluster of the nodes in their current state."""
-        if self._now is None:
-            self._now = Cluster(self.nodes, policy=self.pool.placement_policy, mix=self.mix)
-        return self._now
+        if self._cluster is None:
+            self._cluster = Cluster(self.nodes, policy=self.pool.placement_policy, mix=self.mix)
+        return self._cluster
 
     @property
-    def homes_apart(self) -> bool:
+    def has_separate_homes(self) -> bool:
         """Whether each node keeps homes of its own."""
         return home_places.has_separate_homes(self.pool)
 
@@ -113,26 +113,26 @@ class PoolNodes:
         `new_home`: its user has no home in this pool yet.
         """
         return self.cluster.find(
-            request, repartition=self.pool.repartitions, new_home=new_home and self.homes_apart
+            request, repartition=self.pool.repartitions, new_home=new_home and self.has_separate_homes
         )
 
     def best(
-        self, request: ResourceRequest, worth: Worth | None = None, *, new_home: bool = False
+        self, request: ResourceRequest, preference: ModelPreference | None = None, *, new_home: bool = False
     ) -> Candidate | None:
-        """Return the same place with its rank among pools. `worth` compares the models of the request."""
+        """Return the same placement with its rank among pools. `preference` compares the request's models."""
         return self.cluster.best(
             request,
             repartition=self.pool.repartitions,
-            worth=worth,
-            new_home=new_home and self.homes_apart,
+            preference=preference,
+            new_home=new_home and self.has_separate_homes,
         )
 
-    def expect_home(self, placement: Placement, sign: int = 1) -> None:
+    def count_new_home(self, placement: Placement, sign: int = 1) -> None:
         """Count a new home on the node of the placement, or remove it with a `sign` of -1."""
         (part,) = placement.nodes
         self.cluster.take_home(part.node, sign * NEW_HOME_GPU_MILLI, sign * NEW_HOME_CPU_MILLI)
 
-    def takes(self, placement: Placement, request: ResourceRequest) -> bool:
+    def is_free(self, placement: Placement, request: ResourceRequest) -> bool:
         """Return whether exactly this placement, on one node and without another MIG layout, is free."""
         (part,) = placement.nodes
         try:
@@ -144,21 +144,21 @@ class PoolNodes:
         devices = tuple(device for device in node.devices if device.uuid in named)
         return filters.reason(replace(node, devices=devices), request) is None
 
-    def expect(self, mix: RequestMix) -> None:
+    def set_mix(self, mix: RequestMix) -> None:
         """Replace the mix for later decisions."""
         self.mix = mix
-        if self._now is not None:
-            self._now.expect(mix)
+        if self._cluster is not None:
+            self._cluster.set_mix(mix)
 
-    def weigh(self, mix: RequestMix) -> RequestMix:
+    def weight_by_scarcity(self, mix: RequestMix) -> RequestMix:
         """Return the mix, weighted by the current scarcity in this pool."""
-        return self.cluster.weigh(mix)
+        return self.cluster.weight_by_scarcity(mix)
 
-    def ever_takes(self, request: ResourceRequest) -> bool:
+    def could_ever_fit(self, request: ResourceRequest) -> bool:
         """Return whether the request would fit if the pool were empty and everything in service."""
         result = self._ever.get(request)
         if result is None:
-            fitting = (node for node in self.nodes if self._fits(_at_best(node), request))
+            fitting = (node for node in self.nodes if self._fits(_as_if_available(node), request))
             result = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
         return result
 
@@ -166,28 +166,28 @@ class PoolNodes:
         reason = filters.reason(node, request)
         if reason is None:
             return True
-        return self.pool.repartitions and reason.code in BY_LAYOUT and "repartition" in reason.params
+        return self.pool.repartitions and reason.code in RESOLVED_BY_LAYOUT and "repartition" in reason.params
 
-    def fitting(self, request: ResourceRequest) -> tuple[Room, Room]:
+    def count_fits(self, request: ResourceRequest) -> tuple[FitCount, FitCount]:
         """Return where a share of the request fits now, and where it would on an empty pool."""
         return (
-            self._room(self.cluster.snapshot(), request),
-            self._room((_at_best(node) for node in self.nodes), request),
+            self._count_fits_on(self.cluster.snapshot(), request),
+            self._count_fits_on((_as_if_available(node) for node in self.nodes), request),
         )
 
-    def _room(self, nodes: Iterable[NodeCapacity], request: ResourceRequest) -> Room:
+    def _count_fits_on(self, nodes: Iterable[NodeCapacity], request: ResourceRequest) -> FitCount:
         fitting = [node for node in nodes if self._fits(node, request)]
         wanted = request.accelerators
         if not wanted.count:
-            return Room(len(fitting))
+            return FitCount(len(fitting))
         changes = self.pool.repartitions
-        return Room(
+        return FitCount(
             len(fitting), sum(devices_with_room(node, wanted, repartition=changes) for node in fitting)
         )
 
-    def reasons_at_best(self, request: ResourceRequest) -> Reasons:
+    def reasons_if_empty(self, request: ResourceRequest) -> Reasons:
         """Return per node why it could never take the request."""
-        pairs = ((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
+        pairs = ((node.name, filters.reason(_as_if_available(node), request)) for node in self.nodes)
         return tuple((name, reason) for name, reason in pairs if reason is not None)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
@@ -207,7 +207,7 @@ class PoolNodes:
                     self._sizes[device.model] = max(self._sizes.get(device.model, 0), device.memory_mib)
         return self._sizes
 
-    def changed(self) -> None:
+    def invalidate_reasons(self) -> None:
         """Invalidate cached reasons after a change in the cluster."""
         self._reasons.clear()
 
@@ -219,11 +219,11 @@ class PoolNodes:
         if _sizes_of(before) != _sizes_of(node):
             self._sizes = None
         self._models.clear()
-        if self._now is not None:
-            self._now.update(node)
-        self.changed()
+        if self._cluster is not None:
+            self._cluster.update(node)
+        self.invalidate_reasons()
 
-    def adapted(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
+    def with_requirements(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
         """Return the request with this pool's requirements for its software. Simulated nodes meet all."""
         if self.pool.simulated:
             return without_environments(request)
@@ -235,7 +235,7 @@ class PoolNodes:
         least = software.min_compute_capability
         if least is not None and not wanted.model:
             # Restrict the request to capable models; without any, no node provides them.
-            can = self._capable(least)
+            can = self._models_with_capability(least)
             if models := tuple(sorted(can & set(wanted.models) if wanted.models else can)):
                 wanted = replace(wanted, models=models)
             else:
@@ -251,7 +251,7 @@ class PoolNodes:
             software=software,
         )
 
-    def _capable(self, least: Version) -> set[str]:
+    def _models_with_capability(self, least: Version) -> set[str]:
         """Return the models of this pool that have the compute capability."""
         models = self._models.get(least)
         if models is None:
@@ -274,7 +274,7 @@ def without_environments(request: ResourceRequest) -> ResourceRequest:
     return request if needs == request.needs else replace(request, needs=needs)
 
 
-def _at_best(node: NodeCapacity) -> NodeCapacity:
+def _as_if_available(node: NodeCapacity) -> NodeCapacity:
     back = node.unusable is not None and node.unusable.code in MAY_PASS
     node = emptied(replace(node, unusable=None) if back else node)
     devices = tuple(replace(device, unusable=None, fixed=False) for device in node.devices)
@@ -288,7 +288,7 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key))):
         nodes[pool].append(node)
-    mixes, rates = request_mix.of_pools(chosen), home_rates(chosen)
+    mixes, rates = request_mix.mixes_by_pool(chosen), home_rates(chosen)
     return {
         pool.pk: PoolNodes(pool, tuple(nodes[pool.pk]), mixes[pool.pk], rates.get(pool.pk, 0))
         for pool in chosen
@@ -302,14 +302,14 @@ def home_rates(pools: Iterable[Pool]) -> dict[UUID, int]:
 
 def refresh_mixes(pools: Mapping[UUID, PoolNodes]) -> None:
     """Load the latest learnt mixes into the pools."""
-    for key, mix in request_mix.of_pools([pool.pool for pool in pools.values()]).items():
-        pools[key].expect(mix)
+    for key, mix in request_mix.mixes_by_pool([pool.pool for pool in pools.values()]).items():
+        pools[key].set_mix(mix)
 
 
 def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     """Reload some nodes and update existing clusters.
 
-    Returns True if any of them is partly unusable: then `totals` may have changed.
+    Returns True if any of them is partly unusable: then `total_capacity` may have changed.
     """
     by_key = {key: pool.pool for key, pool in pools.items()}
     out = False
@@ -319,7 +319,7 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     return out
 
 
-def of_node(pool: Pool, name: str) -> PoolNodes:
+def pool_of_node(pool: Pool, name: str) -> PoolNodes:
     """Return a pool with only the named node in its current state, or without nodes if it does not exist."""
     nodes = tuple(node for _, node in _read({pool.pk: pool}, Q(pool=pool, name=name)))
     return PoolNodes(pool, nodes)
@@ -329,7 +329,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     """Yield the nodes selected by `which` in order of name, each with its pool's key."""
     nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
     # Filter by key only for few nodes: a list of thousands is slower than reading all.
-    named = {node.pk for node in nodes} if len(nodes) <= FEW else None
+    named = {node.pk for node in nodes} if len(nodes) <= MAX_FILTERED_BY_KEY else None
     of_nodes = Q(node__in=named) if named is not None else Q(node__pool__in=list(pools))
     used = {
         node: (cpu, memory, disk)
@@ -348,15 +348,15 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     # Among equal devices of a node, the first is taken.
     rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
     layouts: dict[str, Geometry | None] = {}
-    there = list(rows.values_list(*DEVICE_COLUMNS))
-    if any(row[MIG_MODE] for row in there):
+    device_rows = list(rows.values_list(*DEVICE_COLUMNS))
+    if any(row[MIG_MODE] for row in device_rows):
         # Facts are long, and only those of GPUs in MIG mode matter to placement.
         told_by = rows.filter(mig_mode=True, facts__has_key="profiles")
         layouts = {
             uuid: reported_geometry(profiles)
             for uuid, profiles in told_by.values_list("uuid", "facts__profiles")
         }
-    for row in there:
+    for row in device_rows:
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], ()), layouts.get(row[2])))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
     homes = home_load.by_node(of_nodes) if any(map(home_places.has_separate_homes, pools.values())) else {}
@@ -466,7 +466,7 @@ def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
     return tuple(sorted([*labels, *own]))
 
 
-def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
+def total_capacity(pools: Iterable[PoolNodes]) -> dict[str, int]:
     """Return the usable accelerators: those in service, and the used part of others.
 
     Same count as `inventory.counting`, based on a snapshot instead of the database.
@@ -476,7 +476,7 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
     for pool in pools:
         simulated = pool.pool.simulated
         if pool.pool.repartitions:
-            for profile, more in _could_be_made(pool.nodes).items():
+            for profile, more in _creatable_instances(pool.nodes).items():
                 possible[resources.mig(profile, simulated=simulated)] += more * WHOLE_DEVICE_MILLI
         for node in pool.nodes:
             split = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
@@ -499,27 +499,29 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
     return {name: amount for name, amount in possible.items() if amount}
 
 
-def _could_be_made(nodes: Iterable[NodeCapacity]) -> Counter[str]:
+def _creatable_instances(nodes: Iterable[NodeCapacity]) -> Counter[str]:
     """Return how many more MIG instances of each profile could exist, profile by profile."""
     more: Counter[str] = Counter()
     for node in nodes:
         if node.unusable or not any(device.mig_mode for device in node.devices):
             continue
-        there = Counter(
+        existing = Counter(
             (device.parent_uuid, device.mig_profile) for device in node.devices if not device.unusable
         )
         for gpu in node.devices:
             layout = layout_of(gpu) if gpu.mig_mode and not gpu.unusable else None
             for profile in layout.profiles if layout else ():
-                more[profile.name] += max(0, profile.most - there[gpu.uuid, profile.name])
+                more[profile.name] += max(0, profile.most - existing[gpu.uuid, profile.name])
     return more
 
 
-def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
+def allocations_by_workspace(
+    workspaces: Collection[UUID],
+) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
     """Return the allocations of running workspaces by id: pool, placement and request on each node."""
     devices = AllocatedDevice.objects.filter(active=True)
     allocations = Allocation.objects.filter(released_at=None)
-    if len(workspaces) <= FEW:
+    if len(workspaces) <= MAX_FILTERED_BY_KEY:
         # Filter by key only for few workspaces: a list of thousands is slower than reading all.
         devices = devices.filter(allocation__workspace__in=workspaces)
         allocations = allocations.filter(workspace__in=workspaces)

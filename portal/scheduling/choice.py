@@ -20,20 +20,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from portal.scheduling.capacity import PoolNodes
-from portal.scheduling.engine.placement.types import Worth
+from portal.scheduling.engine.placement.types import ModelPreference
 from portal.scheduling.placement_request import PlacementRequest, Variant
 from provisioning.types import Placement, ResourceRequest
 
-WHOLE_GPU = 16
+GPU_LEVELS = 16
 """Levels of the score that a gain of one GPU makes, near no gain."""
-DOUBLE_PRICE = WHOLE_GPU // 2
-MAX_VALUE = 63
+DOUBLE_PRICE_LEVELS = GPU_LEVELS // 2
+MAX_VALUE_RANK = 63
 Prices = Mapping[str, int]
 """Price of a GPU-hour by resource, in 1/1000 of a cent; only for models that a flavor has a price for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PoolPlacement:
     """Where a request goes, and what it takes there."""
 
     pool: PoolNodes
@@ -42,24 +42,26 @@ class Place:
     variant: Variant
 
 
-def best_place(
-    placement_request: PlacementRequest, variants: Sequence[Variant], worth: Worth | None = None
-) -> Place | None:
+def best_placement(
+    placement_request: PlacementRequest,
+    variants: Sequence[Variant],
+    preference: ModelPreference | None = None,
+) -> PoolPlacement | None:
     """Return the best place for any of the variants over all pools, or None if there is none now."""
     pools = placement_request.pools
     if len(pools) == 1 and len(variants) == 1:
         pool, variant = pools[0], variants[0]
-        request = pool.adapted(variant.request, placement_request.software)
+        request = pool.with_requirements(variant.request, placement_request.software)
         placement = pool.find(request, new_home=placement_request.new_home)
-        return None if placement is None else Place(pool, placement, request, variant)
+        return None if placement is None else PoolPlacement(pool, placement, request, variant)
     best, rank = None, None
     for pool in pools:
         for wanted in _requests(pool, placement_request, variants):
-            request = pool.adapted(wanted, placement_request.software)
-            candidate = pool.best(request, worth, new_home=placement_request.new_home)
+            request = pool.with_requirements(wanted, placement_request.software)
+            candidate = pool.best(request, preference, new_home=placement_request.new_home)
             if candidate is not None and (rank is None or candidate.rank > rank):
                 variant = variants[0] if len(variants) == 1 else _variant_of(variants, candidate.model)
-                best, rank = Place(pool, candidate.placement, request, variant), candidate.rank
+                best, rank = PoolPlacement(pool, candidate.placement, request, variant), candidate.rank
     return best
 
 
@@ -82,7 +84,9 @@ def _variant_of(variants: Sequence[Variant], model: str) -> Variant:
     return next(variant for variant in variants if model in variant.models)
 
 
-def worth_of(variants: Sequence[Variant], prices: Prices, waiting: Mapping[str, int]) -> Worth | None:
+def model_preference(
+    variants: Sequence[Variant], prices: Prices, waiting: Mapping[str, int]
+) -> ModelPreference | None:
     """Return how the models of the variants differ besides their places, or None if they do not.
 
     `waiting` is the number of pending requests by resource that accept no other model.
@@ -91,37 +95,39 @@ def worth_of(variants: Sequence[Variant], prices: Prices, waiting: Mapping[str, 
         return None
     known = [prices[variant.resource] for variant in variants if variant.resource in prices]
     cheapest = min(known, default=0)
-    dearness = [
-        (WHOLE_GPU if waiting.get(variant.resource, 0) > 0 else 0)
-        + _dearness_of(prices.get(variant.resource, cheapest), cheapest)
+    penalties = [
+        (GPU_LEVELS if waiting.get(variant.resource, 0) > 0 else 0)
+        + _price_penalty(prices.get(variant.resource, cheapest), cheapest)
         for variant in variants
     ]
     values = [(prices.get(variant.resource, cheapest), variant.memory_mib) for variant in variants]
     order = sorted(set(values))
-    least = min(dearness)
-    if len(order) == 1 and max(dearness) == least:
+    least = min(penalties)
+    if len(order) == 1 and max(penalties) == least:
         return None
-    pairs = zip(variants, dearness, values, strict=True)
-    by_model = [(model, dear - least, value) for variant, dear, value in pairs for model in variant.models]
-    return Worth(
-        {model: dear for model, dear, _ in by_model if dear},
-        {model: min(order.index(value), MAX_VALUE) for model, _, value in by_model},
+    pairs = zip(variants, penalties, values, strict=True)
+    by_model = [
+        (model, penalty - least, value) for variant, penalty, value in pairs for model in variant.models
+    ]
+    return ModelPreference(
+        {model: penalty for model, penalty, _ in by_model if penalty},
+        {model: min(order.index(value), MAX_VALUE_RANK) for model, _, value in by_model},
     )
 
 
-def _dearness_of(price: int, cheapest: int) -> int:
+def _price_penalty(price: int, cheapest: int) -> int:
     if not cheapest or price <= cheapest:
         return 0
-    return min(WHOLE_GPU, round(DOUBLE_PRICE * math.log2(price / cheapest)))
+    return min(GPU_LEVELS, round(DOUBLE_PRICE_LEVELS * math.log2(price / cheapest)))
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SparedModel:
     """A model that also had room and was not taken: `waiting` requests need it, or it has a higher price."""
 
     resource: str
     waiting: int
-    dearer: bool
+    more_expensive: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,7 @@ class Explanation:
     """Which model was chosen, and which others had room."""
 
     resource: str
-    kept: tuple[Kept, ...]
+    spared: tuple[SparedModel, ...]
 
 
 def explain(
@@ -141,13 +147,13 @@ def explain(
 ) -> Explanation:
     """Return the reason for the choice. Costs a decision per model, so only previews ask for it."""
     price = prices.get(chosen.resource)
-    kept = tuple(
-        Kept(
+    spared = tuple(
+        SparedModel(
             variant.resource,
             max(0, waiting.get(variant.resource, 0)),
             price is not None and prices.get(variant.resource, 0) > price,
         )
         for variant in variants
-        if variant is not chosen and best_place(placement_request, (variant,)) is not None
+        if variant is not chosen and best_placement(placement_request, (variant,)) is not None
     )
-    return Explanation(chosen.resource, kept)
+    return Explanation(chosen.resource, spared)

@@ -47,11 +47,11 @@ from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
-RECHECK = timedelta(seconds=20)
+MAX_CYCLE_INTERVAL = timedelta(seconds=20)
 """Run a cycle at least this often even without changes: time alone changes ETAs and reservations."""
-FEW = 100
+MAX_STATUSES_AT_ONCE = 100
 """Up to this many pending workspaces, a decision also writes the statuses of all."""
-SHOW_RESTS = 10
+STATUS_PAUSE_FACTOR = 10
 """Pause between status updates, as a multiple of the duration of the last one."""
 CAUSES = {
     PreemptionCode.IN_TEAM: PreemptionCause.IN_TEAM,
@@ -60,40 +60,40 @@ CAUSES = {
     PreemptionCode.RESERVATION_BEGUN: PreemptionCause.BOOKING,
 }
 """The stored cause of a preemption, by its code."""
-FOR_NO_WORKLOAD = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
+CAUSES_WITHOUT_BENEFICIARY = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
 """Causes without a pending beneficiary. `portal.scheduling.drains` cancels its own notices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CycleReport:
     """The workspaces that a cycle started and preempted, and how many are still pending.
 
-    `all_told`: the cycle has also written the statuses of all of them.
+    `statuses_written`: the cycle has also written the statuses of all of them.
     """
 
     started: tuple[UUID, ...] = ()
     preempted: tuple[UUID, ...] = ()
     waiting: int = 0
-    all_told: bool = True
+    statuses_written: bool = True
 
 
-def run(*, now: datetime | None = None) -> Report | None:
+def run(*, now: datetime | None = None) -> CycleReport | None:
     """Run one cycle: decide, and write the statuses of all pending workspaces.
 
     Returns None if another cycle is running; requests one more in that case.
     """
     report = decide(now=now)
-    if report is not None and not report.all_told:
-        show_if_due(now)
+    if report is not None and not report.statuses_written:
+        write_statuses_if_due(now)
     return report
 
 
 @transaction.atomic
-def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
+def decide(*, now: datetime | None = None, first: str = "") -> CycleReport | None:
     """Decide one cycle and write the result. Returns None if another cycle is running.
 
     `first` is the id of a workspace whose user waits for the result: its status is written too, and with few
-    pending workspaces those of all. With many, `show` has to follow.
+    pending workspaces those of all. With many, `write_statuses` has to follow.
     """
     began = time.monotonic()
     state = _lock()
@@ -103,10 +103,10 @@ def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
     now = now or timezone.now()
     # Read before the snapshot: the next sweep checks again for commits during this cycle, its own included.
     generation = snapshot_feed.generation()
-    with snapshot_cache.cycles.use(now) as snapshot:
+    with snapshot_cache.cycle_cache.use(now) as snapshot:
         started, preempted, settled = _decide_and_write(snapshot, state)
         waiting = len(snapshot.pending_workloads)
-        if waiting <= FEW:
+        if waiting <= MAX_STATUSES_AT_ONCE:
             queue_status.update(snapshot, Outlook(snapshot.scheduler, settled))
             state.shown_generation, state.shown_at, state.shown_ms = generation, now, 0
         elif first in snapshot.pending_workloads and UUID(first) not in started:
@@ -116,32 +116,32 @@ def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
     state.seen_generation = generation
     state.decided_at = now
     state.took_ms = _ms_since(began)
-    # `show` writes these columns, unless its work was done here.
-    shown = ("shown_generation", "shown_at", "shown_ms") if waiting <= FEW else ()
+    # `write_statuses` writes these columns, unless its work was done here.
+    shown = ("shown_generation", "shown_at", "shown_ms") if waiting <= MAX_STATUSES_AT_ONCE else ()
     state.save(update_fields=["last_reservation_seq", "seen_generation", "decided_at", "took_ms", *shown])
-    return Report(tuple(started), tuple(preempted), queued, waiting <= FEW)
+    return CycleReport(tuple(started), tuple(preempted), queued, waiting <= MAX_STATUSES_AT_ONCE)
 
 
-def show_if_due(now: datetime | None = None) -> None:
+def write_statuses_if_due(now: datetime | None = None) -> None:
     """Write the statuses of all pending workspaces, unless they are current or were just written.
 
     Long queues are updated less often, to use at most 1/10 of a CPU.
     """
     state = QueueState.objects.filter(pk=1).first()
     if state is not None and _is_status_due(state, now or timezone.now()):
-        show(now)
+        write_statuses(now)
 
 
 def _is_status_due(state: QueueState, now: datetime) -> bool:
     if state.shown_at is None:
         return True
     rest = max(timedelta(), now - state.shown_at)
-    if rest < timedelta(milliseconds=SHOW_RESTS * state.shown_ms):
+    if rest < timedelta(milliseconds=STATUS_PAUSE_FACTOR * state.shown_ms):
         return False
-    return rest >= RECHECK or state.shown_generation != snapshot_feed.generation()
+    return rest >= MAX_CYCLE_INTERVAL or state.shown_generation != snapshot_feed.generation()
 
 
-def show(now: datetime | None = None) -> None:
+def write_statuses(now: datetime | None = None) -> None:
     """Write the statuses of all pending workspaces.
 
     Runs outside the queue's lock and outside a single transaction, so that new requests do not wait. A row
@@ -149,7 +149,7 @@ def show(now: datetime | None = None) -> None:
     """
     began = time.monotonic()
     generation = snapshot_feed.generation()
-    with snapshot_cache.cycles.use(now) as snapshot:
+    with snapshot_cache.cycle_cache.use(now) as snapshot:
         changes = queue_status.changes(snapshot)
     # Outside the snapshot: a cycle with the database's lock may be waiting for it.
     queue_status.write(changes)
@@ -158,7 +158,7 @@ def show(now: datetime | None = None) -> None:
     )
 
 
-def run_if_due() -> Report | None:
+def run_if_due() -> CycleReport | None:
     """Run a cycle if workspaces are pending and anything has changed since the last one."""
     if not Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exists():
         return None
@@ -166,10 +166,10 @@ def run_if_due() -> Report | None:
     if (
         state is not None
         and state.decided_at is not None
-        and timezone.now() - state.decided_at < RECHECK
+        and timezone.now() - state.decided_at < MAX_CYCLE_INTERVAL
         and state.seen_generation == snapshot_feed.generation()
     ):
-        show_if_due()
+        write_statuses_if_due()
         return None
     return run()
 
@@ -201,7 +201,7 @@ def _decide_and_write(
 
     decided = decision.decide(snapshot, write)
     _cancel_preemptions(snapshot)
-    return started, preempted, decided.settled
+    return started, preempted, decided.unchanged_cycle
 
 
 def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
@@ -217,7 +217,7 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
     starts = []
     for workload in cycle.started(snapshot.scheduler.pending.items):
         if workload.id in rows:
-            pool, placement = snapshot.placer.place_of(workload.id)
+            pool, placement = snapshot.placer.placement_of(workload.id)
             choices = snapshot.pending_workloads[workload.id].choices
             flavor = choices[workload.choice].flavor if choices else None
             moves_home = snapshot.placer.home_move_of(workload) is not None
@@ -227,8 +227,8 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
             )
     at_homes = _starts_at_homes(snapshot, [start for start in starts if not start.moves_home])
     starts = at_homes + _starts_with_homes([start for start in starts if start.moves_home], snapshot.now)
-    launches.begin(starts, snapshot.now)
-    moves.arrived([(start.workspace, start.placement) for start in starts], snapshot.now)
+    launches.start_workspaces(starts, snapshot.now)
+    moves.record_arrivals([(start.workspace, start.placement) for start in starts], snapshot.now)
     return [str(start.workspace.pk) for start in starts]
 
 
@@ -332,10 +332,10 @@ def nominate(workspace_id: str) -> None:
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
     if waiting.update(nominated=True):
-        _note(workspace_id, AuditKind.WORKSPACE_CLAIMED, "has others make room for it")
+        _record_event(workspace_id, AuditKind.WORKSPACE_CLAIMED, "has others make room for it")
 
 
-def _note(workspace_id: str, kind: AuditKind, message: str, reason: str = "") -> None:
+def _record_event(workspace_id: str, kind: AuditKind, message: str, reason: str = "") -> None:
     workspace = Workspace.objects.select_related("team", "owner").get(pk=workspace_id)
     snapshot_feed.workloads([workspace.pk])
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message, reason=reason)
@@ -350,8 +350,8 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
             reservation_seq=state.last_reservation_seq + 1
         ):
             state.last_reservation_seq += 1
-            when = format_clock(queue_status.moment(head.start_s), snapshot.now)
-            _note(
+            when = format_clock(queue_status.to_datetime(head.start_s), snapshot.now)
+            _record_event(
                 head.workload,
                 AuditKind.WORKSPACE_PROMISED,
                 "keeps its place",
@@ -359,7 +359,7 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
             )
     for name in cycle.lapsed_nominations:
         if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
-            _note(
+            _record_event(
                 name,
                 AuditKind.WORKSPACE_UNCLAIMED,
                 "finds too little room made for it; it waits in the usual order",
@@ -370,7 +370,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
     """Cancel preemptions whose beneficiary is no longer pending, unless the workspace is already stopping."""
     notices = Preemption.objects.filter(
         preempt_at__gt=snapshot.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
-    ).exclude(Q(cause__in=FOR_NO_WORKLOAD) | Q(cause=PreemptionCause.MOVE, preempted_by=""))
+    ).exclude(Q(cause__in=CAUSES_WITHOUT_BENEFICIARY) | Q(cause=PreemptionCause.MOVE, preempted_by=""))
     for notice in notices.select_related("workspace__owner", "workspace__team"):
         if notice.preempted_by in snapshot.pending_workloads:
             continue
@@ -389,5 +389,5 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
 def decide_at_once(event: WorkspaceQueued) -> None:
     """Decide in the user's transaction, since a user waits for the result. A worker updates long queues."""
     report = decide(first=str(event.workspace.pk))
-    if report is not None and not report.all_told:
+    if report is not None and not report.statuses_written:
         hints.request_cycle()

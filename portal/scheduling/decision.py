@@ -11,39 +11,39 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from portal.scheduling.engine import model
-from portal.scheduling.engine.outlook import Foreseen, Outlook
+from portal.scheduling.engine.outlook import Forecast, Outlook
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.snapshot import ClusterSnapshot
 
-CarryOut = Callable[[model.Cycle], Sequence[str]]
+ExecuteCycle = Callable[[model.Cycle], Sequence[str]]
 """Writes the result of a cycle. Returns the ids of the workloads that have started."""
 
 
-def all_begin(cycle: model.Cycle) -> Sequence[str]:
+def start_all(cycle: model.Cycle) -> Sequence[str]:
     """Write nothing; every start succeeds."""
     return cycle.starts
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A decision. `settled` is the same cycle if it changed nothing, not even the order: the next one would
-    be equal.
+class Decision:
+    """A decision. `unchanged_cycle` is the same cycle if it changed nothing, not even the order: the next one
+    would be equal.
     """
 
     cycle: model.Cycle
-    settled: model.Cycle | None
+    unchanged_cycle: model.Cycle | None
 
 
-def decide(snapshot: ClusterSnapshot, carry_out: CarryOut = all_begin) -> Decided:
+def decide(snapshot: ClusterSnapshot, execute: ExecuteCycle = start_all) -> Decision:
     """Decide one cycle and apply it to the snapshot."""
     scheduler = snapshot.scheduler
     cycle = scheduler.cycle(snapshot.now_s)
     settled = cycle if _changes_nothing(cycle, scheduler) else None
-    begun = carry_out(cycle)
+    begun = execute(cycle)
     for name in set(cycle.starts) - set(begun):
         # Its row is locked: it does not start, and is left out of this cycle.
         scheduler.withdraw(name)
-        snapshot.unsure.add(UUID(name))
+        snapshot.unconfirmed.add(UUID(name))
     for head in cycle.backfill_reservations:
         if head.workload in scheduler.pending.items:
             scheduler.pending.reserve_start(head.workload)
@@ -54,8 +54,8 @@ def decide(snapshot: ClusterSnapshot, carry_out: CarryOut = all_begin) -> Decide
         scheduler.start(name, snapshot.now_s, cycle.chosen.get(name))
     for victim in cycle.victims:
         scheduler.preempt(victim, snapshot.now_s)
-        snapshot.unsure.add(UUID(victim.workload))
-    return Decided(cycle, settled)
+        snapshot.unconfirmed.add(UUID(victim.workload))
+    return Decision(cycle, settled)
 
 
 def _changes_nothing(cycle: model.Cycle, scheduler: Scheduler) -> bool:
@@ -64,30 +64,30 @@ def _changes_nothing(cycle: model.Cycle, scheduler: Scheduler) -> bool:
     )
 
 
-def foresee(snapshot: ClusterSnapshot) -> Foreseen:
+def forecast_next(snapshot: ClusterSnapshot) -> Forecast:
     """Return the next decision if nothing changes. Cached with the snapshot.
 
     Pays off for several previews of one snapshot, not for a single one. Must not be called inside a trial,
     whose placements are in the same clusters.
     """
-    if snapshot.foreseen is None:
+    if snapshot.forecast is None:
         with snapshot.trial() as copy:
             decided = decide(copy)
-            outlook = Outlook(copy.scheduler, decided.settled)
-            snapshot.foreseen = Foreseen(decided.cycle, outlook)
-    return snapshot.foreseen
+            outlook = Outlook(copy.scheduler, decided.unchanged_cycle)
+            snapshot.forecast = Forecast(decided.cycle, outlook)
+    return snapshot.forecast
 
 
-def outlook_with(without: Foreseen | None, trial: ClusterSnapshot, decided: Decided, added: str) -> Outlook:
+def trial_outlook(without: Forecast | None, trial: ClusterSnapshot, decided: Decision, added: str) -> Outlook:
     """Return the outlook of a trial copy that includes the request `added`.
 
     Reuses the existing plan if the request has changed nothing for the others.
     """
-    outlook = Outlook(trial.scheduler, decided.settled)
+    outlook = Outlook(trial.scheduler, decided.unchanged_cycle)
     if without is None:
         return outlook
     if _same_for_others(decided.cycle, without.cycle):
-        outlook.share_plan(without.outlook, added)
+        outlook.reuse_plan(without.outlook, added)
     return outlook
 
 

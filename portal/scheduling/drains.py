@@ -84,7 +84,7 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
     reason = strip_nul(reason).strip()[:MAX_REASON]
     before = Node.objects.filter(pk=node_id, cordoned=True).exists()
     node = services.set_cordon(actor=actor, node_id=node_id, cordoned=True, reason=reason)
-    return _ask_all(
+    return _preempt_all(
         actor,
         name=node.name,
         pool=node.pool,
@@ -92,12 +92,12 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
         reason=reason,
         target=Target(TargetKind.NODE, node.name),
         data={"node": node.name},
-        there=Q(node=node.pk),
+        where=Q(node=node.pk),
         changed=not before,
     )
 
 
-def machine_leaving(event: MachineLeaving) -> None:
+def drain_leaving_machine(event: MachineLeaving) -> None:
     """Cordon and drain the node of a machine that is about to leave. Idempotent."""
     node = Node.objects.filter(pool=event.pool_id, name=event.name).first()
     if node is None:
@@ -128,7 +128,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
     device = cordons.cordon_device(
         actor=actor, device_id=device_id, reason=reason or before.cordon_reason, cause=CordonCause.OPERATOR
     )
-    return _ask_all(
+    return _preempt_all(
         actor,
         name=display_name(device),
         pool=device.node.pool,
@@ -136,7 +136,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
         reason=reason,
         target=Target(TargetKind.DEVICE, device.uuid),
         data={"device": device.uuid},
-        there=Q(devices__active=True) & _device_filter(device),
+        where=Q(devices__active=True) & _device_filter(device),
         changed=not (before.cordoned and before.cordon_cause == CordonCause.OPERATOR),
     )
 
@@ -154,7 +154,7 @@ def _workspaces_at(where: Q) -> QuerySet[Workspace]:
 
 
 @transaction.atomic
-def _ask_all(
+def _preempt_all(
     actor: User | SystemActor,
     *,
     name: str,
@@ -163,14 +163,14 @@ def _ask_all(
     reason: str,
     target: Target,
     data: dict[str, str],
-    there: Q,
+    where: Q,
     changed: bool,
 ) -> Drain:
     PlacementLock.hold()
     now = timezone.now()
     grace_s = settings.BERTH_PREEMPTION_GRACE_S
     preempt_at = now + timedelta(seconds=grace_s)
-    locked = _workspaces_at(there).select_for_update(of=("self",))
+    locked = _workspaces_at(where).select_for_update(of=("self",))
     rows = list(locked.select_related("owner", "team", "preemption"))
     preempted = [row for row in rows if _preempt(row, preempt_at)]
     if preempted:
@@ -179,7 +179,7 @@ def _ask_all(
             actor=actor,
             kind=AuditKind.WORKSPACE_PREEMPTING,
             entries=[
-                (row, f"asks it to leave within {max(0, int((_leaves_at(row) - now).total_seconds()))} s")
+                (row, f"asks it to leave within {max(0, int((_preempt_at(row) - now).total_seconds()))} s")
                 for row in preempted
             ],
             reason=why,
@@ -189,7 +189,7 @@ def _ask_all(
             events.notify(
                 [row.owner],
                 kind="workspace.preempting",
-                title=f"{row.name} has to move and stops at {format_clock(_leaves_at(row), now)}",
+                title=f"{row.name} has to move and stops at {format_clock(_preempt_at(row), now)}",
                 body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
                 "starts elsewhere.",
                 url=f"/workspaces/{row.pk}/",
@@ -208,7 +208,7 @@ def _ask_all(
     return Drain(name=name, asked=len(preempted), left=len(rows), until=max(untils, default=None))
 
 
-def _leaves_at(row: Workspace) -> datetime:
+def _preempt_at(row: Workspace) -> datetime:
     return row.preempting.preempt_at if row.preempting is not None else timezone.now()
 
 
@@ -236,27 +236,27 @@ def _preempt(row: Workspace, preempt_at: datetime) -> bool:
 def node_uncordoned(event: NodeUncordoned) -> None:
     """Cancel the notices of workspaces on a node that is uncordoned.
 
-    If this event is lost, `still_drained` is checked when the notice expires.
+    If this event is lost, `is_drained` is checked when the notice expires.
     """
-    _cancel_all(Q(node=event.node_id))
+    _cancel_preemptions(Q(node=event.node_id))
 
 
 def device_uncordoned(event: DeviceUncordoned) -> None:
     """Cancel the notices of workspaces on a device that is uncordoned."""
     device = Device.objects.filter(pk=event.device_id).first()
     if device is not None:
-        _cancel_all(Q(devices__active=True) & _device_filter(device))
+        _cancel_preemptions(Q(devices__active=True) & _device_filter(device))
 
 
 @transaction.atomic
-def _cancel_all(where: Q) -> None:
+def _cancel_preemptions(where: Q) -> None:
     drained = _workspaces_at(where).filter(preemption__cause=PreemptionCause.DRAIN, state__in=PREEMPTIBLE)
     for row in drained.select_for_update(of=("self",)).select_related("owner", "team", "preemption"):
-        if not still_drained(row):
+        if not is_drained(row):
             cancel_preemption(row)
 
 
-def still_drained(workspace: Workspace) -> bool:
+def is_drained(workspace: Workspace) -> bool:
     """Return whether an operator has cordoned anything that the workspace uses."""
     by_operator = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR)
     if Allocation.objects.filter(workspace=workspace, released_at=None, node__cordoned=True).exists():

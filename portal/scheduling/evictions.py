@@ -13,14 +13,14 @@ from portal.workspaces.transitions import advance
 from provisioning.types import Op
 
 
-def carry_out(event: PreemptionDue) -> None:
+def evict(event: PreemptionDue) -> None:
     """Stop a workspace whose notice has expired. Its files are kept, and it queues again."""
     workspace = event.workspace
     notice = workspace.preempting
     if notice is None:
         return
     drained = notice.cause == PreemptionCause.DRAIN
-    if drained and not drains.still_drained(workspace):
+    if drained and not drains.is_drained(workspace):
         drains.cancel_preemption(workspace)
         return
     moved = notice.cause == PreemptionCause.MOVE
@@ -42,5 +42,5 @@ def carry_out(event: PreemptionDue) -> None:
         attempts=0,
     )
     if moved:
-        moves.begun(workspace, now)
+        moves.record_stop(workspace, now)
     dispatch.send(workspace, Op.STOP)

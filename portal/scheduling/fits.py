@@ -44,7 +44,7 @@ class PoolFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fits:
+class FlavorFit:
     """The pools that may take a flavor, and its charges, one per acceptable model."""
 
     pools: tuple[PoolFit, ...]
@@ -59,16 +59,16 @@ class Fits:
         return sum(pool.nodes_ever for pool in self.pools)
 
 
-def where(flavor: Flavor, template: Template | None = None, *, environment: str = "") -> Fits:
+def fit_flavor(flavor: Flavor, template: Template | None = None, *, environment: str = "") -> FlavorFit:
     """Return where the flavor fits: with the template's requirements, or by size alone without one.
 
     `environment` is the digest of the template's software environment. Nodes that lack it count too, since it
     is copied to them.
     """
-    with snapshot_cache.previews.use() as snapshot:
+    with snapshot_cache.preview_cache.use() as snapshot:
         candidates = candidate_pools(flavor, snapshot.pools)
         if template is not None:
-            placement_request = snapshot.placement_requests.of(template, flavor)
+            placement_request = snapshot.placement_requests.build(template, flavor)
             needs = [environment_need(environment)] if environment else []
             software = requirements_of(template, placement_request.request.accelerators, needs)
             refusals = dict(placement_request.refusals)
@@ -80,12 +80,12 @@ def where(flavor: Flavor, template: Template | None = None, *, environment: str 
             if (refusal := refusals.get(pool.pool.name)) is not None:
                 pools.append(PoolFit(pool.pool, refusal=refusal))
                 continue
-            request = pool.adapted(placement_request.request, software)
-            now, ever = pool.fitting(request)
-            starts = _starts(pool, request) if now.nodes else 0
+            request = pool.with_requirements(placement_request.request, software)
+            now, ever = pool.count_fits(request)
+            starts = _count_starts(pool, request) if now.nodes else 0
             pools.append(PoolFit(pool.pool, now.nodes, ever.nodes, now.devices, ever.devices, starts))
         pools.sort(key=lambda fit: (fit.pool.simulated, fit.pool.slug))
-        return Fits(tuple(pools), tuple(variant.amounts for variant in placement_request.variants))
+        return FlavorFit(tuple(pools), tuple(variant.amounts for variant in placement_request.variants))
 
 
 def _by_size(flavor: Flavor, candidates: list[PoolNodes]) -> PlacementRequest:
@@ -93,7 +93,7 @@ def _by_size(flavor: Flavor, candidates: list[PoolNodes]) -> PlacementRequest:
     return PlacementRequest.of_size(request, candidates, simulated=flavor.simulated)
 
 
-def _starts(pool: PoolNodes, request: ResourceRequest) -> int:
+def _count_starts(pool: PoolNodes, request: ResourceRequest) -> int:
     """Return how many could be placed one after the other. The pool is unchanged afterwards."""
     taken: list[Placement] = []
     try:
@@ -104,7 +104,7 @@ def _starts(pool: PoolNodes, request: ResourceRequest) -> int:
         for placement in reversed(taken):
             pool.cluster.release(placement, request)
         if taken:
-            pool.changed()
+            pool.invalidate_reasons()
     if not taken:
         # Another MIG layout would be needed first.
         return int(pool.find(request) is not None)

@@ -9,7 +9,7 @@ from portal.scheduling.admission import Outcome, Verdict
 from portal.workspaces.homes import places as home_places
 
 
-def with_home(
+def verdict_with_home_move(
     verdict: Verdict,
     *,
     template: Template,

@@ -42,7 +42,7 @@ def never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReas
         )
     if _fits_without_guard(placement_request):
         return Reason(AdmissionCode.NO_NODE_HOLDS_SHARES)
-    return blockers.too_large(reasons)
+    return blockers.too_large_reason(reasons)
 
 
 def _no_node_has_program(placement_request: PlacementRequest) -> bool:
@@ -59,7 +59,9 @@ def _fits_without_needs(placement_request: PlacementRequest) -> bool:
     """Return whether it would fit if every node met the CUDA and compute capability requirements."""
     plain = SoftwareRequirements(placement_request.software.program)
     request = without_environments(placement_request.request)
-    return any(pool.ever_takes(pool.adapted(request, plain)) for pool in placement_request.pools)
+    return any(
+        pool.could_ever_fit(pool.with_requirements(request, plain)) for pool in placement_request.pools
+    )
 
 
 def _fits_without_folders(placement_request: PlacementRequest) -> bool:
@@ -69,7 +71,8 @@ def _fits_without_folders(placement_request: PlacementRequest) -> bool:
         request, needs=tuple(need for need in request.needs if not need.startswith(mounts.NEED))
     )
     return any(
-        pool.ever_takes(pool.adapted(request, placement_request.software)) for pool in placement_request.pools
+        pool.could_ever_fit(pool.with_requirements(request, placement_request.software))
+        for pool in placement_request.pools
     )
 
 
@@ -77,9 +80,9 @@ def _fits_without_guard(placement_request: PlacementRequest) -> bool:
     """Return whether it would fit if no node had to enforce GPU shares."""
     wanted = without_environments(placement_request.request)
     for pool in placement_request.pools:
-        request = pool.adapted(wanted, placement_request.software)
+        request = pool.with_requirements(wanted, placement_request.software)
         if PROVIDES_SHARES in request.needs:
             needs = tuple(need for need in request.needs if need != PROVIDES_SHARES)
-            if pool.ever_takes(replace(request, needs=needs)):
+            if pool.could_ever_fit(replace(request, needs=needs)):
                 return True
     return False

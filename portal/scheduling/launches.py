@@ -55,7 +55,7 @@ class Start:
         )
 
 
-def begin(starts: Sequence[Start], now: datetime) -> None:
+def start_workspaces(starts: Sequence[Start], now: datetime) -> None:
     """Place the workspaces and start them. The number of queries hardly depends on their number.
 
     Raises `StateConflict`, and changes nothing, if one of them is no longer pending.
@@ -109,7 +109,7 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
     for start, allocations in zip(starts, allocated, strict=True):
         row = start.workspace
         if row.pk in waits:
-            _send_nothing_yet(row)
+            _skip_dispatch(row)
         else:
             dispatch.send_leased(
                 row,
@@ -165,7 +165,7 @@ def _wait_for_homes(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]
     return keys
 
 
-def _send_nothing_yet(workspace: Workspace) -> None:
+def _skip_dispatch(workspace: Workspace) -> None:
     workspace.lease, workspace.lease_expires_at = "", None
     # The sweep retries it; the end of its last check or of the move of its home starts it at once.
     workspace.next_reconcile_at = timezone.now()

@@ -16,26 +16,26 @@ NOTICED_PERCENT = 25
 
 
 @transaction.atomic
-def update() -> int:
+def update_mixes() -> int:
     """Update the mixes. Returns how many changed.
 
     A mix is learnt again after enough new requests, after a change of the catalog, or if none is stored.
     Scarcity is measured only if there were requests since the last time.
     """
-    flavors = request_mix.offered()
+    flavors = request_mix.enabled_flavors()
     rows = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
     changed = 0
     for pool in Pool.objects.order_by("slug"):
         row = rows.get(pool.pk)
         fresh = request_mix.learn(pool, row, flavors)
-        newest = request_mix.last_asked(pool)
+        newest = request_mix.last_request_at(pool)
         if fresh is None and row is not None and newest == row.looked_until:
             continue
         new = fresh or row
         if new is None:
             continue
         before = request_mix.mix_of(new)
-        mix = capacity.load([pool])[pool.pk].weigh(before)
+        mix = capacity.load([pool])[pool.pk].weight_by_scarcity(before)
         new.looked_until = newest
         if fresh is not None or _differs_noticeably(before, mix):
             new.shapes = mix.as_json()

@@ -20,7 +20,7 @@ from portal.common.events.kinds import AuditKind
 from portal.people.accounts.models import User
 from portal.scheduling import capacity, snapshot_feed
 from portal.scheduling.models import Move, MoveOutcome
-from portal.scheduling.placement_request import PlacementRequests, Target
+from portal.scheduling.placement_request import MoveTarget, PlacementRequests
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, Workspace
@@ -28,10 +28,10 @@ from portal.workspaces.transitions import set_rows
 from provisioning import messages
 from provisioning.types import Placement
 
-HOLDS_FOR = timedelta(minutes=10)
+TARGET_VALID_FOR = timedelta(minutes=10)
 """How long after its stop a workspace is directed to its target; after that it goes anywhere."""
 KEPT_FOR = timedelta(days=30)
-ON_THE_WAY = (State.STOPPING, State.STOPPED, State.PENDING)
+STATES_IN_TRANSIT = (State.STOPPING, State.STOPPED, State.PENDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +45,38 @@ class PlannedMove:
     target: Placement
 
 
-def placement_of(data: object) -> Placement:
+def parse_placement(data: object) -> Placement:
     """Parse a stored placement."""
     return messages.load(data, Placement)
 
 
-def targets(now: datetime) -> dict[UUID, Target]:
+def move_targets(now: datetime) -> dict[UUID, MoveTarget]:
     """Return the targets of workspaces that were stopped for a move."""
-    rows = Move.objects.filter(ended_at=None, left_at__gt=now - HOLDS_FOR)
+    rows = Move.objects.filter(ended_at=None, left_at__gt=now - TARGET_VALID_FOR)
     values = rows.values_list("workspace_id", "pool_id", "target")
-    return {workspace: Target(pool, placement_of(target)) for workspace, pool, target in values}
+    return {workspace: MoveTarget(pool, parse_placement(target)) for workspace, pool, target in values}
 
 
-def under_way() -> int:
+def count_in_progress() -> int:
     """Return the number of moves in progress."""
     return Move.objects.filter(ended_at=None).count()
 
 
-def arrived(placed: Sequence[tuple[Workspace, Placement]], now: datetime) -> None:
+def record_arrivals(placed: Sequence[tuple[Workspace, Placement]], now: datetime) -> None:
     """End the moves of workspaces that have just been placed."""
     if not placed:
         return
     where = {workspace.pk: placement for workspace, placement in placed}
     for move in Move.objects.filter(ended_at=None, left_at__isnull=False, workspace__in=list(where)):
-        there = where[move.workspace_id] == placement_of(move.target)
-        _end(move, MoveOutcome.ARRIVED if there else MoveOutcome.ELSEWHERE, now)
+        at_target = where[move.workspace_id] == parse_placement(move.target)
+        _end(move, MoveOutcome.ARRIVED if at_target else MoveOutcome.ELSEWHERE, now)
 
 
 def _end(move: Move, outcome: MoveOutcome, now: datetime) -> None:
     Move.objects.filter(pk=move.pk, ended_at=None).update(ended_at=now, outcome=outcome)
 
 
-def begun(workspace: Workspace, now: datetime) -> None:
+def record_stop(workspace: Workspace, now: datetime) -> None:
     """Record that a locked workspace is being stopped for its move."""
     Move.objects.filter(workspace=workspace, ended_at=None).update(left_at=now)
 
@@ -86,8 +86,8 @@ def still_possible(workspace: Workspace) -> bool:
     move = Move.objects.select_related("pool").filter(workspace=workspace, ended_at=None).first()
     if move is None or move.generation != workspace.generation:
         return False
-    placement = placement_of(move.target)
-    pool = capacity.of_node(move.pool, placement.nodes[0].node)
+    placement = parse_placement(move.target)
+    pool = capacity.pool_of_node(move.pool, placement.nodes[0].node)
     if not pool.nodes:
         return False
     # Workspaces that leave for the same request may take each other's places.
@@ -96,17 +96,18 @@ def still_possible(workspace: Workspace) -> bool:
     if notice is not None and notice.preempted_by:
         same = Move.objects.filter(ended_at=None, workspace__preemption__preempted_by=notice.preempted_by)
         together.update(same.values_list("workspace_id", flat=True))
-    for places in capacity.held_by(together).values():
+    for places in capacity.allocations_by_workspace(together).values():
         for pool_pk, place, request in places:
             if pool_pk == move.pool_id and place.nodes[0].node == placement.nodes[0].node:
                 pool.cluster.release(place, request)
     homes = home_places.home_places(workspace.owner_id, workspace.team_id)
-    placement_request = PlacementRequests({move.pool_id: pool}).of(
+    placement_request = PlacementRequests({move.pool_id: pool}).build(
         workspace.template, workspace.flavor, workspace.resources, homes=homes
     )
     return any(
-        pool.takes(
-            placement, pool_nodes.adapted(placement_request.variants[0].request, placement_request.software)
+        pool.is_free(
+            placement,
+            pool_nodes.with_requirements(placement_request.variants[0].request, placement_request.software),
         )
         for pool_nodes in placement_request.pools
     )
@@ -136,18 +137,18 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
     )
 
 
-def settle(now: datetime) -> int:
+def end_obsolete(now: datetime) -> int:
     """End moves that are obsolete, for example because their workspace was stopped by its user.
 
     Also deletes old ones. Returns how many ended.
     """
     preemptions = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
-    goes = Q(workspace__state__in=ON_THE_WAY, workspace__desired_state=DesiredState.RUNNING)
+    goes = Q(workspace__state__in=STATES_IN_TRANSIT, workspace__desired_state=DesiredState.RUNNING)
     over = (
         Move.objects.filter(ended_at=None)
         .annotate(asked=Exists(preemptions))
         .exclude(asked=True)
-        .exclude(goes, left_at__gt=now - HOLDS_FOR)
+        .exclude(goes, left_at__gt=now - TARGET_VALID_FOR)
     )
     left = over.filter(left_at__isnull=False).values_list("pk", flat=True)
     ended = Move.objects.filter(pk__in=list(left), ended_at=None).update(

@@ -29,7 +29,7 @@ from portal.scheduling import capacity, cycle, decision, hints, moves, snapshot_
 from portal.scheduling.codes import MoveCode
 from portal.scheduling.models import Move
 from portal.scheduling.moves import PlannedMove
-from portal.scheduling.placement_request import Target
+from portal.scheduling.placement_request import MoveTarget
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import PreemptionCause, State
@@ -42,7 +42,9 @@ def notice_s() -> int:
     return max(settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES * 60)
 
 
-def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None) -> bool:
+def is_feasible(
+    snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None
+) -> bool:
     """Return whether all get their targets in one cycle, and `waiting` starts in it. Changes nothing."""
     names = {str(move.workspace) for move in planned}
     if not names <= set(snapshot.scheduler.running):
@@ -62,49 +64,51 @@ def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting
             if row is None:
                 return False
             name = str(move.workspace)
-            placement_request = copy.placement_requests.of(
+            placement_request = copy.placement_requests.build(
                 row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
             )
             if len(placement_request.variants) != 1:
                 return False
-            placement_request = replace(placement_request, target=Target(move.pool, move.target))
+            placement_request = replace(placement_request, target=MoveTarget(move.pool, move.target))
             gone = copy.scheduler.finish(name)
-            copy.placer.expect(name, placement_request)
+            copy.placer.register(name, placement_request)
             copy.scheduler.submit(
                 replace(gone.workload, place=placement_request.place_key, nominated=False, choice=0)
             )
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))
             names.add(str(waiting))
-        begun = decision.decide(copy).cycle.starts
-        return names <= set(begun) and all(_goes_there(copy, move) for move in planned)
+        started = decision.decide(copy).cycle.starts
+        return names <= set(started) and all(_reaches_target(copy, move) for move in planned)
 
 
-def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
-    pool, placement = snapshot.placer.place_of(str(planned.workspace))
+def _reaches_target(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
+    pool, placement = snapshot.placer.placement_of(str(planned.workspace))
     return (pool.pool.pk, placement) == (planned.pool, planned.target)
 
 
 @contextmanager
 def _without_workspaces(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
     """Set the clusters as if these workspaces had left."""
-    placements = [place for places in capacity.held_by(workspaces).values() for place in places]
+    placements = [
+        place for places in capacity.allocations_by_workspace(workspaces).values() for place in places
+    ]
     released = []
     try:
         for pool_pk, placement, request in placements:
             if (pool := snapshot.pools.get(pool_pk)) is not None:
                 pool.cluster.release(placement, request)
-                pool.changed()
+                pool.invalidate_reasons()
                 released.append((pool, placement, request))
         yield
     finally:
         for pool, placement, request in reversed(released):
             pool.cluster.restore(placement, request)
-            pool.changed()
+            pool.invalidate_reasons()
 
 
 @transaction.atomic
-def ask(
+def request_moves(
     *,
     actor: User | SystemActor,
     planned: Sequence[PlannedMove],
@@ -137,8 +141,8 @@ def ask(
         ):
             raise StateConflict(Reason(MoveCode.CHANGED_MEANWHILE))
     now = timezone.now()
-    with snapshot_cache.cycles.use(now) as snapshot:
-        if not works_out(snapshot, planned, waiting):
+    with snapshot_cache.cycle_cache.use(now) as snapshot:
+        if not is_feasible(snapshot, planned, waiting):
             raise StateConflict(Reason(MoveCode.NO_PLACE_ANY_MORE))
     preempt_at = now + timedelta(seconds=notice_s())
     for move in planned:
@@ -188,7 +192,7 @@ def ask(
 
 
 @transaction.atomic
-def take_back(*, actor: User | SystemActor, workspaces: Sequence[UUID], reason: str) -> int:
+def cancel_moves(*, actor: User | SystemActor, workspaces: Sequence[UUID], reason: str) -> int:
     """Cancel moves that have not begun. Returns how many."""
     require_operator(actor)
     PlacementLock.hold()

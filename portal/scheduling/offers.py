@@ -23,7 +23,7 @@ MAX_ASSESSED = 60
 """Maximum number of flavors with verdicts in one response."""
 
 
-def choosable(actor: User, team: Team | None) -> list[Flavor]:
+def choosable_flavors(actor: User, team: Team | None) -> list[Flavor]:
     """Return the flavors to choose from for a team; without one, all that the actor may choose."""
     rows = catalog.flavors_of(team) if team is not None else catalog.flavors_for(actor).filter(enabled=True)
     return list(rows)
@@ -59,7 +59,7 @@ def flavor_offers(
     By default, all that may be chosen. `expected_s` is the expected duration (default: each flavor's).
     `environment` is the digest of the software environment. `move_home`: as in an order.
     """
-    flavors = choosable(actor, team) if flavors is None else flavors
+    flavors = choosable_flavors(actor, team) if flavors is None else flavors
     verdicts = admission.assess_many(
         template=template,
         flavors=flavors,

@@ -43,7 +43,7 @@ from provisioning.types import (
     WorkspaceSpec,
 )
 
-SOON_HERE = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
+AVAILABLE_SOON_LABELS = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
 """Labels of homes that are, or soon will be, on a machine where their users can start."""
 
 
@@ -63,7 +63,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MoveTarget:
     """A destination that is tried first, if it is free."""
 
     pool: UUID
@@ -71,7 +71,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class HomeAlong:
+class MovableHome:
     """A home that can move with a start: `size_mib`, on the node `source` of `pool`.
 
     Other moves from that node still have to copy `ahead_mib`. `request` is the one on the other nodes.
@@ -89,7 +89,7 @@ class HomeAlong:
             self.size_mib + self.ahead_mib + more_mib, self.pool.home_mib_s or move_rates.DEFAULT_MIB_S
         )
 
-    def decisive_s(self, more_mib: int = 0) -> int:
+    def rounded_s(self, more_mib: int = 0) -> int:
         """Return the seconds rounded up to a power of two, so that the queue has few kinds of requests."""
         return 1 << (self.seconds(more_mib) - 1).bit_length()
 
@@ -102,7 +102,7 @@ class PlacementRequest:
     - `refusals`: pools whose driver can never run it, with the reason.
     - `target`: destination of a move.
     - `new_home`: its user has no home in these pools, so it stays on the node of this start.
-    - `home_along`: how it starts away from its home, which moves along; None if that is not possible.
+    - `movable_home`: how it starts away from its home, which moves along; None if that is not possible.
     - `place_key`: equal for requests that the same nodes can take, apart from amounts.
     """
 
@@ -112,14 +112,14 @@ class PlacementRequest:
     variants: tuple[Variant, ...]
     software: SoftwareRequirements
     refusals: tuple[NodeReason, ...] = field(default=())
-    target: Target | None = None
+    target: MoveTarget | None = None
     new_home: bool = False
-    home_along: HomeAlong | None = None
+    movable_home: MovableHome | None = None
     place_key: str = field(init=False)
 
     def __post_init__(self) -> None:
         pools = ",".join(pool.pool.slug for pool in self.pools)
-        along = f"|{self.home_along.decisive_s()}" if self.home_along is not None else ""
+        along = f"|{self.movable_home.rounded_s()}" if self.movable_home is not None else ""
         object.__setattr__(self, "place_key", f"{self.software!r}|{pools}|{self.request!r}{along}")
 
     @classmethod
@@ -154,7 +154,7 @@ class PlacementRequest:
             ),
             target=None,
             new_home=True,
-            home_along=None,
+            movable_home=None,
         )
 
     def variant_of(self, amounts: Mapping[str, int]) -> Variant:
@@ -170,10 +170,11 @@ class PlacementRequest:
         if self.moving_home or self.archived_home or self.away_home:
             # The home will be available again soon.
             labels = tuple(
-                (HOME_LABEL, value) if name in SOON_HERE else (name, value) for name, value in request.labels
+                (HOME_LABEL, value) if name in AVAILABLE_SOON_LABELS else (name, value)
+                for name, value in request.labels
             )
             request = replace(request, labels=labels)
-        return any(pool.ever_takes(pool.adapted(request, self.software)) for pool in self.pools)
+        return any(pool.could_ever_fit(pool.with_requirements(request, self.software)) for pool in self.pools)
 
     @property
     def home(self) -> str:
@@ -236,7 +237,7 @@ class PlacementRequests:
             tuple[UUID, UUID, ResourceRequest, HomeLocation | None, bool], PlacementRequest
         ] = {}
 
-    def of(
+    def build(
         self,
         template: Template,
         flavor: Flavor,
@@ -262,7 +263,7 @@ class PlacementRequests:
             if new_home:
                 result = replace(result, new_home=True)
             if home is not None and home.movable_mib is not None and pool is not None:
-                result = _with_home_along(result, pool, home)
+                result = _with_movable_home(result, pool, home)
             self._known[key] = result
         return result
 
@@ -310,7 +311,7 @@ class PlacementRequests:
         return self._refusals[key]
 
 
-def _with_home_along(
+def _with_movable_home(
     placement_request: PlacementRequest, pool: PoolNodes, home: HomeLocation
 ) -> PlacementRequest:
     """Return the request with its movable home, unless the driver of the pool cannot run it."""
@@ -318,8 +319,8 @@ def _with_home_along(
     if not any(candidate is pool for candidate in placement_request.pools):
         return placement_request
     elsewhere = placement_request.away_from_home(pool)
-    along = HomeAlong(pool, home.node, home.movable_mib, home.ahead_mib, elsewhere)
-    return replace(placement_request, home_along=along)
+    along = MovableHome(pool, home.node, home.movable_mib, home.ahead_mib, elsewhere)
+    return replace(placement_request, movable_home=along)
 
 
 def _with_label(request: ResourceRequest, label: tuple[str, str]) -> ResourceRequest:

@@ -12,14 +12,14 @@ from portal.quota.ledger import budgets
 from portal.scheduling import snapshot_cache
 from portal.scheduling.admission import (
     Outcome,
+    StartRequest,
     Verdict,
-    Wanted,
     assess,
     denial_verdict,
     homes_of,
     incoming_request,
     is_refused,
-    without_gpus,
+    verdict_without_gpus,
 )
 from portal.scheduling.engine.verdicts import refusal
 from portal.scheduling.snapshot import ClusterSnapshot, flavors_by_slug, register
@@ -31,12 +31,12 @@ from portal.workspaces.models import Workspace
 def _admission_error(verdict: Verdict) -> PortalError:
     """Return the error for a verdict that denies the request, with all details."""
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
-        ask = verdict.ask
+        quota_request = verdict.quota_request
         more: dict[str, Any] = {"blocker": dict(verdict.blocker)} if verdict.blocker else {}
         return NeedsApproval(
             verdict.reason,
             **more,
-            ask=asdict(ask) if ask else None,
+            ask=asdict(quota_request) if quota_request else None,
         )
     return NotPossible(
         verdict.reason,
@@ -57,7 +57,7 @@ class QueueAdmission(AdmissionPolicy):
         resources = workspace.resources
         if released:
             resources = {**resources, **gpu_requests.resources_without_gpus(resources)}
-        wanted = Wanted(
+        start_request = StartRequest(
             workspace.template,
             workspace.flavor,
             workspace.team,
@@ -68,24 +68,24 @@ class QueueAdmission(AdmissionPolicy):
             blocked=budgets.blocked_teams(),
         )
         if not released:
-            wanted = _with_choices(wanted, workspace)
-        with snapshot_cache.previews.use() as snapshot:
-            verdict = _refusal(snapshot, wanted)
+            start_request = _with_choices(start_request, workspace)
+        with snapshot_cache.preview_cache.use() as snapshot:
+            verdict = _refusal(snapshot, start_request)
         if verdict is None or (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
             return Admission(without_gpus=released)
         raise _admission_error(verdict)
 
 
-def _with_choices(wanted: Wanted, workspace: Workspace) -> Wanted:
+def _with_choices(start_request: StartRequest, workspace: Workspace) -> StartRequest:
     """Return the request on each flavor that the workspace lists."""
     stored = workspace.flavor_choices
     flavors = flavors_by_slug(choice["flavor"] for choice in stored)
     each = [
-        replace(wanted, flavor=flavors[choice["flavor"]], resources=choice["resources"])
+        replace(start_request, flavor=flavors[choice["flavor"]], resources=choice["resources"])
         for choice in stored
         if choice["flavor"] in flavors
     ]
-    return replace(each[0], others=tuple(each[1:])) if each else wanted
+    return replace(each[0], fallbacks=tuple(each[1:])) if each else start_request
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:
@@ -101,20 +101,20 @@ def _starts_only_without_gpus(workspace: Workspace) -> bool:
         "environment": digest_for(version) if version is not None else "",
         "move_home": workspace.move_home,
     }
-    return without_gpus(assess(**request), **request) is not None
+    return verdict_without_gpus(assess(**request), **request) is not None
 
 
-def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
+def _refusal(snapshot: ClusterSnapshot, start_request: StartRequest) -> Verdict | None:
     """Return the verdict if it denies the request."""
-    assert wanted.team is not None  # every workspace has a team
-    incoming = incoming_request(snapshot, wanted, wanted.team)
+    assert start_request.team is not None  # every workspace has a team
+    incoming = incoming_request(snapshot, start_request, start_request.team)
     if isinstance(incoming, Verdict):
         return incoming
     with snapshot.placer.trial():
         pending = register(snapshot.scheduler, snapshot.placer, incoming)
         shortfall = refusal(snapshot.scheduler, pending.workload)
         return (
-            denial_verdict(snapshot, wanted, pending, *shortfall)
+            denial_verdict(snapshot, start_request, pending, *shortfall)
             if shortfall is not None and is_refused(*shortfall)
             else None
         )

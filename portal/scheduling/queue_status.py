@@ -30,13 +30,13 @@ from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
 
-ETA_CHANGES_BY = timedelta(seconds=30)
+MIN_ETA_CHANGE = timedelta(seconds=30)
 """Smallest change of an ETA that is written."""
-ETA_CHANGES_BY_PERCENT = 3
+MIN_ETA_CHANGE_PERCENT = 3
 """Smallest change that is written, in percent of the time ahead: the accuracy of ETAs."""
 BATCH = 500
-PLACE = ("position",)
-ETA = ("eta_at", "eta_basis")
+POSITION_COLUMNS = ("position",)
+ETA_COLUMNS = ("eta_at", "eta_basis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StatusChange:
     """Changed columns of one row."""
 
     pk: UUID
@@ -65,7 +65,7 @@ class Change:
 
 def status_of(snapshot: ClusterSnapshot, pending: PendingWorkload, outlook: Outlook) -> QueueStatus:
     """Return the status of a pending workload after the decision of the outlook's scheduler."""
-    return _Statuses(snapshot, outlook).of(pending)
+    return _Statuses(snapshot, outlook).get(pending)
 
 
 class _Statuses:
@@ -78,16 +78,16 @@ class _Statuses:
         self._digests: dict[object, str] = {}
         self._usernames: dict[str, str] | None = None
 
-    def of(self, pending: PendingWorkload) -> QueueStatus:
+    def get(self, pending: PendingWorkload) -> QueueStatus:
         if not self._queued(pending):
             return self._unqueued(pending)
         pending_outlook = self._outlook.of(pending.id)
-        kind = self._outlook.kind_of(pending.id)
+        kind = self._outlook.blocker_key(pending.id)
         alike = self._alike.get(kind)
         if alike is None:
             alike = self._alike[kind] = QueueStatus(
                 Outcome.NEEDS_APPROVAL if pending_outlook.needs_change else Outcome.QUEUED,
-                blockers.reason_of(
+                blockers.blocker_reason(
                     self._snapshot,
                     pending.workload,
                     pending_outlook.blocker,
@@ -100,7 +100,7 @@ class _Statuses:
         status = replace(
             alike,
             position=pending_outlook.position,
-            eta_at=at(eta.eta_s) if eta else None,
+            eta_at=to_datetime_or_none(eta.eta_s) if eta else None,
             basis=eta.basis if eta else None,
             member_order=None if pending_outlook.needs_change else self._member_order(pending),
         )
@@ -131,7 +131,7 @@ class _Statuses:
         else:
             # The numbers of an estimate are written together with its time.
             code = basis.code if basis is not None else ""
-        kind = self._outlook.kind_of(pending.id) if self._queued(pending) else pending.id
+        kind = self._outlook.blocker_key(pending.id) if self._queued(pending) else pending.id
         member_order = status.member_order.as_json() if status.member_order is not None else {}
         next_flavor = status.next_flavor.as_json() if status.next_flavor is not None else {}
         key = (kind, code, str(member_order), str(next_flavor))
@@ -150,7 +150,7 @@ class _Statuses:
 
     def _unqueued(self, pending: PendingWorkload) -> QueueStatus:
         if pending.reason:
-            return QueueStatus(Outcome.QUEUED, blockers.no_room(pending.placement_request))
+            return QueueStatus(Outcome.QUEUED, blockers.no_capacity_reason(pending.placement_request))
         return QueueStatus(Outcome.QUEUED, Reason(AdmissionCode.LOOKED_AT_AGAIN))
 
 
@@ -180,7 +180,7 @@ def update(snapshot: ClusterSnapshot, outlook: Outlook | None = None) -> None:
 
 def changes(
     snapshot: ClusterSnapshot, outlook: Outlook | None = None, only: str | None = None
-) -> list[Change]:
+) -> list[StatusChange]:
     """Return the changes that bring the rows of all pending workloads, or `only` one, up to date.
 
     Writes nothing. `outlook` must belong to the snapshot's current scheduler.
@@ -192,14 +192,14 @@ def changes(
     if only is not None:
         rows = rows.filter(workspace=UUID(only))
     else:
-        outlook.look_up_all()
+        outlook.compute_all()
     statuses = _Statuses(snapshot, outlook)
     changed = []
     for pk, place, eta_at, digest in rows.values_list("pk", "position", "eta_at", "digest"):
         pending = snapshot.pending_workloads.get(str(pk))
         if pending is None:
             continue
-        status = statuses.of(pending)
+        status = statuses.get(pending)
         values: dict[str, Any] = {}
         if status.position != place:
             values["position"] = status.position
@@ -215,7 +215,7 @@ def changes(
             values["next_flavor"] = status.next_flavor.as_json() if status.next_flavor else {}
             values["digest"] = now
         if values:
-            changed.append(Change(pk, values))
+            changed.append(StatusChange(pk, values))
     return changed
 
 
@@ -223,10 +223,10 @@ def _eta_changed(new: datetime | None, old: datetime | None, now: datetime) -> b
     """Return whether an ETA has changed by more than its accuracy."""
     if new is None or old is None:
         return new is not old
-    return abs(new - old) >= max(ETA_CHANGES_BY, (old - now) * ETA_CHANGES_BY_PERCENT / 100)
+    return abs(new - old) >= max(MIN_ETA_CHANGE, (old - now) * MIN_ETA_CHANGE_PERCENT / 100)
 
 
-def write(changes: Iterable[Change]) -> None:
+def write(changes: Iterable[StatusChange]) -> None:
     """Write changes of rows that are still pending. Skips locked rows until the next time.
 
     Outside a transaction, each batch has its own.
@@ -237,16 +237,16 @@ def write(changes: Iterable[Change]) -> None:
             waiting = QueueEntry.objects.select_for_update(of=("self",), skip_locked=True).filter(
                 pk__in=[change.pk for change in batch], workspace__state=State.PENDING
             )
-            there = set(waiting.values_list("pk", flat=True))
-            by_columns: dict[tuple[str, ...], list[Change]] = {}
+            still_pending = set(waiting.values_list("pk", flat=True))
+            by_columns: dict[tuple[str, ...], list[StatusChange]] = {}
             for change in batch:
-                if change.pk in there:
+                if change.pk in still_pending:
                     by_columns.setdefault(tuple(change.values), []).append(change)
             for columns, group in by_columns.items():
                 _write_columns(columns, group)
 
 
-def _write_columns(columns: Sequence[str], changes: Collection[Change]) -> None:
+def _write_columns(columns: Sequence[str], changes: Collection[StatusChange]) -> None:
     """Update many rows by one statement: `bulk_update` takes ten times as long to build its own."""
     by_name = {field.name: field for field in QueueEntry._meta.concrete_fields}
     fields, key = [by_name[name] for name in columns], by_name["workspace"]
@@ -265,10 +265,10 @@ def _write_columns(columns: Sequence[str], changes: Collection[Change]) -> None:
         cursor.executemany(f"UPDATE {table} SET {sets} WHERE {own} = %s", rows)  # noqa: S608
 
 
-def moment(seconds: int) -> datetime:
+def to_datetime(seconds: int) -> datetime:
     """Return UTC seconds as a datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def at(seconds: int | None) -> datetime | None:
-    return None if seconds is None else moment(seconds)
+def to_datetime_or_none(seconds: int | None) -> datetime | None:
+    return None if seconds is None else to_datetime(seconds)

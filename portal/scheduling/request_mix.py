@@ -18,7 +18,7 @@ from django.db.models import Q
 
 from portal.catalog.models import Flavor
 from portal.fleet.inventory.models import Pool
-from portal.scheduling.engine.placement.mix import WINDOW, RequestMix, learn_again
+from portal.scheduling.engine.placement.mix import WINDOW, RequestMix, is_learning_due
 from portal.scheduling.models import LearntMix
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -27,20 +27,20 @@ from provisioning.types import ResourceRequest
 log = logging.getLogger(__name__)
 
 
-def of_pools(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
+def mixes_by_pool(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
     """Return the mix of each pool by key: as learnt, else what the catalog offers. At most two queries."""
     pools = list(pools)
     learnt = {row.pool_id: row for row in LearntMix.objects.filter(pool__in=pools)}
     mixes = {key: mix_of(row) for key, row in learnt.items()}
     if len(mixes) < len(pools):
-        flavors = offered()
+        flavors = enabled_flavors()
         for pool in pools:
             if pool.pk not in mixes:
-                mixes[pool.pk] = RequestMix.learnt((), offered_in(pool, flavors))
+                mixes[pool.pk] = RequestMix.learnt((), offered_requests(pool, flavors))
     return mixes
 
 
-def offered() -> list[Flavor]:
+def enabled_flavors() -> list[Flavor]:
     """Return the enabled flavors."""
     return list(Flavor.objects.filter(enabled=True).select_related("pool").order_by("slug"))
 
@@ -50,10 +50,10 @@ def learn(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> Learn
 
     The catalog counts while the window is not full, and may have changed meanwhile.
     """
-    if row is not None and row.requests >= WINDOW and not _enough_new(pool, row):
+    if row is not None and row.requests >= WINDOW and not _has_enough_new(pool, row):
         return None
-    fresh = _learnt(pool, offered_in(pool, flavors))
-    if row is None or _enough_new(pool, row):
+    fresh = _learnt(pool, offered_requests(pool, flavors))
+    if row is None or _has_enough_new(pool, row):
         return fresh
     same_past = (fresh.requests, fresh.learnt_until) == (row.requests, row.learnt_until)
     return fresh if same_past and mix_of(fresh).shapes != mix_of(row).shapes else None
@@ -64,7 +64,7 @@ def mix_of(row: LearntMix) -> RequestMix:
     return RequestMix.from_json(row.shapes)
 
 
-def offered_in(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequest]:
+def offered_requests(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequest]:
     """Return the requests of flavors that may go to the pool."""
     return [
         messages.load(flavor.as_request(), ResourceRequest)
@@ -73,27 +73,29 @@ def offered_in(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequest]:
     ]
 
 
-def last_asked(pool: Pool) -> datetime | None:
+def last_request_at(pool: Pool) -> datetime | None:
     """Return when the latest request was made that might have gone to the pool."""
-    return _asked_of(pool).order_by("-requested_at").values_list("requested_at", flat=True).first()
+    return _past_requests(pool).order_by("-requested_at").values_list("requested_at", flat=True).first()
 
 
-def _asked_of(pool: Pool) -> Any:
+def _past_requests(pool: Pool) -> Any:
     """Return the workspaces that might have gone to the pool."""
     which = Q(flavor__pool=pool) if pool.simulated else Q(flavor__pool=pool) | Q(flavor__pool=None)
     return Workspace.objects.filter(which)
 
 
-def _enough_new(pool: Pool, row: LearntMix) -> bool:
-    since = _asked_of(pool)
+def _has_enough_new(pool: Pool, row: LearntMix) -> bool:
+    since = _past_requests(pool)
     if row.learnt_until is not None:
         since = since.filter(requested_at__gt=row.learnt_until)
-    return learn_again(row.requests, len(since.values_list("pk")[:WINDOW]))
+    return is_learning_due(row.requests, len(since.values_list("pk")[:WINDOW]))
 
 
 def _learnt(pool: Pool, offered: list[ResourceRequest]) -> LearntMix:
     """Return the pool's current mix, unsaved."""
-    rows = list(_asked_of(pool).order_by("-requested_at").values_list("requested_at", "resources")[:WINDOW])
+    rows = list(
+        _past_requests(pool).order_by("-requested_at").values_list("requested_at", "resources")[:WINDOW]
+    )
     requests_by_key: dict[str, ResourceRequest | None] = {}
     recent = [
         request for _, data in reversed(rows) if (request := _request(data, requests_by_key)) is not None

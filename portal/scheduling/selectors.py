@@ -37,12 +37,12 @@ class QueueRow:
     flavor_seen: bool = True
 
     @property
-    def asks(self) -> bool:
+    def needs_approval(self) -> bool:
         """Whether it waits for an approval instead of capacity."""
         return self.workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL
 
     @property
-    def waits_for(self) -> str:
+    def blocker_text(self) -> str:
         """The blocker as a sentence; empty until the queue has decided."""
         return message_of(reason) if (reason := self.reason) is not None else ""
 
@@ -60,7 +60,7 @@ class QueueRow:
         return stored_message(self.workspace.queue_entry.eta_basis)
 
     @property
-    def turn(self) -> str:
+    def member_order_text(self) -> str:
         """How the use of members changes its position. It names a member, so only if visible."""
         return stored_message(self.workspace.queue_entry.member_order) if self.visible else ""
 
@@ -78,7 +78,7 @@ class PreemptingRow:
     visible: bool
     size: str
     at: datetime
-    why: str
+    reason: str
 
 
 def waiting() -> QuerySet[Workspace]:

@@ -19,7 +19,7 @@ from portal.workspaces.models import Workspace
 
 
 @transaction.atomic
-def update(*, now: datetime | None = None) -> int:
+def update_teams(*, now: datetime | None = None) -> int:
     """Update every team's average by what it borrows now. Returns how many rows changed.
 
     The current amount counts for the whole time since the last update.

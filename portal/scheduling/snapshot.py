@@ -30,7 +30,7 @@ from portal.quota.reservations import selectors as reservations
 from portal.scheduling import capacity, moves
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
-from portal.scheduling.engine.outlook import Foreseen
+from portal.scheduling.engine.outlook import Forecast
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.models import SnapshotChange
@@ -109,9 +109,9 @@ class ClusterSnapshot:
     - `changes`: ids of the last changes, since one may be committed after a later one.
     - `read_at`, `reading_s`: when it was read in full, and how long that took.
     - `limits`, `limits_at`: limits without workloads, and when they were read.
-    - `later`: pending workloads to skip until the given time.
-    - `unsure`: workloads to read again even without a change.
-    - `foreseen`: the decision of the next cycle if nothing changes, once computed.
+    - `retry_at`: pending workloads to skip until the given time.
+    - `unconfirmed`: workloads to read again even without a change.
+    - `forecast`: the decision of the next cycle if nothing changes, once computed.
     """
 
     now: datetime
@@ -127,18 +127,18 @@ class ClusterSnapshot:
     limits: model.Snapshot
     limits_at: datetime
     changes: set[int]
-    later: dict[UUID, datetime]
-    unsure: set[UUID] = field(default_factory=set)
-    foreseen: Foreseen | None = None
+    retry_at: dict[UUID, datetime]
+    unconfirmed: set[UUID] = field(default_factory=set)
+    forecast: Forecast | None = None
     reading_s: float = 0.0
 
     @property
     def now_s(self) -> int:
         return int(self.now.timestamp())
 
-    def moves_on(self) -> None:
+    def discard_forecast(self) -> None:
         """Discard the forecast after a change or as time passes."""
-        self.foreseen = None
+        self.forecast = None
 
     @contextmanager
     def trial(self) -> Iterator[ClusterSnapshot]:
@@ -150,8 +150,8 @@ class ClusterSnapshot:
                 self,
                 scheduler=scheduler,
                 pending_workloads=dict(self.pending_workloads),
-                unsure=set(),
-                foreseen=None,
+                unconfirmed=set(),
+                forecast=None,
             )
 
 
@@ -173,14 +173,14 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
     pools = capacity.load()
     placement_requests = PlacementRequests(pools)
     placer = PoolPlacer(pools, prices())
-    there = capacity.totals(pools.values())
+    total = capacity.total_capacity(pools.values())
     later: dict[UUID, datetime] = {}
     waiting = {pending.id: pending for pending in pending_workloads(placement_requests, now, later)}
     running = list(running_workloads(placer, int(now.timestamp())))
     for run in running:
         # Started by a cycle between the two queries.
         waiting.pop(run.workload.id, None)
-    limits = under_limits(now, there, (), ())
+    limits = engine_snapshot(now, total, (), ())
     scheduler = Scheduler(replace(limits, running=tuple(running)), placer)
     names = dict(Team.objects.values_list("slug", "name"))
     snapshot = ClusterSnapshot(
@@ -191,22 +191,22 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
         placer=placer,
         scheduler=scheduler,
         pending_workloads={},
-        capacity=there,
+        capacity=total,
         team_names=names,
         read_at=now,
         limits=limits,
         limits_at=now,
         changes=changes,
-        later=later,
+        retry_at=later,
     )
     for pending in waiting.values():
         enqueue(snapshot, pending)
     return snapshot
 
 
-def under_limits(
+def engine_snapshot(
     now: datetime,
-    there: Mapping[str, int],
+    total: Mapping[str, int],
     running: Iterable[model.Running],
     queued: Iterable[model.Workload],
 ) -> model.Snapshot:
@@ -219,7 +219,7 @@ def under_limits(
         running=tuple(running),
         queued=tuple(queued),
         reservations=tuple(model.Reservation(*values) for values in reservations.current_bookings(now)),
-        capacity=there,
+        capacity=total,
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
         policy=policy(),
         rates_milli=dict(ResourceRate.objects.values_list("resource", "rate_milli")),
@@ -243,12 +243,12 @@ def register(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload)
     """
     if pending.choices:
         return _register_choices(scheduler, placer, pending)
-    placer.expect(pending.id, pending.placement_request)
-    workload = _assumed(scheduler, pending.placement_request, pending.workload)
+    placer.register(pending.id, pending.placement_request)
+    workload = _with_assumed_amounts(scheduler, pending.placement_request, pending.workload)
     return pending if workload is pending.workload else replace(pending, workload=workload)
 
 
-def _assumed(
+def _with_assumed_amounts(
     scheduler: Scheduler, placement_request: PlacementRequest, workload: model.Workload
 ) -> model.Workload:
     """Return the workload with the amounts of each way to meet the request on one flavor."""
@@ -259,16 +259,16 @@ def _assumed(
         return replace(workload, amounts=variants[0].amounts)
     workload = replace(workload, alternatives=tuple(variant.amounts for variant in variants))
     ways = workload.ways()
-    allowed = [way for way in ways if scheduler.usage.never(way) is None]
-    return max(allowed, key=scheduler.usage.times_at_site) if allowed else ways[0]
+    allowed = [way for way in ways if scheduler.usage.permanent_shortfall(way) is None]
+    return max(allowed, key=scheduler.usage.copies_at_site) if allowed else ways[0]
 
 
 def _register_choices(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
     """Register a request that lists flavors: it waits for the first that could ever start."""
-    placer.expect(pending.id, *pending.placement_requests)
+    placer.register(pending.id, *pending.placement_requests)
     possible = [choice for choice in pending.choices if choice.placement_request.possible]
     workloads = [
-        _assumed(scheduler, choice.placement_request, choice.workload)
+        _with_assumed_amounts(scheduler, choice.placement_request, choice.workload)
         for choice in possible or pending.choices[:1]
     ]
     head = with_fallbacks(scheduler.usage, workloads)
@@ -327,7 +327,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
             preempted=preempted,
             loses_work=loses_work,
         )
-        placer.runs(workload.id)
+        placer.add_running(workload.id)
         idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
         yield model.Running(workload, started_s, leaving, preempted_by or "", idle_s)
 
@@ -335,7 +335,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
 def pending_workloads(
     placement_requests: PlacementRequests, now: datetime, later: dict[UUID, datetime], which: Q | None = None
 ) -> Iterable[PendingWorkload]:
-    """Yield pending workloads. Those that a backend has just rejected are put into `later` and skipped."""
+    """Yield pending workloads. Those that a backend has just rejected are put into `retry_at` and skipped."""
     rows: list[Any] = []
     waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
     for next_reconcile_at, *row in waiting.values_list(
@@ -352,13 +352,13 @@ def pending_workloads(
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
     listed = flavors_by_slug(choice["flavor"] for row in rows for choice in row[-2])
     homes = home_places.home_places_by_user([(row[2], row[6]) for row in rows])
-    targets = moves.targets(now) if rows else {}
+    targets = moves.move_targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
         preemptible, nominated, reservation_seq, preempted, loses_work, move_home, stored, within_s = rest
         home, like = homes.get((owner, team_id), {}), templates[template]
         # A flavor that has been deleted meanwhile is no choice any more.
         stored = [choice for choice in stored if choice["flavor"] in listed]
-        request_of = partial(placement_requests.of, like, homes=home, move_home=move_home)
+        request_of = partial(placement_requests.build, like, homes=home, move_home=move_home)
         try:
             placement_request = request_of(flavors[flavor], data)
             others = [request_of(listed[choice["flavor"]], choice["resources"]) for choice in stored]

@@ -29,22 +29,22 @@ from portal.scheduling.models import ChangeKind, SnapshotChange
 from portal.scheduling.snapshot import (
     OVERLAP,
     ClusterSnapshot,
+    engine_snapshot,
     enqueue,
     load,
     pending_workloads,
     register,
     running_workloads,
-    under_limits,
 )
 
-KEPT_S = 60
+MIN_MAX_AGE_S = 60
 """Maximum age of a snapshot that is quick to read.
 
 Limits are read again after this in any case, since grants start and expire with time.
 """
-READING_RESTS = 100
+AGE_FACTOR = 100
 """Minimum age before a full read, as a multiple of the duration of the last one."""
-MAX_KEPT_S = 540
+MAX_AGE_S = 540
 """Less than the retention of feed entries."""
 MAX_CHANGES = 2000
 """Number of changes from which a full read is as fast."""
@@ -63,7 +63,7 @@ class SnapshotCache:
         with self._lock:
             now = now or timezone.now()
             snapshot, self._snapshot = self._snapshot, None
-            if snapshot is None or not _still_good(snapshot, now) or not follow(snapshot, now):
+            if snapshot is None or not _is_usable(snapshot, now) or not apply_changes(snapshot, now):
                 # Release the old one first, so that there are never two in memory.
                 snapshot = None
                 snapshot = _load(now)
@@ -73,9 +73,9 @@ class SnapshotCache:
                 self._snapshot = snapshot
         if self._snapshot is None:
             # The surrounding transaction may still be rolled back.
-            transaction.on_commit(partial(self._put_back, snapshot))
+            transaction.on_commit(partial(self._store, snapshot))
 
-    def _put_back(self, snapshot: ClusterSnapshot) -> None:
+    def _store(self, snapshot: ClusterSnapshot) -> None:
         with self._lock:
             self._snapshot = snapshot
 
@@ -85,12 +85,12 @@ class SnapshotCache:
             self._snapshot = None
 
 
-def _still_good(snapshot: ClusterSnapshot, now: datetime) -> bool:
+def _is_usable(snapshot: ClusterSnapshot, now: datetime) -> bool:
     age_s = (now - snapshot.read_at).total_seconds()
-    return 0 <= age_s < min(MAX_KEPT_S, max(KEPT_S, READING_RESTS * snapshot.reading_s))
+    return 0 <= age_s < min(MAX_AGE_S, max(MIN_MAX_AGE_S, AGE_FACTOR * snapshot.reading_s))
 
 
-def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
+def apply_changes(snapshot: ClusterSnapshot, now: datetime) -> bool:
     """Apply changes since the snapshot's generation. Returns False if it must be read again in full."""
     fresh = [
         change
@@ -103,7 +103,7 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     if len(fresh) > MAX_CHANGES or ChangeKind.CAPACITY in kinds:
         return False
     if fresh or int(now.timestamp()) != snapshot.now_s:
-        snapshot.moves_on()
+        snapshot.discard_forecast()
     snapshot.now = now
     snapshot.scheduler.now_s = snapshot.now_s
     if ChangeKind.MIX in kinds:
@@ -114,19 +114,19 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
         update_nodes(snapshot, {key for _, kind, key in fresh if kind == ChangeKind.NODE and key})
     if ChangeKind.LIMITS in kinds:
         update_limits(snapshot)
-    elif (now - snapshot.limits_at).total_seconds() >= KEPT_S:
-        renew_limits(snapshot)
+    elif (now - snapshot.limits_at).total_seconds() >= MIN_MAX_AGE_S:
+        refresh_limits(snapshot)
     changed = {key for _, kind, key in fresh if kind == ChangeKind.WORKLOAD and key}
-    changed |= snapshot.unsure | {key for key, until in snapshot.later.items() if until <= now}
+    changed |= snapshot.unconfirmed | {key for key, until in snapshot.retry_at.items() if until <= now}
     # Workloads past their expected end may still be there: update the expectation.
     changed |= {
         UUID(name)
         for name, run in snapshot.scheduler.running.items()
         if run.preempt_at_s is not None and run.preempt_at_s <= snapshot.now_s
     }
-    snapshot.unsure.clear()
+    snapshot.unconfirmed.clear()
     if changed:
-        snapshot.moves_on()
+        snapshot.discard_forecast()
         update_workloads(snapshot, changed)
     seen = {key for key, _, _ in fresh}
     snapshot.changes |= seen
@@ -148,15 +148,15 @@ def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
 
 def _update_totals(snapshot: ClusterSnapshot) -> None:
     """Recompute the total capacity: devices out of service count only what is in use."""
-    there = capacity.totals(snapshot.pools.values())
-    if there != snapshot.capacity:
-        snapshot.capacity = there
+    total = capacity.total_capacity(snapshot.pools.values())
+    if total != snapshot.capacity:
+        snapshot.capacity = total
         update_limits(snapshot)
 
 
-def renew_limits(snapshot: ClusterSnapshot) -> None:
+def refresh_limits(snapshot: ClusterSnapshot) -> None:
     """Read the limits, and apply them if they have changed."""
-    limits = under_limits(snapshot.now, snapshot.capacity, (), ())
+    limits = engine_snapshot(snapshot.now, snapshot.capacity, (), ())
     snapshot.limits_at = snapshot.now
     if limits != replace(snapshot.limits, now_s=limits.now_s):
         update_limits(snapshot)
@@ -165,9 +165,9 @@ def renew_limits(snapshot: ClusterSnapshot) -> None:
 def update_limits(snapshot: ClusterSnapshot) -> None:
     """Apply current limits to all running and pending workloads."""
     before = snapshot.scheduler
-    snapshot.limits = under_limits(snapshot.now, snapshot.capacity, (), ())
+    snapshot.limits = engine_snapshot(snapshot.now, snapshot.capacity, (), ())
     snapshot.limits_at = snapshot.now
-    snapshot.moves_on()
+    snapshot.discard_forecast()
     running = tuple(before.running.values())
     after = snapshot.scheduler = Scheduler(replace(snapshot.limits, running=running), snapshot.placer)
     if (after.usage.capped_teams(), after.pending.in_turns) == (
@@ -205,8 +205,8 @@ def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
         if pk in snapshot.scheduler.pending.items:
             snapshot.scheduler.withdraw(pk)
         snapshot.pending_workloads.pop(pk, None)
-        snapshot.placer.gone(pk)
-        snapshot.later.pop(UUID(pk), None)
+        snapshot.placer.remove_running(pk)
+        snapshot.retry_at.pop(UUID(pk), None)
 
 
 def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
@@ -243,8 +243,8 @@ def _update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
     which = Q(pk__in=keys)
     scheduler = snapshot.scheduler
     for run in running_workloads(snapshot.placer, snapshot.now_s, which):
-        scheduler.adopt(run)
-    for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.later, which):
+        scheduler.add_running(run)
+    for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.retry_at, which):
         if pending.id in scheduler.running:
             # Running workloads were read first: this one was stopped and requested again meanwhile.
             continue
@@ -255,20 +255,20 @@ def _in_transaction() -> bool:
     return connection.in_atomic_block
 
 
-previews = SnapshotCache()
-cycles = SnapshotCache()
+preview_cache = SnapshotCache()
+cycle_cache = SnapshotCache()
 
 
 def forget() -> None:
     """Discard both snapshots."""
-    previews.forget()
-    cycles.forget()
+    preview_cache.forget()
+    cycle_cache.forget()
 
 
 def _load(now: datetime) -> ClusterSnapshot:
     """Read everything. The objects are excluded from garbage collection, which would visit all of them."""
     began = time.monotonic()
     snapshot = load(now)
-    pauses.keep()
+    pauses.freeze()
     snapshot.reading_s = time.monotonic() - began
     return snapshot

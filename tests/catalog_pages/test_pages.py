@@ -253,7 +253,7 @@ def test_a_preview_counts_devices_with_room_now_and_ever(olga, alice, team, cata
 def test_a_preview_leaves_the_state_as_it_was(olga, team, catalog):
     local_pool_with(node_info(cpu_milli=4000))
     flavor, template = Flavor.objects.get(slug="cpu-small"), Template.objects.get(slug="jupyterlab")
-    first, second = (fits.where(flavor, template) for _ in range(2))
+    first, second = (fits.fit_flavor(flavor, template) for _ in range(2))
     assert first == second
     assert first.pools[0].starts_now == 4
 

@@ -63,7 +63,7 @@ def test_proposals_are_listed_and_one_is_applied(as_bob, olga, proposal, monkeyp
 
 def test_what_was_applied_is_said(as_bob, olga, proposal, monkeypatch):
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
-    monkeypatch.setattr("portal.reclaim.rebalancing.services.moving.ask", lambda **_: None)
+    monkeypatch.setattr("portal.reclaim.rebalancing.services.moving.request_moves", lambda **_: None)
     applied = as_bob("rebalancing", "apply", str(proposal.pk), "--yes")
     assert (applied.code, applied.out) == (0, "train gpu-07 → gpu-08: move started, users notified.\n")
     proposal.refresh_from_db()

@@ -323,7 +323,7 @@ def test_metrics(site, bob, client):
 
 
 def test_the_scheduler_has_what_is_free_and_what_is_held(site):
-    totals = capacity.totals(capacity.load().values())
+    totals = capacity.total_capacity(capacity.load().values())
     assert totals == {
         "gpu": GPUS[2] + GPUS[3],
         "gpu:h100": GPUS[2] + GPUS[3],

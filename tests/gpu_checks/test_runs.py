@@ -187,7 +187,7 @@ def test_placement_learns_of_a_warning_and_of_its_end(gpu, sent):
     kept = snapshot.load()
 
     def warned() -> list[str]:
-        assert snapshot_cache.follow(kept, timezone.now())
+        assert snapshot_cache.apply_changes(kept, timezone.now())
         nodes = kept.pools[gpu.node.pool_id].nodes
         return [device.uuid for node in nodes for device in node.devices if device.warned]
 

@@ -67,7 +67,7 @@ def placed_as(device: Device) -> PlacementCode | None:
     (found,) = nodes.nodes[0].devices
     counts = counting.counts_by_pool(Node.objects.filter(pool=pool))[pool.pk]
     (name,) = [count for count in counts if count.startswith("gpu:")]
-    assert capacity.totals([nodes]).get(name, 0) == counts[name].schedulable
+    assert capacity.total_capacity([nodes]).get(name, 0) == counts[name].schedulable
     assert bool(counts[name].free) == (found.unusable is None and found.free_milli > 0)
     return found.unusable.code if found.unusable else None
 

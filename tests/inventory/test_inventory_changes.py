@@ -247,9 +247,9 @@ def test_the_queue_reads_anew_after_each_change_of_capacity(catalog):
         node_info(devices=(gpu("GPU-node-1-0", 0, healthy=False), gpu("X", 1))),
     ):
         kept = snapshot.load()
-        assert snapshot_cache.follow(kept, timezone.now())
+        assert snapshot_cache.apply_changes(kept, timezone.now())
         report(pool, changed)
-        assert not snapshot_cache.follow(kept, timezone.now())
+        assert not snapshot_cache.apply_changes(kept, timezone.now())
 
 
 # --- many ------------------------------------------------------------------------------------------

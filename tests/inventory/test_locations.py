@@ -22,7 +22,7 @@ def node(catalog) -> Node:
 
 def racks() -> dict[str, tuple[str, str]]:
     """The locations that the next decision of the scheduler would use."""
-    with snapshot_cache.cycles.use() as snapshot:
+    with snapshot_cache.cycle_cache.use() as snapshot:
         return {
             node.name: (node.rack, node.block)
             for pool in snapshot.pools.values()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.crowd import Movable
-from portal.reclaim.engine.rebalancing import Move, Past, Proposal, Rules, Waiting
+from portal.reclaim.engine.movables import Movable
+from portal.reclaim.engine.rebalancing import BlockedRequest, Move, PastMove, Proposal, Rules
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from provisioning.types import Placement, ResourceRequest
@@ -41,7 +41,7 @@ class Site:
         return replace(self, steps=(*self.steps, (pool, place, request, True)))
 
     def without(self, gone: Iterable[Movable]) -> Site:
-        left = ((each.pool, each.placement, each.held, False) for each in gone)
+        left = ((each.pool, each.placement, each.allocated, False) for each in gone)
         return replace(self, steps=(*self.steps, *left))
 
     def find(self, pool: str, request: ResourceRequest) -> Placement | None:
@@ -55,14 +55,14 @@ class Site:
 class Case:
     """What is asked, beside the site, which changes with each proposal."""
 
-    past: Sequence[Past]
+    past: Sequence[PastMove]
     now_s: int
     rules: Rules
     scores: Mapping[str | tuple[str, str], int]
     nodes_looked_at: int
 
     def lost(self, gone: Iterable[Movable]) -> int:
-        return sum(each.lost(self.now_s) for each in gone)
+        return sum(each.lost_work(self.now_s) for each in gone)
 
     def goes_back(self, each: Movable, target: Placement) -> bool:
         recent = [
@@ -77,11 +77,11 @@ class Case:
 
 
 def propose(
-    pools: Pools, running: Sequence[Movable], waiting: Sequence[Waiting], case: Case
+    pools: Pools, running: Sequence[Movable], waiting: Sequence[BlockedRequest], case: Case
 ) -> list[Proposal]:
     site, found = Site(pools), list[Proposal]()
     resting = {gone.workspace for gone in case.past if case.now_s - gone.at_s < case.rules.cool_down_s}
-    there = [each for each in running if each.free and each.id not in resting]
+    there = [each for each in running if each.can_move and each.id not in resting]
     for asks in waiting:
         if len(found) < case.rules.max_proposals and keeps_waiting(site, asks, case):
             made = makes_room(site, asks, there, case)
@@ -90,7 +90,7 @@ def propose(
                 found.append(proposal)
                 moved = {move.workspace for move in proposal.moves}
                 there = [each for each in there if each.id not in moved]
-    low = [each for each in there if each.reasons and each.score <= case.rules.low]
+    low = [each for each in there if each.reasons and each.score <= case.rules.low_score]
     for each in sorted(low, key=lambda each: (each.score, case.lost([each]), each.started_s, each.id)):
         target = better_place(site, each, case)
         if len(found) < case.rules.max_proposals and target is not None:
@@ -101,18 +101,18 @@ def propose(
     return found
 
 
-def keeps_waiting(site: Site, asks: Waiting, case: Case) -> bool:
+def keeps_waiting(site: Site, asks: BlockedRequest, case: Case) -> bool:
     """It has waited for long enough, does not start soon anyhow, and nothing but its place keeps it."""
     soon = asks.eta_s is not None and asks.eta_s <= case.now_s + case.rules.patience_s
     return (
         not soon
-        and case.now_s - asks.since_s >= case.rules.least_wait_s
+        and case.now_s - asks.since_s >= case.rules.min_wait_s
         and all(site.find(pool, request) is None for pool, request in asks.requests)
     )
 
 
 def makes_room(
-    site: Site, asks: Waiting, there: Sequence[Movable], case: Case
+    site: Site, asks: BlockedRequest, there: Sequence[Movable], case: Case
 ) -> tuple[Proposal, Site] | None:
     """Of its first pool in which that can be done, the cheapest: the fewest, then the least lost, then the
     smallest; of equal ones the first."""
@@ -145,7 +145,13 @@ def first_to_go(there: Iterable[Movable], case: Case) -> list[Movable]:
     """Those first that cost nothing, of these the largest."""
     return sorted(
         there,
-        key=lambda each: (case.lost([each]), -each.milli, -each.held.cpu_milli, -each.started_s, each.id),
+        key=lambda each: (
+            case.lost([each]),
+            -each.milli,
+            -each.allocated.cpu_milli,
+            -each.started_s,
+            each.id,
+        ),
     )
 
 
@@ -214,7 +220,9 @@ def where_to(
     if place is None:
         return []
     site, moves = site.with_(pool, place, request), []
-    for each in sorted(gone, key=lambda each: (-each.milli, -each.held.cpu_milli, each.started_s, each.id)):
+    for each in sorted(
+        gone, key=lambda each: (-each.milli, -each.allocated.cpu_milli, each.started_s, each.id)
+    ):
         target = site.find(pool, each.request)
         if target is None or target == each.placement or case.goes_back(each, target):
             return []

@@ -18,15 +18,22 @@ from portal.reclaim.engine.activity import (
     WAITING_BYTES_S,
     WAITING_CORES,
     WAITING_S,
+    AgentReport,
     IdleClock,
-    Report,
     SignalKind,
-    observe,
+    advance_clock,
     signals_of,
 )
-from portal.reclaim.observing import ActivityRecord, Seen, Used, clock_of, next_activity, report_of
+from portal.reclaim.observing import (
+    ActivityRecord,
+    AppUsage,
+    HeartbeatFigures,
+    clock_of,
+    next_activity,
+    report_of,
+)
 
-QUIET = Report(
+QUIET = AgentReport(
     at_s=1000.0,
     has_kernels=True,
     has_terminals=True,
@@ -43,7 +50,7 @@ QUIET = Report(
 ON_GPU = replace(QUIET, has_gpus=True, gpu_percent=0, gpu_idle_since_s=10.0)
 
 
-def after(report: Report, by_s: float = 60.0, **changes: object) -> Report:
+def after(report: AgentReport, by_s: float = 60.0, **changes: object) -> AgentReport:
     """The next report; its app has used what an idle JupyterLab uses, and an open tab has asked for lists."""
     later = {
         "at_s": report.at_s + by_s,
@@ -53,15 +60,15 @@ def after(report: Report, by_s: float = 60.0, **changes: object) -> Report:
     return replace(report, **{**later, **changes})  # type: ignore[arg-type]
 
 
-def walk(reports: list[Report]) -> IdleClock:
+def walk(reports: list[AgentReport]) -> IdleClock:
     clock: IdleClock | None = None
     for report in reports:
-        clock, _signals = observe(clock, report)
+        clock, _signals = advance_clock(clock, report)
     assert clock is not None
     return clock
 
 
-def followed(report: Report, changes: list[dict[str, object]]) -> list[Report]:
+def followed(report: AgentReport, changes: list[dict[str, object]]) -> list[AgentReport]:
     """The report, and those that follow it."""
     reports = [report]
     for change in changes:
@@ -69,11 +76,11 @@ def followed(report: Report, changes: list[dict[str, object]]) -> list[Report]:
     return reports
 
 
-def idle_after(start: Report, *changes: dict[str, object]) -> float:
+def idle_after(start: AgentReport, *changes: dict[str, object]) -> float:
     return walk(followed(start, list(changes))).idle_s
 
 
-def active(start: Report, **changes: object) -> set[str]:
+def active(start: AgentReport, **changes: object) -> set[str]:
     return {each.kind.value for each in signals_of(after(start, **changes), start) if each.active}
 
 
@@ -182,13 +189,17 @@ def test_without_kernels_or_gpus_these_are_not_asked_for():
 @pytest.mark.parametrize(
     ("app", "seen", "kinds"),
     [
-        ("jupyter", Seen(), {"kernels", "terminals"}),
-        ("marimo", Seen(), {"kernels", "terminals"}),
-        ("code-server", Seen(), {"terminals"}),
-        ("", Seen(), set()),
-        ("code-server", Seen(traffic_bytes=5), {"terminals", "traffic"}),
-        ("code-server", Seen(traffic_bytes=None), {"terminals", "traffic"}),
-        ("", Seen(terminals=Used(count=1, last_activity="2026-11-23T10:00:00Z")), {"terminals"}),
+        ("jupyter", HeartbeatFigures(), {"kernels", "terminals"}),
+        ("marimo", HeartbeatFigures(), {"kernels", "terminals"}),
+        ("code-server", HeartbeatFigures(), {"terminals"}),
+        ("", HeartbeatFigures(), set()),
+        ("code-server", HeartbeatFigures(traffic_bytes=5), {"terminals", "traffic"}),
+        ("code-server", HeartbeatFigures(traffic_bytes=None), {"terminals", "traffic"}),
+        (
+            "",
+            HeartbeatFigures(terminals=AppUsage(count=1, last_activity="2026-11-23T10:00:00Z")),
+            {"terminals"},
+        ),
     ],
 )
 def test_each_app_is_asked_for_what_its_agent_reports(app, seen, kinds):
@@ -247,7 +258,7 @@ def test_stored_rows_go_on_as_the_clock_does():
     changes = [{}] * 20 + [{"by_s": 300.0}, {"jobs": 1}] + [{"jobs": 1, "kernels": None}] * 35
     row, clock = None, None
     for report in followed(WAITS, changes):
-        clock, _signals = observe(clock, report)
+        clock, _signals = advance_clock(clock, report)
         record = None
         if row is not None:
             record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
@@ -258,10 +269,10 @@ def test_stored_rows_go_on_as_the_clock_does():
 
 def test_the_same_report_again_is_no_time():
     clock = walk([QUIET, after(QUIET)])
-    assert observe(clock, clock.last) == (clock, ())
+    assert advance_clock(clock, clock.last) == (clock, ())
 
 
-def test_time_that_nobody_watched_begins_the_clock_anew():
+def test_gap_in_observation_resets_the_idle_clock():
     assert idle_after(QUIET, {}, {"by_s": MAX_GAP_S}) == 60 + MAX_GAP_S
     assert idle_after(QUIET, {}, {"by_s": MAX_GAP_S + 1}) == 0
     assert idle_after(QUIET, {}, {"by_s": -5.0}) == 0
@@ -386,14 +397,14 @@ changed = st.fixed_dictionaries(
 
 
 @given(st.lists(changed, max_size=30))
-def test_idleness_is_never_more_than_the_time_since_anything_was_active_and_mostly_observed(changes):
+def test_idle_time_is_bounded_by_the_time_since_activity_and_mostly_observed(changes):
     report = ON_GPU
-    clock, _signals = observe(None, report)
+    clock, _signals = advance_clock(None, report)
     observed_s = total_s = 0.0
     for change in changes:
         report = after(report, **change)
         before, over_s = clock, report.at_s - clock.last.at_s
-        clock, found = observe(clock, report)
+        clock, found = advance_clock(clock, report)
         if clock is before:
             assert over_s <= MAX_FILL_S
             continue

@@ -25,7 +25,7 @@ DECISION: tuple[Callable[..., Any], ...] = (
     observing.run,
     observing.report_of,
     observing.next_activity,
-    activity.observe,
+    activity.advance_clock,
     passes.run,
     passes.verdict_of,
     passes.apply_step_if_due,

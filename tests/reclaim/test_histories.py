@@ -96,7 +96,7 @@ def test_a_node_that_pauses_every_hour_changes_no_verdict_within_bounds(pause_s:
     assert verdicts == {STOPPED: {stops}, KEPT: {False}, WAITS: {False}, FALSELY_KEPT: {False}}
 
 
-def test_all_that_was_asked_for_is_there_and_says_what_is_stood_in() -> None:
+def test_recordings_are_complete_and_name_their_test_doubles() -> None:
     names = {each.name for each in HISTORIES}
     assert len(names) >= 40
     assert {each.template for each in HISTORIES} == {"jupyterlab", "marimo", "vscode"}
@@ -108,13 +108,13 @@ def test_all_that_was_asked_for_is_there_and_says_what_is_stood_in() -> None:
     assert sum(path.stat().st_size for path in FOLDER.glob("*.jsonl")) < 1_000_000
 
 
-def test_what_is_kept_falsely_is_listed_in_the_documentation() -> None:
+def test_false_keeps_are_listed_in_the_documentation() -> None:
     listed = set(re.findall(r"`([a-z-]+)`", DOCS.read_text()))
     assert {each.name for each in HISTORIES if each.expected == FALSELY_KEPT} <= listed
 
 
 @pytest.mark.parametrize("name", ["traffic-upload", "traffic-download"])
-def test_of_a_file_on_its_way_nothing_but_the_traffic_tells(name: str) -> None:
+def test_file_transfer_shows_only_as_traffic(name: str) -> None:
     (history,) = (each for each in HISTORIES if each.name == name)
     found = walk(history, POLICIES["strict"], until_s=HOUR)
     assert found.signals == {"traffic"}

@@ -106,16 +106,16 @@ def code_of(caught) -> str:
 
 def test_announced_archived_emptied_and_restored_by_a_start(workspace, place, bob, sent):
     unused(place, 75)
-    assert homes.run() == homes.Looked() and not told()
+    assert homes.run() == homes.HomePassReport() and not told()
     unused(place, 76)
-    assert homes.run() == homes.Looked(warned=1) and told() == ["home.unused_warned"]
-    assert homes.run() == homes.Looked() and told() == ["home.unused_warned"], "once"
+    assert homes.run() == homes.HomePassReport(warned=1) and told() == ["home.unused_warned"]
+    assert homes.run() == homes.HomePassReport() and told() == ["home.unused_warned"], "once"
     note = Notification.objects.get(kind="home.unused_warned")
     assert note.user == bob and "14 days" in note.title and note.url == "/homes/"
     unused(place, 89, told_days=13)
     assert homes.run().begun == 0
     unused(place, 90, told_days=14)
-    assert homes.run().begun == 1 and homes.run() == homes.Looked()
+    assert homes.run().begun == 1 and homes.run() == homes.HomePassReport()
 
     given = order(sent)
     assert (given.do, given.empties, given.most_bytes) == (ArchiveCommand.MAKE, True, home_archives.UNLIMITED)
@@ -172,15 +172,15 @@ def test_announced_archived_emptied_and_restored_by_a_start(workspace, place, bo
     ]  # fmt: skip
 
 
-def test_time_that_nobody_watched_is_nobodys(place, clock):
+def test_time_without_passes_does_not_count_as_unused(place, clock):
     unused(place, 70)
     for shift_s in (100 * DAY, -300 * DAY, 100 * DAY):
         clock.shift(shift_s)
-        assert homes.run() == homes.Looked()
+        assert homes.run() == homes.HomePassReport()
         assert HomeStay.objects.get().unused_s == 70 * DAY
     unused(place, 89, told_days=13)
     clock.shift(400 * DAY)
-    assert homes.run() == homes.Looked()
+    assert homes.run() == homes.HomePassReport()
     stay = HomeStay.objects.get()
     assert (stay.unused_s, stay.warned_s) == (89 * DAY, 13 * DAY)
     clock.shift(600)
@@ -200,7 +200,7 @@ def test_use_takes_the_notice_back(workspace, place, bob, sent, use, clock, monk
     else:
         monkeypatch.setattr(files.node_rpc, "call", lambda *args, **more: {"ok": {"entries": [], "total": 0}})
         files.listing(actor=bob, workspace=workspace)
-    assert homes.run() == homes.Looked()
+    assert homes.run() == homes.HomePassReport()
     stay = HomeStay.objects.get()
     assert stay.unused_s < DAY and stay.warned_s is None and not HomeArchive.objects.exists()
 
@@ -214,7 +214,7 @@ def test_use_between_the_look_and_the_act_wins(workspace, place, bob, sent):
 def test_a_policy_that_is_gone_takes_the_notice_back(place, settings):
     unused(place, 80, told_days=3)
     settings.BERTH_HOME_ARCHIVE_DAYS = 0
-    assert homes.run() == homes.Looked(withdrawn=1)
+    assert homes.run() == homes.HomePassReport(withdrawn=1)
     assert HomeStay.objects.get().warned_s is None
 
 
@@ -249,7 +249,7 @@ def test_kept_while_it_is_archived(workspace, place, bob, sent, moment):
     "said", [{"refused": "changed", "about": "notes.txt"}, {"refused": "not_found"},
              {"failure": Failure("disk", "Broken.", retryable=False, blame=Blame.BACKEND)}],
 )  # fmt: skip
-def test_what_cannot_be_emptied_stays(workspace, place, bob, sent, said):
+def test_home_that_cannot_be_emptied_stays(workspace, place, bob, sent, said):
     unused(place, 91, told_days=15)
     homes.run()
     answer(order(sent), **DONE)
@@ -264,15 +264,15 @@ def test_what_cannot_be_emptied_stays(workspace, place, bob, sent, said):
     assert archive.state == ("failed" if said.get("refused") == "not_found" else "ready")
     assert Event.objects.filter(kind="user.home_not_emptied").count() == 1
     assert preview(workspace.team, bob).reason.code is not AdmissionCode.HOME_AWAY
-    assert homes.run() == homes.Looked(warned=1), "announced anew, with the whole notice"
+    assert homes.run() == homes.HomePassReport(warned=1), "announced anew, with the whole notice"
 
 
-def test_an_archive_that_is_not_made_is_announced_anew(place, sent):
+def test_failed_archive_is_announced_again(place, sent):
     unused(place, 91, told_days=15)
     homes.run()
     answer(order(sent), refused="disk_full", free=1 << 20)
     assert answer(order(sent), done=True)
-    assert homes.run() == homes.Looked(warned=1)
+    assert homes.run() == homes.HomePassReport(warned=1)
     assert HomeStay.objects.get().warned_s == 0 and not HomeArchive.objects.filter(away_at__isnull=False)
 
 
@@ -335,11 +335,11 @@ def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, 
             delete()
         assert code_of(caught) == LifetimeCode.HOME_DELETE_NOT_DUE
     unused(place, 290)
-    assert homes.run() == homes.Looked(warned=1)
+    assert homes.run() == homes.HomePassReport(warned=1)
     note = Notification.objects.filter(kind="home.unused_warned").latest("pk")
     assert note.user == bob and "can be deleted" in note.title
     unused(place, 400, told_days=15)
-    assert homes.run() == homes.Looked() and HomeArchive.objects.filter(pk=archive.pk).exists(), (
+    assert homes.run() == homes.HomePassReport() and HomeArchive.objects.filter(pk=archive.pk).exists(), (
         "never by itself"
     )
     with pytest.raises(NotAllowed):
@@ -362,7 +362,7 @@ def test_keeping_an_archive_begins_its_time_anew(place, bob, ada, sent):
     homes.keep_home(actor=bob, place_id=place.pk)
     with pytest.raises(StateConflict):
         homes.delete(actor=ada, place_id=place.pk, confirm="vision/bob", reason="")
-    assert homes.run() == homes.Looked()
+    assert homes.run() == homes.HomePassReport()
 
 
 def test_policies_and_their_preview(place, alice, pool, settings):
@@ -379,9 +379,9 @@ def test_policies_and_their_preview(place, alice, pool, settings):
     )
     policy_services.create(actor=SYSTEM, target="site", values={"archive_days": 80, "delete_days": 200})
     policy_services.create(actor=alice, target="team:vision", values={"archive_days": 55})
-    assert homes.run() == homes.Looked(warned=1)
+    assert homes.run() == homes.HomePassReport(warned=1)
     policy_services.put_policy(actor=alice, target="team:vision", values={"archive_days": 500})
-    assert homes.run() == homes.Looked(withdrawn=1)
+    assert homes.run() == homes.HomePassReport(withdrawn=1)
     for target, given in (
         ("team:vision", {"delete_days": 10}),
         ("flavor:cpu-small", {"archive_days": 10}),
@@ -446,7 +446,7 @@ def is_kept(place, bob, sent):
         "a kill before every write; `make test` has some steps",
     ),
 )
-def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(place, bob, sent, step, monkeypatch):
+def test_kill_before_any_write_completes_or_undoes_the_step(place, bob, sent, step, monkeypatch):
     now = timezone.now()
     act = step(place, bob, sent)
     monkeypatch.setattr(timezone, "now", lambda: now)

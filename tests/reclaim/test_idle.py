@@ -46,8 +46,8 @@ def lives(running, clock):
     """Live for some minutes, with a heartbeat and a look in each: `lives(10, jobs=1)`."""
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
 
-    def live(minutes: int, **changes: object) -> passes.Passed:
-        done = passes.Passed()
+    def live(minutes: int, **changes: object) -> passes.PassReport:
+        done = passes.PassReport()
         for _ in range(minutes):
             clock.shift(60)
             results.agent_heartbeat(
@@ -56,7 +56,7 @@ def lives(running, clock):
             LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
             observing.run()
             once = passes.run()
-            done = passes.Passed(
+            done = passes.PassReport(
                 done.warned + once.warned, done.withdrawn + once.withdrawn, done.stopped + once.stopped
             )
         return done
@@ -69,7 +69,7 @@ def state(workspace: Workspace) -> str:
 
 
 def test_an_idle_one_is_warned_and_stopped_and_told_why(running, alice, lives):
-    assert lives(30) == passes.Passed()
+    assert lives(30) == passes.PassReport()
     assert lives(2).warned == 1
     notice = ReclaimNotice.objects.get()
     assert (notice.cause, notice.reason["code"]) == ("idle", "ends_by_idle")
@@ -113,7 +113,7 @@ def test_work_takes_the_notice_back(running, lives, work):
 )
 def test_incomplete_reports_take_the_notice_back_after_three_minutes(running, lives, missing):
     assert lives(40).warned == 1
-    assert lives(3, **missing) == passes.Passed()
+    assert lives(3, **missing) == passes.PassReport()
     row = WorkspaceActivity.objects.get()
     assert row.idle_s == 39 * 60
     assert lives(1, **missing).withdrawn == 1
@@ -124,7 +124,7 @@ def test_incomplete_reports_take_the_notice_back_after_three_minutes(running, li
 
 
 def test_a_command_that_has_waited_for_hours_is_shown_as_one(running, alice, lives, as_user):
-    assert lives(2, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=500) == passes.Passed()
+    assert lives(2, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=500) == passes.PassReport()
     row = WorkspaceActivity.objects.get()
     report = json.loads(row.report)
     assert report["waiting_since_s"] is not None
@@ -135,7 +135,7 @@ def test_a_command_that_has_waited_for_hours_is_shown_as_one(running, alice, liv
     assert "1 waiting for hours" in as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
 
 
-def test_what_goes_by_the_gateway_is_work_from_a_threshold_on(running, alice, lives, as_user, with_token):
+def test_gateway_traffic_counts_as_work_above_a_threshold(running, alice, lives, as_user, with_token):
     """An open tab asks for lists; files that go up or come down are more."""
     bytes_seen = 0
     for _ in range(40):
@@ -151,7 +151,7 @@ def test_what_goes_by_the_gateway_is_work_from_a_threshold_on(running, alice, li
     assert WorkspaceActivity.objects.get().active == "traffic"
 
 
-def test_who_begins_to_work_as_it_is_stopped_is_not_stopped(running, lives, clock):
+def test_work_during_the_stop_decision_prevents_the_stop(running, lives, clock):
     lives(59)
     LastPass.objects.update(at=timezone.now() + timedelta(seconds=60))
     clock.shift(115)
@@ -183,14 +183,14 @@ def test_an_outage_begins_the_clock_anew(running, lives, clock):
 
 def test_without_a_limit_nothing_is_stopped(running, lives, settings):
     settings.BERTH_IDLE_MINUTES = 0
-    assert lives(130) == passes.Passed()
+    assert lives(130) == passes.PassReport()
 
 
 def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
     lives(40)
     keeping.keep_workspace(actor=alice, workspace_id=running.pk, seconds=7200)
     assert not ReclaimNotice.objects.exists()
-    assert lives(119) == passes.Passed()
+    assert lives(119) == passes.PassReport()
     assert lives(3).warned == 1
     assert lives(31).stopped == 1
 
@@ -214,13 +214,13 @@ def test_keeping_does_not_move_its_end(running, alice, clock):
     assert Workspace.objects.get(pk=running.pk).ends_at == before
 
 
-def test_a_loop_that_keeps_it_fills_no_log(running, alice):
+def test_repeated_keeping_writes_one_log_entry(running, alice):
     for _ in range(20):
         keeping.keep_workspace(actor=alice, workspace_id=running.pk)
     assert Event.objects.filter(kind="workspace.kept").count() == 1
 
 
-def test_others_keep_nothing_and_nothing_is_kept_for_ever(running, alice, bob, charlie):
+def test_keeping_needs_permission_and_is_limited(running, alice, bob, charlie):
     for stranger in (bob, charlie):
         with pytest.raises(NotAllowed):
             keeping.keep_workspace(actor=stranger, workspace_id=running.pk)
@@ -243,7 +243,7 @@ def test_what_is_kept_of_it_is_bounded(running, lives):
     assert ActivityChange.objects.count() == before
 
 
-def test_the_past_is_forgotten_but_for_what_lasted_into_the_present(running, lives, clock):
+def test_pruning_keeps_the_state_at_the_start_of_the_period(running, lives, clock):
     lives(2)
     lives(2, jobs=1)
     clock.shift(3 * 86_400)
@@ -270,7 +270,7 @@ def test_a_time_without_work_is_kept_when_it_is_over(running, alice, lives, cloc
     assert not IdleSpell.objects.exists()
 
 
-def test_its_page_rest_and_notebook_say_what_is_held_against_it(running, alice, lives, as_user, with_token):
+def test_page_rest_and_notebook_show_the_activity_readings(running, alice, lives, as_user, with_token):
     lives(40)
     page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
     assert "The workspace has been idle for" in page and "Keep for 2 h" in page

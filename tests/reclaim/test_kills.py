@@ -191,7 +191,7 @@ def look(workspace, clock, alice):
         "a kill before every write; `make test` has some steps",
     ),
 )
-def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(accelerated, clock, alice, sent, step):
+def test_kill_before_any_write_completes_or_undoes_the_step(accelerated, clock, alice, sent, step):
     policy_services.create(
         actor=SYSTEM, target="site", values={"release_gpu_minutes": 60, "notice_minutes": 30}
     )
@@ -219,7 +219,7 @@ def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(accelerated, c
     assert len(seen) >= (1 if step is look else 2)
 
 
-def test_extending_is_killed_before_or_after_and_said_again_it_is_done_once(accelerated, alice):
+def test_killed_extension_is_applied_once_when_repeated(accelerated, alice):
     """By its idempotency key a request is answered once; without, each word adds its hours."""
     before = standing(accelerated)
     for statement in range(1, 100):

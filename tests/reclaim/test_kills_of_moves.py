@@ -33,7 +33,7 @@ def standing() -> list[object]:
 
 
 @pytest.mark.thorough("a kill at every write; `make test` has them in test_kills")
-def test_killed_before_any_write_all_of_it_is_asked_for_or_nothing(fragmented, olga):
+def test_kill_before_any_write_requests_all_moves_or_none(fragmented, olga):
     assert proposing.run().proposed == 1
     row = RebalanceProposal.objects.get()
     before = standing()

@@ -107,7 +107,7 @@ def go_on_without(holder, make, alice, sent):
         "a kill before every write; `make test` has some steps",
     ),
 )
-def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(holder, make, alice, sent, step):
+def test_kill_before_any_write_completes_or_undoes_the_step(holder, make, alice, sent, step):
     act = step(holder, make, alice, sent)
     before = standing()
     with undone():

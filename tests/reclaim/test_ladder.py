@@ -50,7 +50,7 @@ def test_a_short_life_has_a_short_notice():
 
 
 @pytest.mark.parametrize("unknown", [None])
-def test_what_is_not_known_is_not_held_against_it(unknown):
+def test_unknown_values_cause_no_reclaim(unknown):
     assert threshold_readings(RunState(gpu_idle_s=unknown, idle_s=unknown), RULES, 1e9) == ()
 
 
@@ -76,7 +76,7 @@ def test_a_notice_that_is_over_stops_only_what_has_reached_its_limit():
     assert decide(RunState(gpu_idle_s=7_200), RULES, told, 1_799).step is Step.WAIT
 
 
-def test_who_was_told_of_one_thing_is_not_stopped_for_another():
+def test_notice_for_one_cause_does_not_stop_for_another():
     told = Notice(Cause.GPU_IDLE, 0, 1800)
     both = RunState(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=0.0)
     assert decide(both, RULES, told, 5_000).step is Step.WITHDRAW
@@ -177,7 +177,7 @@ class Ladder(RuleBasedStateMachine):
 
     @rule(by=st.integers(min_value=-500_000, max_value=500_000))
     def clock_is_set(self, by: int) -> None:
-        """As `passes._make_up_for_absence` does it: what was left is left."""
+        """As `passes._extend_for_outage` does it: what was left is left."""
         self.now += by
         assert self.run_state.ends_at_s is not None
         began_s = (self.run_state.began_s or 0.0) + by
@@ -249,7 +249,7 @@ class Ladder(RuleBasedStateMachine):
             assert seen_s is not None and limit_s is not None and seen_s >= limit_s
         elif cause in (Cause.IDLE, Cause.RELEASE):
             assert (cause is Cause.RELEASE) == (self.rules.release_s is not None)
-            outside = [each.after_hours_s for each in self.rules.weeks if not each.works(self.now)]
+            outside = [each.after_hours_s for each in self.rules.weeks if not each.is_working_time(self.now)]
             every = [self.rules.idle_s, self.rules.release_s, *outside]
             assert idle_s is not None and idle_s >= min(each for each in every if each)
         else:

@@ -102,7 +102,7 @@ def test_what_is_asked_for_is_given_and_estimates_rest_on_it(make, alice, local_
     assert (both.lifetime_s, both.expected_s) == (4 * HOUR, HOUR)
 
 
-def test_who_needs_it_for_longer_than_the_default_is_not_stopped_before(make, alice, local_pool):
+def test_requested_lifetime_above_the_default_applies(make, alice, local_pool):
     workspace = make(alice, expected_s=100 * HOUR)
     assert (workspace.lifetime_s, workspace.expected_s) == (100 * HOUR, 100 * HOUR)
     longest = make(alice, expected_s=700 * HOUR)
@@ -110,7 +110,7 @@ def test_who_needs_it_for_longer_than_the_default_is_not_stopped_before(make, al
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(59, "lifetime_too_short"), (337 * HOUR, "lifetime_too_long")])
-def test_what_is_not_allowed_is_refused_at_its_field(make, alice, local_pool, seconds, code):
+def test_lifetime_out_of_range_is_refused_at_its_field(make, alice, local_pool, seconds, code):
     with pytest.raises(InvalidInput) as refused:
         make(alice, lifetime_s=seconds)
     assert refused.value.reason.code == code
@@ -210,7 +210,7 @@ def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):
     assert refused.value.reason.code is LifetimeCode.HOURS_SPENT
 
 
-def test_what_cannot_make_room_is_not_extended_into_a_booking_of_others(running, alice):
+def test_workspace_that_is_not_preemptible_is_not_extended_into_a_reservation(running, alice):
     name = next(iter(running.amounts))
     begins = running.ends_at + timedelta(hours=1)
     Reservation.objects.create(

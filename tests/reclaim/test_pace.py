@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.reclaim.engine import pace
-from portal.reclaim.engine.pace import MAX_KEPT, Location, Pace, has_to_be_written, observe, slow_work
+from portal.reclaim.engine.pace import MAX_KEPT, Location, Pace, has_to_be_written, slow_work, update_paces
 from portal.reclaim.pacing import _encode, parse_paces
 from tests.suite.choice import examples
 
@@ -22,7 +22,7 @@ def walk(steps, before=None, at_s=START) -> tuple[dict[str, Pace], float]:
     """Minutes of (place, rates), one after the other."""
     kept = dict(before or {})
     for place, told in steps:
-        kept = observe(kept, told, place, at_s)
+        kept = update_paces(kept, told, place, at_s)
         at_s += 60
     return kept, at_s - 60
 
@@ -83,10 +83,10 @@ def test_back_where_it_was_it_is_held_against_the_other_place_too():
     assert slow_work(kept, at_s)[1].elsewhere.node == "n1"
 
 
-def test_a_time_that_nobody_watched_begins_anew():
+def test_gap_in_observation_resets_the_pace():
     kept, at_s = walk([*minutes(3, HERE, tokens=100), *minutes(11, THERE, tokens=60)])
     later = at_s + pace.MAX_GAP_S + 1
-    assert slow_work(observe(kept, {"tokens": 60.0}, THERE, later), later) is None
+    assert slow_work(update_paces(kept, {"tokens": 60.0}, THERE, later), later) is None
 
 
 @pytest.mark.parametrize("days", [8, -1])
@@ -96,17 +96,17 @@ def test_a_best_of_another_week_or_of_a_clock_that_was_set_is_forgotten(days):
     assert slow_work(kept, at_s) is None and kept["tokens"].elsewhere is None
 
 
-def test_what_goes_on_as_it_did_is_not_written_again():
+def test_unchanged_paces_are_not_written():
     kept, at_s = walk(minutes(3, HERE, tokens=100))
     for rate in (100.0, 99.0, 60.0, 100.5):
-        assert not has_to_be_written(kept, observe(kept, {"tokens": rate}, HERE, at_s + 60))
+        assert not has_to_be_written(kept, update_paces(kept, {"tokens": rate}, HERE, at_s + 60))
     for after in ({"tokens": 102.0}, {"tokens": 100.0, "steps": 1.0}):
-        assert has_to_be_written(kept, observe(kept, after, HERE, at_s + 60))
+        assert has_to_be_written(kept, update_paces(kept, after, HERE, at_s + 60))
     slow, at_s = walk(minutes(1, THERE, tokens=60), kept, at_s + 60)
-    assert has_to_be_written(slow, observe(slow, {"tokens": 60.0}, THERE, at_s + 60))
-    fast = observe(slow, {"tokens": 100.0}, THERE, at_s + 60)
+    assert has_to_be_written(slow, update_paces(slow, {"tokens": 60.0}, THERE, at_s + 60))
+    fast = update_paces(slow, {"tokens": 100.0}, THERE, at_s + 60)
     assert has_to_be_written(slow, fast)
-    assert not has_to_be_written(fast, observe(fast, {"tokens": 99.5}, THERE, at_s + 120))
+    assert not has_to_be_written(fast, update_paces(fast, {"tokens": 99.5}, THERE, at_s + 120))
 
 
 names = st.sampled_from(["a", "b", "c", *(f"n{number}" for number in range(20))])
@@ -121,17 +121,17 @@ walks = st.lists(
 
 @settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(walks)
-def test_whatever_is_told_little_is_kept_and_it_is_read_as_it_was_written(steps):
+def test_stored_paces_are_bounded_and_round_trip(steps):
     kept: dict[str, Pace] = {}
     at_s = START
     for place, rates, gap in steps:
-        kept = observe(kept, rates, place, at_s)
+        kept = update_paces(kept, rates, place, at_s)
         assert rates.keys() <= kept.keys() and len(kept) <= MAX_KEPT
         assert parse_paces(_encode(kept).decode()) == kept
         assert len(_encode(kept)) < 8000
         for name in rates:
             found = kept[name]
-            assert found.here.rate * pace.BETTER >= found.rate
+            assert found.here.rate * pace.BETTER_FACTOR >= found.rate
             if found.elsewhere is not None:
                 assert (found.elsewhere.node, found.elsewhere.devices) != (place.node, place.devices)
         slow = slow_work(kept, at_s)
@@ -157,8 +157,8 @@ def test_one_name_says_nothing_of_another(steps, others):
     at_s = START
     for (place, _rates, gap), (_place, more, _gap) in zip(steps, others, strict=False):
         beside = {name: rate for name, rate in list(more.items())[:3] if name != "mine"}
-        alone = observe(alone, {"mine": 5.0}, place, at_s)
-        together = observe(together, {"mine": 5.0, **beside}, place, at_s)
+        alone = update_paces(alone, {"mine": 5.0}, place, at_s)
+        together = update_paces(together, {"mine": 5.0, **beside}, place, at_s)
         one, two = alone["mine"], together["mine"]
         assert (one.rate, one.here, one.elsewhere) == (two.rate, two.here, two.elsewhere)
         assert two.slow_since_s is None or one.slow_since_s is not None

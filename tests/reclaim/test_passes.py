@@ -20,7 +20,7 @@ from tests.rows import again
 pytestmark = pytest.mark.django_db
 WORLD = sites.one_machine
 HOUR = 3600
-NONE = passes.Passed()
+NONE = passes.PassReport()
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _site(settings):
     settings.BERTH_RECLAIM_NOTICE_MINUTES = 30
 
 
-def at(clock, moment) -> passes.Passed:
+def at(clock, moment) -> passes.PassReport:
     """A pass at this moment, and one a little before, so that nobody counts as away."""
     clock.move_to(moment - timedelta(seconds=30))
     passes.LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now()})
@@ -37,7 +37,7 @@ def at(clock, moment) -> passes.Passed:
     return passes.run()
 
 
-def test_nothing_is_said_before_its_time(running, clock):
+def test_no_notice_before_the_threshold(running, clock):
     assert at(clock, running.ends_at - timedelta(minutes=31)) == NONE
     assert not ReclaimNotice.objects.exists()
 
@@ -125,7 +125,7 @@ def test_extending_wins_against_a_notice_that_is_being_given(running, alice, clo
     assert not ReclaimNotice.objects.exists()
 
 
-def test_killed_while_giving_notices_it_has_told_nobody_and_tells_once_later(running, clock, monkeypatch):
+def test_kill_while_giving_notices_notifies_once_later(running, clock, monkeypatch):
     def killed(*_args, **_kwargs):
         raise KeyboardInterrupt
 
@@ -145,13 +145,13 @@ def test_killed_while_stopping_it_stops_with_the_next_pass(running, clock, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(passes, "_tell_stopped", killed)
+        patched.setattr(passes, "_notify_stopped", killed)
         at(clock, running.ends_at)
     assert again(running).state == State.RUNNING
     assert at(clock, running.ends_at + timedelta(seconds=30)).stopped == 1
 
 
-def test_nobody_is_stopped_for_the_time_that_the_portal_was_away(running, clock):
+def test_outage_of_the_portal_extends_notices_and_ends(running, clock):
     at(clock, running.ends_at - timedelta(minutes=30))
     notice = ReclaimNotice.objects.get()
     clock.move_to(running.ends_at + timedelta(hours=10))
@@ -170,7 +170,7 @@ def test_a_set_clock_leaves_what_was_left(running, clock, jump):
     assert again(running).ends_at == running.ends_at + jump
 
 
-def test_a_new_start_has_nothing_to_do_with_the_notice_of_the_last(running, alice, clock):
+def test_new_start_ignores_the_notice_of_the_last_one(running, alice, clock):
     at(clock, running.ends_at - timedelta(minutes=30))
     Workspace.objects.filter(pk=running.pk).update(
         generation=running.generation + 1, ends_at=running.ends_at + timedelta(hours=72)

@@ -15,7 +15,7 @@ from portal.reclaim.engine.placement_health import (
     DeviceView,
     Headroom,
     PlacementHealth,
-    View,
+    PlacementView,
     Work,
     best_clocks,
     concerns_node,
@@ -29,7 +29,7 @@ from portal.reclaim.engine.placement_health import (
 from tests.suite.choice import examples
 
 HOT = DeviceView(
-    model="H100", gpu_s=600, gpu_pct=90, watched_s=600, held_down_s=480, clock_mhz=1000, best_clock_mhz=1980
+    model="H100", gpu_s=600, gpu_pct=90, watched_s=600, throttled_s=480, clock_mhz=1000, best_clock_mhz=1980
 )
 SHARED = DeviceView(model="H100", gpu_s=600, gpu_pct=99, share_milli=500, at_work=(True, True, True))
 
@@ -39,7 +39,7 @@ def codes(found: PlacementHealth) -> list[RebalanceCode]:
 
 
 def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
-    found = placement_health(View((HOT,)))
+    found = placement_health(PlacementView((HOT,)))
     assert (found.score, codes(found)) == (50, [RebalanceCode.SLOWED])
     assert message_of(found.reasons[0]) == (
         "Heat or hardware slowed the GPU for 80 % of 10 minutes: 1000 MHz instead of 1980 MHz."
@@ -49,9 +49,9 @@ def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
 @pytest.mark.parametrize(
     "change",
     [
-        {"watched_s": None, "held_down_s": None},
-        {"watched_s": 200, "held_down_s": 200},
-        {"held_down_s": 299},
+        {"watched_s": None, "throttled_s": None},
+        {"watched_s": 200, "throttled_s": 200},
+        {"throttled_s": 299},
         {"clock_mhz": None},
         {"best_clock_mhz": None},
         {"gpu_s": None},
@@ -60,22 +60,22 @@ def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
         {"gpu_pct": 20},
     ],
 )
-def test_what_is_not_known_or_not_so_is_no_reason(change):
-    assert placement_health(View((replace(HOT, **change),))) == PlacementHealth()
+def test_unmeasured_or_harmless_values_give_no_reason(change):
+    assert placement_health(PlacementView((replace(HOT, **change),))) == PlacementHealth()
 
 
 def test_the_worst_of_several_gpus_counts():
-    cool = replace(HOT, held_down_s=0, clock_mhz=1980)
-    assert placement_health(View((cool, HOT, cool))).score == 50
+    cool = replace(HOT, throttled_s=0, clock_mhz=1980)
+    assert placement_health(PlacementView((cool, HOT, cool))).score == 50
 
 
-def test_held_down_by_little_is_content_and_says_nothing():
-    found = placement_health(View((replace(HOT, clock_mhz=1800),)))
+def test_slight_throttling_gives_a_good_score_without_reasons():
+    found = placement_health(PlacementView((replace(HOT, clock_mhz=1800),)))
     assert (found.score, found.reasons) == (90, ())
 
 
 def test_neighbours_count_where_each_was_seen_at_work_on_a_full_gpu():
-    found = placement_health(View((SHARED,)))
+    found = placement_health(PlacementView((SHARED,)))
     # A third of the time, of the half that it was given.
     assert (found.score, codes(found)) == (66, [RebalanceCode.CROWDED])
 
@@ -92,19 +92,19 @@ def test_neighbours_count_where_each_was_seen_at_work_on_a_full_gpu():
         {"share_milli": 250},
     ],
 )
-def test_neighbours_are_no_reason_where_it_gets_its_share_or_nobody_knows(change):
-    assert placement_health(View((replace(SHARED, **change),))).score == 100
+def test_neighbours_give_no_reason_if_the_share_is_met_or_unknown(change):
+    assert placement_health(PlacementView((replace(SHARED, **change),))).score == 100
 
 
 def test_a_node_that_has_given_out_more_than_it_has():
-    found = placement_health(View((), "n", 32_000, 64_000, 100, 110))
+    found = placement_health(PlacementView((), "n", 32_000, 64_000, 100, 110))
     assert (found.score, codes(found)) == (50, [RebalanceCode.OVERCOMMITTED])
     assert message_of(found.reasons[0]) == "The node has allocated 64 cores but has only 32 cores."
-    assert placement_health(View((), "n", 32_000, 32_000, None, None)) == PlacementHealth()
+    assert placement_health(PlacementView((), "n", 32_000, 32_000, None, None)) == PlacementHealth()
 
 
 def test_the_best_clock_is_of_busy_gpus_that_nothing_holds_down():
-    cool = replace(HOT, held_down_s=0, clock_mhz=1900)
+    cool = replace(HOT, throttled_s=0, clock_mhz=1900)
     idle = replace(cool, gpu_pct=1, clock_mhz=2100)
     assert best_clocks([HOT, cool, idle]) == {"H100": 1900}
 
@@ -120,7 +120,7 @@ SLOWER = Work(2_000, 8_000, 55, "tokens", 55.0, 100.0)
 
 
 def test_a_node_without_cpu_gives_each_its_part():
-    found = placement_health(View((), "n", headroom=NO_CPU, work=COMPUTES))
+    found = placement_health(PlacementView((), "n", headroom=NO_CPU, work=COMPUTES))
     assert (found.score, codes(found), node_score(NO_CPU)) == (50, [RebalanceCode.SHORT_OF_CPU], 50)
     assert concerns_node(found.reasons[0])
     assert message_of(found.reasons[0]) == (
@@ -138,19 +138,19 @@ def test_a_node_without_cpu_gives_each_its_part():
 )  # fmt: skip
 def test_a_node_is_short_of_cpu_where_none_is_idle_and_somebody_waits_for_what_others_take(change):
     seen = replace(NO_CPU, **change)
-    assert placement_health(View((), "n", headroom=seen, work=COMPUTES)) == PlacementHealth()
+    assert placement_health(PlacementView((), "n", headroom=seen, work=COMPUTES)) == PlacementHealth()
     assert not has_shortage(seen)
 
 
 @pytest.mark.parametrize(
     "work", [Work(), Work(None, 8_000), Work(2_000, None), Work(499, 8_000), Work(7_200, 8_000)]
 )
-def test_who_hardly_computes_or_has_what_it_was_given_is_content_on_a_full_node(work):
-    assert placement_health(View((), "n", headroom=NO_CPU, work=work)) == PlacementHealth()
+def test_idle_or_fully_served_workspace_has_a_good_score_on_a_full_node(work):
+    assert placement_health(PlacementView((), "n", headroom=NO_CPU, work=work)) == PlacementHealth()
 
 
 def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
-    found = placement_health(View((), "n", headroom=NO_MEMORY))
+    found = placement_health(PlacementView((), "n", headroom=NO_MEMORY))
     assert (found.score, codes(found), node_score(NO_MEMORY)) == (70, [RebalanceCode.SHORT_OF_MEMORY], 70)
     assert message_of(found.reasons[0]) == (
         "The node is short of memory: at most 1.5 % free over 5 minutes, stalled 30 % of the time."
@@ -165,21 +165,23 @@ def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
     ],
 )  # fmt: skip
 def test_memory_that_is_left_or_that_nobody_waits_for_is_enough(change):
-    assert placement_health(View((), "n", headroom=replace(NO_MEMORY, **change))) == PlacementHealth()
+    assert (
+        placement_health(PlacementView((), "n", headroom=replace(NO_MEMORY, **change))) == PlacementHealth()
+    )
 
 
-LITTLE_HOT = replace(HOT, held_down_s=60, clock_mhz=1900)
+LITTLE_HOT = replace(HOT, throttled_s=60, clock_mhz=1900)
 HALF_BUSY = replace(SHARED, gpu_pct=60, at_work=(True, True, None))
 
 
 @pytest.mark.parametrize(
     ("view", "sign", "of_node"),
     [
-        (View((LITTLE_HOT,)), "held_down", False),
-        (View((HALF_BUSY,)), "neighbours", False),
-        (View((), "n", 100, 101), "overcommitted", True),
-        (View((), "n", headroom=NO_CPU), "node_short", True),
-        (View((), "n", headroom=replace(NO_MEMORY, memory_stalled_pct=11.0)), "node_short", True),
+        (PlacementView((LITTLE_HOT,)), "held_down", False),
+        (PlacementView((HALF_BUSY,)), "neighbours", False),
+        (PlacementView((), "n", 100, 101), "overcommitted", True),
+        (PlacementView((), "n", headroom=NO_CPU), "node_short", True),
+        (PlacementView((), "n", headroom=replace(NO_MEMORY, memory_stalled_pct=11.0)), "node_short", True),
     ],
 )
 def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(view, sign, of_node):
@@ -193,14 +195,14 @@ def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(vie
 @pytest.mark.parametrize(
     "view",
     [
-        View(),
-        View((replace(LITTLE_HOT, held_down_s=59),)),
-        View((replace(LITTLE_HOT, watched_s=200),)),
-        View((replace(LITTLE_HOT, held_down_s=None),)),
-        View((replace(HALF_BUSY, at_work=(True, None, False)),)),
-        View((replace(HALF_BUSY, share_milli=1000),)),
-        View((), "n", 100, 100),
-        View((), "n", headroom=replace(NO_CPU, cpu_limited=True)),
+        PlacementView(),
+        PlacementView((replace(LITTLE_HOT, throttled_s=59),)),
+        PlacementView((replace(LITTLE_HOT, watched_s=200),)),
+        PlacementView((replace(LITTLE_HOT, throttled_s=None),)),
+        PlacementView((replace(HALF_BUSY, at_work=(True, None, False)),)),
+        PlacementView((replace(HALF_BUSY, share_milli=1000),)),
+        PlacementView((), "n", 100, 100),
+        PlacementView((), "n", headroom=replace(NO_CPU, cpu_limited=True)),
     ],
 )
 def test_work_that_is_slower_than_elsewhere_is_no_reason_by_itself(view):
@@ -217,7 +219,7 @@ devices = st.builds(
     gpu_s=maybe(0, 660),
     gpu_pct=maybe(0, 100),
     watched_s=maybe(0, 660),
-    held_down_s=maybe(0, 660),
+    throttled_s=maybe(0, 660),
     clock_mhz=maybe(0, 2500),
     best_clock_mhz=maybe(0, 2500),
     share_milli=st.integers(1, 1000),
@@ -239,7 +241,7 @@ headrooms = st.builds(
 works = st.builds(
     Work,
     cpu_milli=maybe(0, 100_000),
-    cpu_given_milli=maybe(0, 100_000),
+    cpu_granted_milli=maybe(0, 100_000),
     percent=maybe(0, 79),
     name=st.just("tokens"),
     rate=st.floats(1, 100),
@@ -249,8 +251,8 @@ works = st.builds(
 
 @settings(max_examples=examples(600), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=2), headrooms, works)
-def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, headroom, work):
-    view = View(tuple(seen), "n", headroom=headroom, work=work)
+def test_scores_of_nodes_and_work_are_percentages_with_reasons_as_text(seen, headroom, work):
+    view = PlacementView(tuple(seen), "n", headroom=headroom, work=work)
     found = placement_health(view)
     assert 0 <= found.score <= 100 and 0 <= node_score(headroom) <= 100
     assert bool(found.reasons) == (found.score < HEALTHY_PCT)
@@ -259,24 +261,25 @@ def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, he
     assert found.score >= min(quiet.score, 100 if work.percent is None else work.percent)
     # Of a node of which nothing may be said nobody has to be read, but for who is slower than elsewhere.
     if not has_shortage(headroom):
-        assert quiet == placement_health(View(tuple(seen), "n"))
+        assert quiet == placement_health(PlacementView(tuple(seen), "n"))
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(headrooms, works, st.sampled_from([*Headroom.__dataclass_fields__.keys() - {"cpu_limited"}]))
-def test_a_node_that_tells_less_never_makes_anybody_less_content(headroom, work, name):
-    less = placement_health(View((), "n", headroom=replace(headroom, **{name: None}), work=work))
-    assert less.score >= placement_health(View((), "n", headroom=headroom, work=work)).score
+def test_missing_node_figures_never_lower_a_score(headroom, work, name):
+    less = placement_health(PlacementView((), "n", headroom=replace(headroom, **{name: None}), work=work))
+    assert less.score >= placement_health(PlacementView((), "n", headroom=headroom, work=work)).score
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
 def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, given_out):
-    found = placement_health(View(tuple(seen), "n", has, given_out))
+    found = placement_health(PlacementView(tuple(seen), "n", has, given_out))
     assert 0 <= found.score <= 100
     assert bool(found.reasons) == (found.score < HEALTHY_PCT)
     assert (
-        found == placement_health(View(tuple(reversed(seen)), "n", has, given_out)) or len(found.reasons) > 1
+        found == placement_health(PlacementView(tuple(reversed(seen)), "n", has, given_out))
+        or len(found.reasons) > 1
     )
 
 
@@ -287,11 +290,11 @@ def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, gi
     suspect = is_overcommitted(has, given_out) or any(
         not is_good_for_any(each, shared=each.share_milli < 1000) for each in seen
     )
-    assert suspect or placement_health(View(tuple(seen), "n", has, given_out)) == PlacementHealth()
+    assert suspect or placement_health(PlacementView(tuple(seen), "n", has, given_out)) == PlacementHealth()
 
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
-@given(devices, st.sampled_from(["gpu_s", "gpu_pct", "watched_s", "held_down_s", "clock_mhz"]))
-def test_measuring_less_never_makes_anybody_less_content(device, name):
-    less = placement_health(View((replace(device, **{name: None}),)))
-    assert less.score >= placement_health(View((device,))).score
+@given(devices, st.sampled_from(["gpu_s", "gpu_pct", "watched_s", "throttled_s", "clock_mhz"]))
+def test_missing_device_figures_never_lower_a_score(device, name):
+    less = placement_health(PlacementView((replace(device, **{name: None}),)))
+    assert less.score >= placement_health(PlacementView((device,))).score

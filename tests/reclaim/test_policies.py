@@ -57,7 +57,7 @@ def idle(workspace: Workspace, seconds: float) -> None:
     workspace.status.save()
 
 
-def pass_now() -> passes.Passed:
+def pass_now() -> passes.PassReport:
     LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
     return passes.run()
 
@@ -88,7 +88,7 @@ def test_settings_hold_where_no_policy_says_anything(running):
 def test_a_shorter_limit_warns_and_stops_by_the_ladder(running, clock):
     make_policy("team:vision", idle_minutes=60)
     idle(running, 29 * 60)
-    assert pass_now() == passes.Passed()
+    assert pass_now() == passes.PassReport()
     idle(running, 31 * 60)
     assert pass_now().warned == 1
     clock.shift(1801)
@@ -115,7 +115,7 @@ def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, al
     extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     clock.shift(HOUR)
     idle(running, 4000)
-    assert pass_now() == passes.Passed()
+    assert pass_now() == passes.PassReport()
     clock.shift(HOUR + 60)
     idle(running, 900)
     assert pass_now().warned == 1
@@ -129,10 +129,10 @@ def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(runn
     clock.move_to(began + timedelta(hours=10))
     LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now()})
     clock.shift(300 * 86_400)
-    assert passes.run() == passes.Passed()
+    assert passes.run() == passes.PassReport()
     assert Absence.objects.get().seconds == 300 * 86_400
     clock.shift(69 * HOUR)
-    assert pass_now() == passes.Passed()
+    assert pass_now() == passes.PassReport()
     clock.shift(0.75 * HOUR)
     assert pass_now().warned == 1
     keeping.keep_workspace(actor=alice, workspace_id=running.pk)

@@ -97,7 +97,7 @@ def test_an_owner_makes_changes_and_deletes_that_of_the_team_alone(as_user, alic
     assert not ReclaimPolicy.objects.exists()
 
 
-def test_what_is_wrong_is_said_at_its_field_and_what_was_typed_stays(as_user, olga):
+def test_form_errors_are_shown_at_fields_and_keep_the_input(as_user, olga):
     page = as_user(olga).post(f"{AT}new/", {"for": "site", "stop_at": "19:00", "zone": "Moon/Base"})
     assert page.status_code == 400
     assert set(page.context["form"].errors) == {"days", "zone"} or "zone" in page.context["form"].errors
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_said_at_its_field_and_what_was_typed_stays(as_user, ol
     assert not ReclaimPolicy.objects.exists()
 
 
-def test_who_was_faster_is_named_and_not_overwritten(as_user, olga, alice, team):
+def test_concurrent_change_is_reported_with_its_author(as_user, olga, alice, team):
     made = make_policy("team:vision", idle_minutes=60)
     browser = as_user(alice)
     data = typed(browser.get(f"{AT}{made.pk}/edit/"), idle_minutes="30")
@@ -198,7 +198,7 @@ def test_a_preview_of_what_makes_no_sense_says_why(as_user, alice, team, query):
     assert page.context["preview"] is None
 
 
-def test_what_a_team_does_not_see_is_not_there_for_a_preview_either(as_user, alice, team):
+def test_preview_answers_alike_for_hidden_and_missing_teams(as_user, alice, team):
     Team.objects.create(slug="audio", name="Audio")
     browser = as_user(alice)
     answers = {
@@ -229,7 +229,7 @@ def test_a_preview_counts_the_words_by_which_it_was_kept(running, alice, clock):
     assert (stops, found.workspaces, found.interrupted) == (1, 1, 0)
 
 
-def test_what_holds_is_shown_against_how_much_of_it_is_over(running, as_user, alice):
+def test_effective_limits_are_shown_with_elapsed_time(running, as_user, alice):
     made = make_policy("team:vision", idle_minutes=60, longest_hours=100)
     idle(running, 600)
     page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()

@@ -63,7 +63,7 @@ def was_elsewhere(row: Workspace, **rates: float) -> None:
     paces = pacing.parse_paces(kept.paces)
     (pace,) = paces.values()
     place = pacing.Location("node-before", frozenset({"GPU-before"}), pace.place.kind)
-    before = pacing.observe({}, rates, place, kept.observed_at.timestamp())
+    before = pacing.update_paces({}, rates, place, kept.observed_at.timestamp())
     WorkPace.objects.update(generation=row.generation - 1, paces=pacing._encode(before).decode())
 
 
@@ -83,7 +83,7 @@ def a_little_hot(row: Workspace) -> None:
 
 def test_slow_work_at_a_place_where_nothing_is_seen_is_shown_and_no_reason(slow, alice, with_token, as_user):
     minutes(devices_of(slow), 1980, 0)
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()
     assert read["discontent"] is None
     assert read["progress"] == [
@@ -98,7 +98,7 @@ def test_slow_work_at_a_place_where_nothing_is_seen_is_shown_and_no_reason(slow,
 
 def test_with_a_sign_of_the_place_a_move_is_proposed_and_nobody_asked(slow, alice, with_token):
     a_little_hot(slow)
-    assert proposing.run() == proposing.Report(1, 1, 0)
+    assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     found = Discontent.objects.get()
     assert (found.score, found.reason["code"]) == (60, RebalanceCode.WORK_SLOWER)
     read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()["discontent"]
@@ -123,15 +123,15 @@ def test_who_has_moved_for_it_rests_though_it_is_no_faster_there(slow, olga, set
     live(moved, 12, tokens=60.0)
     (found,) = pacing.progress_of(again(moved))
     assert (found.percent, found.best_node) == (60, "node-before"), "the best of all counts, and not the last"
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     a_little_hot(moved)
-    assert proposing.run() == proposing.Report(1, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(1, 0, 0)
 
 
 def test_the_sign_alone_is_no_reason(row, live):
     live(row, 12, tokens=60.0)
     a_little_hot(row)
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
 
 
 def test_it_has_to_be_slow_for_a_while_and_until_now(slow, live, clock):
@@ -170,7 +170,7 @@ def test_neighbours_at_work_are_a_sign(slow, make, alice, settle, live):
     assert (found.workspace_id, found.reason["params"]["sign"]) == (slow.pk, "neighbours")
 
 
-def test_of_another_start_or_one_that_stopped_nothing_is_held_against_a_place(slow):
+def test_pace_of_another_or_stopped_start_gives_no_reason(slow):
     a_little_hot(slow)
     Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation + 1)
     assert pacing.slow_workspaces(timezone.now()) == {}
@@ -193,7 +193,7 @@ def test_what_is_kept_is_a_small_row_that_is_written_when_it_matters(row, live):
     assert len(pacing.parse_paces(kept.paces)) <= 8 and "tokens" in pacing.parse_paces(kept.paces)
 
 
-def test_who_tells_nothing_costs_no_query(row, live):
+def test_no_query_without_reported_rates(row, live):
     with CaptureQueriesContext(connection) as seen:
         live(row, 1)
     assert not any("workpace" in each["sql"] or "allocation" in each["sql"] for each in seen)
@@ -238,7 +238,7 @@ def told(row: Workspace, **changes: object) -> None:
 def test_who_works_on_a_node_without_cpu_goes_to_another_one(row, live):
     told(row)
     live(row, 2)
-    assert proposing.run() == proposing.Report(1, 1, 0)
+    assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     assert (Discontent.objects.get().score, Discontent.objects.get().reason["code"]) == (
         50, RebalanceCode.SHORT_OF_CPU
     )  # fmt: skip
@@ -251,7 +251,7 @@ def test_no_other_node_is_better_where_all_are_short(row, live):
     facts = Node.objects.get(pk=node_of(row).pk).facts
     Node.objects.update(facts=facts, limited=[], online=True, seen_at=timezone.now())
     live(row, 2)
-    assert proposing.run() == proposing.Report(1, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(1, 0, 0)
 
 
 @pytest.mark.parametrize("change", ["limited", "old", "offline", "forged"])
@@ -265,7 +265,7 @@ def test_a_node_that_limits_or_is_not_known_is_not_short(row, live, change):
         "forged": {},
     }
     Node.objects.update(**changes[change])
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     told(row)
     assert proposing.run().discontent == 1
 
@@ -275,7 +275,7 @@ def test_one_that_hardly_computes_or_gets_what_it_was_given_has_nothing_to_gain(
     assert row.resources["cpu_milli"] == 28_000
     live(row, 2, cores=cores)
     told(row)
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
 
 
 def test_what_is_not_measured_is_not_held_against_a_place(row, live, clock):
@@ -284,4 +284,4 @@ def test_what_is_not_measured_is_not_held_against_a_place(row, live, clock):
     clock.shift(60)
     results.agent_heartbeat(workspace_id=row.pk, generation=row.generation, activity={"jobs": 1})
     observing.run()
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)

@@ -20,7 +20,7 @@ from portal.fleet.inventory.services import set_cordon
 from portal.reclaim.engine.codes import RebalanceCode
 from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal, WorkspaceActivity
 from portal.reclaim.rebalancing import proposing, reading, services
-from portal.reclaim.rebalancing.movables import Crowd
+from portal.reclaim.rebalancing.movables import SnapshotMovables
 from portal.scheduling import capacity, cycle, drains, moves, moving, placement_request, snapshot_cache
 from portal.scheduling.models import Move, MoveOutcome
 from portal.workspaces import services as workspaces
@@ -77,7 +77,7 @@ def fragmented(make, alice, pool, settle, clock):
 
 def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
     *_, waits = fragmented
-    assert proposing.run() == proposing.Report(0, 1, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 1, 0)
     (row,) = proposals()
     assert (row.waiting, len(row.moves), row.gain) == (waits, 1, 4000)
     assert row.reason["code"] == RebalanceCode.MAKES_ROOM
@@ -87,11 +87,11 @@ def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
 
 
 @pytest.mark.thorough("`make test` has proposal, decision and move")
-def test_what_is_open_and_still_proposed_is_not_played_through_again(fragmented, monkeypatch, clock):
+def test_unchanged_open_proposal_is_not_simulated_again(fragmented, monkeypatch, clock):
     proposing.run()
     (before,) = proposals()
     asked = []
-    monkeypatch.setattr(moving, "works_out", lambda *given: asked.append(given))
+    monkeypatch.setattr(moving, "is_feasible", lambda *given: asked.append(given))
     clock.shift(60)
     assert proposing.run().proposed == 1
     (row,) = proposals()
@@ -103,21 +103,19 @@ def test_what_is_open_and_still_proposed_is_not_played_through_again(fragmented,
     assert len(asked) == 1
 
 
-def test_where_nothing_can_speak_against_a_place_nobody_who_runs_is_read(
-    make, alice, pool, settle, monkeypatch
-):
+def test_pass_reads_no_workspaces_without_suspect_devices(make, alice, pool, settle, monkeypatch):
     row = make(alice, "sim-h100-x1", name="well")
     settle(90, resting=lambda: again(row).state == State.RUNNING)
     minutes(devices_of(row), 1980, 0)
     read, seen = [], reading.read_snapshot
     monkeypatch.setattr(reading, "read_snapshot", lambda now: read.append(now) or seen(now))
-    assert (proposing.run(), read) == (proposing.Report(0, 0, 0), [])
+    assert (proposing.run(), read) == (proposing.RebalancePassReport(0, 0, 0), [])
     DeviceMinute.objects.all().delete()
     minutes(devices_of(row), 1000, 60)
     assert (proposing.run().discontent, len(read)) == (1, 1)
 
 
-def test_a_node_that_gives_out_more_than_it_has_is_found(make, alice, pool, settle):
+def test_overcommitted_node_is_a_suspect(make, alice, pool, settle):
     row = make(alice, "sim-h100-x1", name="crowded")
     settle(90, resting=lambda: again(row).state == State.RUNNING)
     assert proposing.run().discontent == 0
@@ -128,7 +126,7 @@ def test_a_node_that_gives_out_more_than_it_has_is_found(make, alice, pool, sett
     assert Discontent.objects.get().reason["code"] == RebalanceCode.OVERCOMMITTED
 
 
-def test_of_a_full_gpu_that_is_shared_the_neighbours_are_found(make, alice, pool, settle):
+def test_neighbours_on_a_saturated_shared_gpu_are_scored(make, alice, pool, settle):
     row = make(alice, "sim-h100-x1", name="shares")
     other = make(alice, "sim-h100-x1", name="neighbour")
     settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
@@ -150,7 +148,7 @@ def test_of_a_full_gpu_that_is_shared_the_neighbours_are_found(make, alice, pool
 
 
 @pytest.mark.parametrize("scrubbed", [False, True])
-def test_who_shares_a_gpu_that_is_scrubbed_first_is_left_there(make, alice, pool, settle, scrubbed):
+def test_workspace_on_a_shared_gpu_that_needs_a_scrub_is_not_moved(make, alice, pool, settle, scrubbed):
     """Nobody would get its part before the neighbour has left, too."""
     Pool.objects.update(scrub_required=scrubbed)
     row, other = make(alice, "sim-h100-x1", name="shares"), make(alice, "sim-h100-x1", name="neighbour")
@@ -159,13 +157,13 @@ def test_who_shares_a_gpu_that_is_scrubbed_first_is_left_there(make, alice, pool
     held = AllocatedDevice.objects.filter(active=True)
     held.filter(allocation__workspace=row).update(milli=500)
     held.filter(allocation__workspace=other).update(device=device, milli=500)
-    found = capacity.held_by([row.pk, other.pk])
-    crowd = Crowd(capacity.load(), reading.Running(found, timezone.now()), {})
-    movable = crowd.on(str(pool.pk), {device.node.name})
+    found = capacity.allocations_by_workspace([row.pk, other.pk])
+    crowd = SnapshotMovables(capacity.load(), reading.RunningWorkspaces(found, timezone.now()), {})
+    movable = crowd.on_nodes(str(pool.pk), {device.node.name})
     assert len(movable) == (0 if scrubbed else 2)
 
 
-def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(
+def test_move_notifies_the_owner_reaches_its_target_and_the_waiting_request_starts(
     fragmented, olga, alice, settle, clock
 ):
     *ones, waits = fragmented
@@ -196,7 +194,7 @@ def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(
     assert again(moved).queue_entry.preemption_count == 0
     assert Move.objects.get().outcome == MoveOutcome.ARRIVED
     assert proposing.run().proposed == 0
-    assert moves.under_way() == 0
+    assert moves.count_in_progress() == 0
     check_invariants()
 
 
@@ -230,7 +228,7 @@ def test_what_is_not_there_is_not_found(olga):
         ["stopped", "waits no more", "taken", "restarted"], ["stopped", "taken"], "all are the same check"
     ),
 )
-def test_what_does_not_work_out_any_more_is_refused_and_changes_nothing(fragmented, olga, alice, make, gone):
+def test_infeasible_proposal_is_refused_without_changes(fragmented, olga, alice, make, gone):
     *_, waits = fragmented
     proposing.run()
     (row,) = proposals()
@@ -258,7 +256,7 @@ def test_what_does_not_work_out_any_more_is_refused_and_changes_nothing(fragment
     assert not proposals() or services.planned_moves(proposals()[0]) != [planned]
 
 
-def test_a_place_that_is_lost_meanwhile_lets_it_stay(fragmented, olga, clock):
+def test_move_is_cancelled_when_its_target_is_taken(fragmented, olga, clock):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
@@ -281,7 +279,7 @@ def test_a_place_that_is_lost_meanwhile_lets_it_stay(fragmented, olga, clock):
 
 
 @pytest.mark.thorough("`make test` has a place that is lost meanwhile")
-def test_who_waits_no_more_lets_it_stay(fragmented, olga, alice, clock):
+def test_move_is_cancelled_when_the_waiting_request_is_gone(fragmented, olga, alice, clock):
     *_, waits = fragmented
     proposing.run()
     (row,) = proposals()
@@ -294,7 +292,7 @@ def test_who_waits_no_more_lets_it_stay(fragmented, olga, alice, clock):
     assert Move.objects.get().outcome == MoveOutcome.STAYED
 
 
-def test_its_user_stops_it_meanwhile_and_it_stays_stopped(fragmented, olga, alice, clock, settle):
+def test_stop_by_the_user_during_the_notice_cancels_the_move(fragmented, olga, alice, clock, settle):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
@@ -307,7 +305,7 @@ def test_its_user_stops_it_meanwhile_and_it_stays_stopped(fragmented, olga, alic
     assert Move.objects.get().outcome == MoveOutcome.STAYED
 
 
-def test_an_operator_takes_back_what_was_applied(fragmented, olga):
+def test_operator_cancels_an_applied_proposal(fragmented, olga):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
@@ -319,7 +317,7 @@ def test_an_operator_takes_back_what_was_applied(fragmented, olga):
 
 
 @pytest.mark.thorough("`make test` has proposal, decision and move")
-def test_dismissed_is_not_proposed_again_for_a_day(fragmented, olga, clock):
+def test_dismissed_proposal_is_not_repeated_for_a_day(fragmented, olga, clock):
     proposing.run()
     (row,) = proposals()
     services.dismiss(actor=olga, proposal_id=row.pk)
@@ -330,7 +328,7 @@ def test_dismissed_is_not_proposed_again_for_a_day(fragmented, olga, clock):
     assert Event.objects.filter(kind="rebalance.dismissed").count() == 1
 
 
-def test_a_proposal_of_no_use_any_more_is_withdrawn(fragmented, alice, olga):
+def test_obsolete_proposal_is_withdrawn(fragmented, alice, olga):
     *_, waits = fragmented
     proposing.run()
     (row,) = proposals()
@@ -344,7 +342,7 @@ def test_a_proposal_of_no_use_any_more_is_withdrawn(fragmented, alice, olga):
 
 
 @pytest.mark.thorough("`make test` has the drain in tests/scheduling")
-def test_a_drain_of_its_node_takes_the_move_over(fragmented, olga, clock, settle):
+def test_drain_replaces_a_move_from_the_same_node(fragmented, olga, clock, settle):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
@@ -361,14 +359,14 @@ def test_a_drain_of_its_node_takes_the_move_over(fragmented, olga, clock, settle
 # --- without an operator -------------------------------------------------------------------------------
 
 
-def test_nothing_goes_without_an_operator_unless_the_site_says_so(fragmented, clock):
+def test_proposals_need_an_operator_by_default(fragmented, clock):
     proposing.run()
     clock.shift(600)
     assert proposing.run().applied == 0
     assert not Preemption.objects.exists()
 
 
-def test_by_policy_what_is_preemptible_goes_once_the_proposal_has_stood(fragmented, settings, clock):
+def test_automatic_policy_moves_preemptible_workspaces_after_the_minimum_age(fragmented, settings, clock):
     settings.BERTH_MOVE_AUTOMATICALLY = True
     assert proposing.run().applied == 0
     clock.shift(299)
@@ -382,7 +380,7 @@ def test_by_policy_what_is_preemptible_goes_once_the_proposal_has_stood(fragment
 
 
 @pytest.mark.thorough("`make test` has proposal, decision and move")
-def test_each_pool_says_for_itself_whether_its_work_moves(fragmented, pool, olga, settings, clock, as_user):
+def test_rebalancing_policy_is_set_per_pool(fragmented, pool, olga, settings, clock, as_user):
     assert proposing.run().proposed == 1
     # Switched off: what was proposed cannot be carried out any more, and goes.
     pools.change(actor=olga, pool=pool, given={"rebalancing": "off"})
@@ -390,13 +388,13 @@ def test_each_pool_says_for_itself_whether_its_work_moves(fragmented, pool, olga
     with pytest.raises(StateConflict):
         services.apply(actor=olga, proposal_id=row.pk)
     settings.BERTH_MOVE_AUTOMATICALLY = True
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     assert not proposals() and f"Disabled in {pool.name}." in page(as_user, olga)
     # Proposed, whatever the site does by itself.
     pools.change(actor=olga, pool=pool, given={"rebalancing": "propose"})
     assert proposing.run().proposed == 1
     clock.shift(301)
-    assert proposing.run() == proposing.Report(0, 1, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 1, 0)
     assert "Workspaces move only if an operator applies a proposal." in page(as_user, olga)
     # Without an operator, whatever the site does.
     settings.BERTH_MOVE_AUTOMATICALLY = False
@@ -448,7 +446,7 @@ def slowed(make, alice, pool, settle):
 
 
 def test_a_workspace_on_a_hot_gpu_goes_to_another_one(slowed, olga, settle, with_token):
-    assert proposing.run() == proposing.Report(1, 1, 0)
+    assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     found = Discontent.objects.get()
     assert (found.workspace, found.score, found.reason["code"]) == (slowed, 50, RebalanceCode.SLOWED)
     assert BestClock.objects.get().clock_mhz == 1980
@@ -467,26 +465,26 @@ def test_a_workspace_on_a_hot_gpu_goes_to_another_one(slowed, olga, settle, with
     check_invariants()
 
 
-def test_what_is_not_preemptible_is_never_moved_without_an_operator(slowed, settings, clock):
+def test_workspace_that_is_not_preemptible_moves_only_by_an_operator(slowed, settings, clock):
     settings.BERTH_MOVE_AUTOMATICALLY = True
     Workspace.objects.filter(pk=slowed.pk).update(preemptible=False)
     assert proposing.run().proposed == 1
     RebalanceProposal.objects.update(proposed_at=timezone.now() - dt.timedelta(hours=1))
-    assert proposing.run() == proposing.Report(1, 1, 0)
+    assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     # Nor where it has become so in between.
     (row,) = proposals()
     with pytest.raises(StateConflict):
         services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
 
 
-def test_who_is_content_again_is_discontent_no_more(slowed, clock):
+def test_discontent_ends_when_the_score_recovers(slowed, clock):
     proposing.run()
     clock.shift(1200)
-    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     assert not Discontent.objects.exists()
 
 
-def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
+def test_workspace_with_a_home_on_its_node_is_not_moved(slowed, monkeypatch):
     """As in a pool whose nodes keep homes each for itself."""
     monkeypatch.setattr(home_places, "has_separate_homes", lambda _pool: True)
     monkeypatch.setattr(placement_request, "has_separate_homes", lambda _pool: True)

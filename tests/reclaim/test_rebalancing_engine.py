@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine import rebalancing
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.crowd import Everybody, Movable
+from portal.reclaim.engine.movables import ListedMovables, Movable
 from portal.reclaim.engine.rebalancing import (
-    Past,
+    BlockedRequest,
+    PastMove,
     Proposal,
     Rules,
-    Waiting,
     propose,
 )
 from portal.scheduling.engine.placement.cluster import Cluster
@@ -39,7 +39,7 @@ class World:
         self.sizes = sizes
         self.cluster = self._empty()
         self.running: dict[str, Movable] = {}
-        self.past: list[Past] = []
+        self.past: list[PastMove] = []
         self.now_s = NOW
         self.scores: dict[str | tuple[str, str], int] = {}
 
@@ -56,7 +56,7 @@ class World:
         """Another cluster with the same on it."""
         made = self._empty()
         for each in self.running.values():
-            made.commit(each.placement, each.held)
+            made.commit(each.placement, each.allocated)
         return made
 
     def run(
@@ -73,7 +73,7 @@ class World:
         self.running[name] = replace(each, **fields)
         return self.running[name]
 
-    def propose(self, waiting: Sequence[Waiting] = (), rules: Rules = RULES) -> list[Proposal]:
+    def propose(self, waiting: Sequence[BlockedRequest] = (), rules: Rules = RULES) -> list[Proposal]:
         before = self.cluster.snapshot()
         # In any order: it must not matter.
         found = propose(
@@ -94,7 +94,7 @@ class World:
             for move in proposal.moves:
                 each = self.running[move.workspace]
                 assert each.placement == move.source
-                self.cluster.release(each.placement, each.held)
+                self.cluster.release(each.placement, each.allocated)
             if proposal.waiting:
                 request = requests[proposal.waiting]
                 place = self.cluster.find(request)
@@ -105,7 +105,7 @@ class World:
 
     def _arrive(self, each: Movable, target: Placement) -> None:
         # Raises where it is not free.
-        self.cluster.commit(target, each.held)
+        self.cluster.commit(target, each.allocated)
         devices = [grant.uuid for grant in target.nodes[0].devices]
         score = min((self.scores.get(uuid, 100) for uuid in devices), default=100)
         self.running[each.id] = replace(
@@ -115,13 +115,13 @@ class World:
             reasons=(SLOWED,) if score < 80 else (),
             started_s=self.now_s,
         )
-        self.past.append(Past(each.id, self.now_s, each.node, each.devices))
+        self.past.append(PastMove(each.id, self.now_s, each.node, each.devices))
 
 
-def asks(count: int, name: str = "w", **fields) -> Waiting:
+def asks(count: int, name: str = "w", **fields) -> BlockedRequest:
     request = wants(count, model="H100")
     usual = {"milli": count * 1000, "duration_s": 86_400, "since_s": NOW - 600}
-    return Waiting(name, ((POOL, request),), **{**usual, **fields})
+    return BlockedRequest(name, ((POOL, request),), **{**usual, **fields})
 
 
 def where(proposal: Proposal) -> dict[str, str]:
@@ -140,7 +140,7 @@ def test_a_slowed_workspace_goes_to_a_gpu_that_is_free():
     )  # fmt: skip
 
 
-def test_nothing_is_gained_where_the_other_is_as_slow():
+def test_no_move_to_a_gpu_that_is_as_slow():
     world = World(1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,))
     world.scores["n1-0"] = 59
@@ -158,11 +158,11 @@ def test_the_next_best_place_is_looked_at_where_the_best_is_slow_too():
         assert where(found)["a"] not in (slow[:2], "n0")
 
 
-def test_who_is_content_or_has_no_reason_or_is_being_asked_stays():
+def test_workspace_with_a_good_score_no_reason_or_a_notice_is_not_moved():
     world = World(4, 4)
     world.run("content", 0, [0], score=71, reasons=(SLOWED,))
     world.run("unmeasured", 0, [1], score=10)
-    world.run("noticed", 0, [2], score=10, reasons=(SLOWED,), free=False)
+    world.run("noticed", 0, [2], score=10, reasons=(SLOWED,), can_move=False)
     assert world.propose() == []
 
 
@@ -183,16 +183,16 @@ def test_an_overcommitted_node_is_left_for_another_one():
     assert world.propose() == []
 
 
-def test_who_was_moved_rests_and_does_not_go_back():
+def test_moved_workspace_rests_and_does_not_return():
     world = World(1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,))
-    world.past = [Past("a", NOW - RULES.cool_down_s + 1, "n9", frozenset({"n9-0"}))]
+    world.past = [PastMove("a", NOW - RULES.cool_down_s + 1, "n9", frozenset({"n9-0"}))]
     assert world.propose() == []
-    world.past = [Past("a", NOW - RULES.cool_down_s, "n9", frozenset({"n9-0"}))]
+    world.past = [PastMove("a", NOW - RULES.cool_down_s, "n9", frozenset({"n9-0"}))]
     assert len(world.propose()) == 1
-    world.past = [Past("a", NOW - RULES.cool_down_s, "n1", frozenset({"n1-0"}))]
+    world.past = [PastMove("a", NOW - RULES.cool_down_s, "n1", frozenset({"n1-0"}))]
     assert world.propose() == []
-    world.past = [Past("a", NOW - RULES.return_s, "n1", frozenset({"n1-0"}))]
+    world.past = [PastMove("a", NOW - RULES.return_s, "n1", frozenset({"n1-0"}))]
     assert len(world.propose()) == 1
 
 
@@ -221,7 +221,7 @@ def test_one_moves_where_two_halves_are_free():
     world.carry_out([found], {"w": wants(2, model="H100")})
 
 
-def test_nobody_moves_for_what_fits_or_comes_soon_or_has_just_come():
+def test_no_move_for_a_request_that_fits_starts_soon_or_is_new():
     world = fragmented()
     assert world.propose([asks(1)]) == []
     assert world.propose([asks(2, eta_s=NOW + RULES.patience_s)]) == []
@@ -229,23 +229,23 @@ def test_nobody_moves_for_what_fits_or_comes_soon_or_has_just_come():
     assert world.propose([asks(2, since_s=NOW - 59)]) == []
 
 
-def test_what_is_not_preemptible_stays_for_who_waits():
+def test_workspace_that_is_not_preemptible_does_not_move_for_a_request():
     world = fragmented()
     for name in "ab":
         world.running[name] = replace(world.running[name], preemptible=False)
     assert world.propose([asks(2)]) == []
 
 
-def test_who_loses_nothing_moves_before_who_begins_anew():
+def test_workspaces_that_lose_no_work_move_first():
     world = fragmented()
     for dear, cheap in ("ab", "ba"):
         world.running[dear] = replace(world.running[dear], loses_work=True)
         world.running[cheap] = replace(world.running[cheap], loses_work=False)
         (found,) = world.propose([asks(2)])
-        assert (list(where(found)), found.lost) == ([cheap], 0)
+        assert (list(where(found)), found.lost_work) == ([cheap], 0)
 
 
-def test_nobody_loses_more_than_who_waits_will_do():
+def test_lost_work_never_exceeds_the_work_of_the_waiting_request():
     world = fragmented()
     for name in "ab":
         world.running[name] = replace(world.running[name], loses_work=True, started_s=NOW - 7200)
@@ -253,7 +253,7 @@ def test_nobody_loses_more_than_who_waits_will_do():
     assert world.propose([asks(2, duration_s=3599)]) == []
 
 
-def test_what_is_too_dear_for_one_that_waits_is_looked_at_for_another_with_more_to_do():
+def test_search_too_costly_for_one_request_is_repeated_for_a_longer_one():
     world = fragmented()
     for name in "ab":
         world.running[name] = replace(world.running[name], loses_work=True, started_s=NOW - 7200)
@@ -281,14 +281,14 @@ def test_shares_are_put_together_within_a_node():
     world.carry_out([found], {"w": wants(1, model="H100")})
 
 
-def test_not_where_who_leaves_finds_no_place():
+def test_no_move_without_a_target_for_each_workspace():
     world = World(2, 2)
     world.run("a", 0, [0])
     world.run("b", 1, [0, 1])
     assert world.propose([asks(2)]) == []
 
 
-def test_two_that_wait_are_not_promised_the_same_place():
+def test_two_waiting_requests_get_different_capacity():
     world = World(2, 2, 2)
     for at in range(3):
         world.run(f"r{at}", at, [0])
@@ -302,7 +302,7 @@ def test_two_that_wait_are_not_promised_the_same_place():
     world.carry_out(found, {"w1": wants(2, model="H100"), "w2": wants(2, model="H100")})
 
 
-def test_who_keeps_its_home_on_its_node_moves_within_it_or_not_at_all():
+def test_workspace_with_a_home_on_its_node_moves_only_within_it():
     world = World(2, 2)
     world.cluster = Cluster(
         [node(name, *gpus(f"{name}-", 1000, 1000), labels=(("berth:home", name),)) for name in ("n0", "n1")]
@@ -314,7 +314,7 @@ def test_who_keeps_its_home_on_its_node_moves_within_it_or_not_at_all():
     assert world.propose([asks(2)]) == []
 
 
-def test_a_node_that_has_taken_a_request_is_asked_anew_what_it_lacks():
+def test_shortfall_of_a_node_is_computed_again_after_a_placement():
     world = World(4, 2, 2, 2, 2)
     world.run("kept-0", 0, [3], preemptible=False)
     for name, at, device in (("a", 0, 0), ("b", 0, 1), ("c", 1, 0), ("d", 1, 1)):
@@ -322,12 +322,12 @@ def test_a_node_that_has_taken_a_request_is_asked_anew_what_it_lacks():
     for at in (2, 3, 4):
         world.run(f"kept-{at}", at, [0], preemptible=False)
     # One GPU was short on the first node; once it has the first request, two are, and one of these may move.
-    with mock.patch.object(rebalancing, "NODES_LOOKED_AT", 1):
+    with mock.patch.object(rebalancing, "MAX_NODES_TRIED", 1):
         found = world.propose([asks(2, "w1"), asks(2, "w2")])
     assert [(each.waiting, len(each.moves)) for each in found] == [("w1", 1), ("w2", 2)]
 
 
-def test_what_was_looked_for_in_vain_is_looked_for_again_once_others_have_moved():
+def test_failed_search_is_repeated_after_other_moves():
     def at_home(request: ResourceRequest, name: str) -> ResourceRequest:
         return replace(request, labels=(("berth:home", name),))
 
@@ -360,24 +360,24 @@ def test_what_was_looked_for_in_vain_is_looked_for_again_once_others_have_moved(
     world.carry_out(found, {"between": one, "last": pair})
 
 
-def test_only_those_are_asked_for_who_run_on_nodes_that_lack_the_least():
+def test_only_workspaces_on_the_closest_nodes_are_read():
     world = World(4, 4, *[4] * 6)
     for at in range(8):
         for device in range(2 if at < 2 else 4):
             world.run(f"r{at}-{device}", at, [device])
     asked: list[str] = []
 
-    class Counted(Everybody):
-        def on(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
+    class Counted(ListedMovables):
+        def on_nodes(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
             asked.extend(nodes)
-            return super().on(pool, nodes)
+            return super().on_nodes(pool, nodes)
 
     def proposed(ahead: int) -> list[Proposal]:
         asked.clear()
         people = Counted(list(world.running.values()))
         with (
-            mock.patch.object(rebalancing, "NODES_LOOKED_AT", 2),
-            mock.patch.object(rebalancing, "ASKED_AHEAD", ahead),
+            mock.patch.object(rebalancing, "MAX_NODES_TRIED", 2),
+            mock.patch.object(rebalancing, "NODES_READ_AHEAD", ahead),
         ):
             return propose({POOL: world.cluster}, people, [asks(4)], [], NOW, RULES, {})
 
@@ -426,7 +426,7 @@ def worlds(draw, prefix: str = "n"):
 
 @settings(max_examples=examples(250), deadline=None, derandomize=True)
 @given(worlds())
-def test_all_that_is_proposed_at_once_works_out_at_once(given_world):
+def test_all_proposals_of_a_pass_are_feasible_together(given_world):
     """Never over-allocated, everything moved has its place, each request starts, nobody moves twice."""
     world, waiting = given_world
     found = world.propose(waiting)
@@ -438,7 +438,7 @@ def test_all_that_is_proposed_at_once_works_out_at_once(given_world):
             row = world.running[move.workspace]
             assert move.target != move.source
             assert row.preemptible or not each.waiting, "work of others was moved that may not be"
-            assert each.waiting or (row.score <= RULES.low and row.reasons)
+            assert each.waiting or (row.score <= RULES.low_score and row.reasons)
     world.carry_out(found, {each.id: each.requests[0][1] for each in waiting})
     for state in world.cluster.snapshot():
         assert state.free_cpu_milli >= 0
@@ -447,7 +447,7 @@ def test_all_that_is_proposed_at_once_works_out_at_once(given_world):
 
 @settings(max_examples=examples(120), deadline=None, derandomize=True)
 @given(worlds(), st.sampled_from([60, 86_400, 7 * 86_400]))
-def test_it_comes_to_rest_and_nobody_goes_back_and_forth(given_world, step_s):
+def test_repeated_passes_converge_without_oscillation(given_world, step_s):
     """With nothing new, each step carried out, in steps of a minute and of whole rests: it ends."""
     world, waiting = given_world
     requests = {each.id: each.requests[0][1] for each in waiting}
@@ -475,7 +475,7 @@ def test_it_comes_to_rest_and_nobody_goes_back_and_forth(given_world, step_s):
 
 @settings(max_examples=examples(120), deadline=None, derandomize=True)
 @given(st.data())
-def test_neither_order_nor_a_second_look_decides(data):
+def test_proposals_do_not_depend_on_input_order_and_repeat(data):
     world, waiting = data.draw(worlds())
     first = world.propose(waiting)
     assert world.propose(waiting) == first

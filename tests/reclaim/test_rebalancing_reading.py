@@ -27,35 +27,35 @@ def running(make, alice, pool, settle) -> list[Workspace]:
     return list(Workspace.objects.order_by("name"))
 
 
-def test_those_are_read_who_are_asked_for_and_each_once(running, monkeypatch):
+def test_requested_workspaces_are_read_once(running, monkeypatch):
     one, two = (str(row.pk) for row in running)
-    for few in (reading.FEW, 0):
+    for few in (reading.MAX_FILTERED_BY_KEY, 0):
         # Of many all are read at once.
-        monkeypatch.setattr(reading, "FEW", few)
+        monkeypatch.setattr(reading, "MAX_FILTERED_BY_KEY", few)
         with (
             reading.read_snapshot(timezone.now()) as (_snapshot, people),
             CaptureQueriesContext(connection) as seen,
         ):
-            assert [str(each.pk) for each in people.of([two])] == [two]
+            assert [str(each.pk) for each in people.get([two])] == [two]
             assert people.generations().keys() >= {running[1].pk}
-            assert [str(each.pk) for each in people.of([two, one])] == [two, one]
-            assert people.of([one])[0].held
+            assert [str(each.pk) for each in people.get([two, one])] == [two, one]
+            assert people.get([one])[0].allocations
         assert len(seen) == (2 if few else 1)
 
 
-def test_those_who_hold_something_of_a_suspect_are_found(running):
+def test_workspaces_using_a_suspect_are_returned(running):
     with reading.read_snapshot(timezone.now()) as (_snapshot, people):
-        (first,), (second,) = (people.of([str(row.pk)])[0].held for row in running)
+        (first,), (second,) = (people.get([str(row.pk)])[0].allocations for row in running)
         (grant,) = second[1].nodes[0].devices
-        assert [each.pk for each in people.at({grant.uuid})] == [running[1].pk]
-        on_node = {each.pk for each in people.at({(first[0], first[1].nodes[0].node)})}
+        assert [each.pk for each in people.using({grant.uuid})] == [running[1].pk]
+        on_node = {each.pk for each in people.using({(first[0], first[1].nodes[0].node)})}
         assert running[0].pk in on_node
-        assert people.at({"another"}) == []
+        assert people.using({"another"}) == []
 
 
-def test_what_was_placed_after_the_snapshot_was_read_is_not_known(running):
+def test_workspaces_placed_after_the_snapshot_are_ignored(running):
     """What the snapshot says of it is of a life before."""
     names = [str(row.pk) for row in running]
     later = min(row.placed_at for row in running) - dt.timedelta(seconds=1)
     with reading.read_snapshot(later) as (_snapshot, people):
-        assert people.of(names) == []
+        assert people.get(names) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine import rebalancing
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.rebalancing import Past, Rules, Waiting
+from portal.reclaim.engine.rebalancing import BlockedRequest, PastMove, Rules
 from tests.reclaim import rebalancing_reference as reference
 from tests.reclaim.test_rebalancing_engine import NOW, POOL, SLOWED, World, wants
 from tests.suite.choice import examples
@@ -65,20 +65,22 @@ def _run(world: World, chance: Random, name: str, at: int, devices: list[int], k
         preemptible=chance.random() < 0.9,
         loses_work=chance.random() < 0.6,
         started_s=NOW - chance.randint(0, 3) * 20_000,
-        free=chance.random() < 0.95,
+        can_move=chance.random() < 0.95,
         pool=pool,
     )
     if chance.random() < 0.2:
         there = f"{world.prefix}{chance.randrange(len(world.sizes))}"
         left = chance.choice([frozenset[str](), frozenset({f"{there}-0", f"{there}-1"})])
-        world.past.append(Past(each.id, NOW - chance.choice([3600, 2 * DAY, 2 * DAY, 9 * DAY]), there, left))
+        world.past.append(
+            PastMove(each.id, NOW - chance.choice([3600, 2 * DAY, 2 * DAY, 9 * DAY]), there, left)
+        )
 
 
-def request_of(chance: Random, name: str) -> Waiting:
+def request_of(chance: Random, name: str) -> BlockedRequest:
     count = chance.choice([2, 3, 4, 4])
     request = wants(count, cpu=chance.choice([1000, 1000, 1000, 45_000]), model="H100")
     pools = chance.choice([(POOL,), (POOL, OTHER), (OTHER, POOL)])
-    return Waiting(
+    return BlockedRequest(
         name,
         tuple((pool, request) for pool in pools),
         count * 1000,
@@ -90,7 +92,7 @@ def request_of(chance: Random, name: str) -> Waiting:
 
 @settings(max_examples=examples(200), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(st.integers(0, 2**32))
-def test_what_is_proposed_is_what_the_plain_search_proposes(seed):
+def test_proposals_equal_those_of_the_reference_search(seed):
     chance = Random(seed)
     worlds = {POOL: world_of(chance, "n", POOL), OTHER: world_of(chance, "m", OTHER)}
     running = [each for world in worlds.values() for each in world.running.values()]
@@ -102,8 +104,8 @@ def test_what_is_proposed_is_what_the_plain_search_proposes(seed):
     looked_at, ahead = chance.choice([1, 2, 8]), chance.choice([1, 2, 32])
     clusters = {pool: world.cluster for pool, world in worlds.items()}
     with (
-        mock.patch.object(rebalancing, "NODES_LOOKED_AT", looked_at),
-        mock.patch.object(rebalancing, "ASKED_AHEAD", ahead),
+        mock.patch.object(rebalancing, "MAX_NODES_TRIED", looked_at),
+        mock.patch.object(rebalancing, "NODES_READ_AHEAD", ahead),
     ):
         found = rebalancing.propose(clusters, running, waiting, past, NOW, rules, scores)
     case = reference.Case(past, NOW, rules, scores, looked_at)

@@ -58,7 +58,7 @@ def accelerated(node, make, alice, sent) -> Workspace:
     return again(workspace)
 
 
-def test_the_claim_ends_when_it_is_gone_and_it_runs_on_without(accelerated, alice, sent):
+def test_released_gpus_are_freed_while_the_workspace_keeps_running(accelerated, alice, sent):
     before = accelerated.resources
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     leaving = again(accelerated)
@@ -82,7 +82,7 @@ def test_the_claim_ends_when_it_is_gone_and_it_runs_on_without(accelerated, alic
     assert again(accelerated).state == State.RUNNING
 
 
-def test_attached_again_it_waits_its_turn_and_gets_what_it_had(accelerated, alice, make, sent):
+def test_attached_workspace_queues_and_gets_its_gpus_again(accelerated, alice, make, sent):
     before = accelerated.resources
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     runs = restarted(accelerated, sent)
@@ -133,7 +133,7 @@ def test_a_stop_wins_and_the_next_start_is_without(accelerated, alice, sent):
     assert (again(accelerated).state, held()) == (State.PROVISIONING, 0)
 
 
-def test_what_is_stopped_changes_at_once_and_nothing_starts(accelerated, alice, sent):
+def test_release_of_a_stopped_workspace_applies_at_once(accelerated, alice, sent):
     services.stop(actor=alice, workspace_id=accelerated.pk)
     assert answer(sent, "stop", "absent")
     gpus.release(actor=alice, workspace_id=accelerated.pk)
@@ -143,7 +143,7 @@ def test_what_is_stopped_changes_at_once_and_nothing_starts(accelerated, alice, 
     assert not sent.commands
 
 
-def test_who_may_not_and_what_cannot_is_refused(accelerated, alice, bob, make):
+def test_release_is_refused_without_permission_or_in_a_wrong_state(accelerated, alice, bob, make):
     with pytest.raises(NotAllowed):
         gpus.release(actor=bob, workspace_id=accelerated.pk)
     with pytest.raises(StateConflict):
@@ -186,7 +186,7 @@ def policy(target: str = "site", **given: object) -> ReclaimPolicy:
     return policy_services.create(actor=SYSTEM, target=target, values=given)
 
 
-def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> passes.Passed:
+def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> passes.PassReport:
     """A pass after it was seen to do nothing for so long."""
     WorkspaceActivity.objects.update_or_create(
         workspace=workspace,
@@ -206,7 +206,7 @@ def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> p
 
 def test_warned_then_released_then_left_alone(accelerated, alice, clock, sent, as_user):
     policy(release_gpu_minutes=60)
-    assert idle(accelerated, 29) == passes.Passed()
+    assert idle(accelerated, 29) == passes.PassReport()
     assert idle(accelerated, 31).warned == 1
     notice = ReclaimNotice.objects.get()
     assert (notice.cause, notice.reason["code"]) == ("release", "released_by_idle")
@@ -228,12 +228,12 @@ def test_warned_then_released_then_left_alone(accelerated, alice, clock, sent, a
     assert "GPUs of" in told.title and "released" in told.title
     runs = restarted(accelerated, sent)
     # Held to the limits of what has no GPUs: there is none.
-    assert idle(runs, 600) == passes.Passed()
+    assert idle(runs, 600) == passes.PassReport()
     assert runs.gpu_released
 
 
 @pytest.mark.parametrize("word", ["keep", "attach_policy_gone"])
-def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
+def test_keeping_or_a_policy_change_withdraws_the_release_notice(accelerated, alice, word):
     made = policy(release_gpu_minutes=60)
     assert idle(accelerated, 45).warned == 1
     if word == "keep":
@@ -250,7 +250,7 @@ def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
     assert again(accelerated).state == State.RUNNING
 
 
-def test_what_cannot_go_on_without_gpus_is_stopped(accelerated, clock, monkeypatch):
+def test_workspace_that_cannot_run_without_gpus_is_stopped(accelerated, clock, monkeypatch):
     policy(release_gpu_minutes=60)
     idle(accelerated, 31)
     clock.shift(1801)
@@ -283,7 +283,7 @@ def test_the_preview_counts_releases_and_what_they_free(accelerated, alice, cloc
     assert "released the GPUs of 1 workspace" in policy_presenters.preview_words(found)
 
 
-def test_pages_and_rest_ask_say_and_do_it(accelerated, alice, as_user, with_token, sent, make):
+def test_pages_and_rest_release_and_attach_gpus(accelerated, alice, as_user, with_token, sent, make):
     web, api = as_user(alice), with_token(alice, "workspaces:read", "workspaces:write")
     page = f"/workspaces/{accelerated.pk}/"
     assert "act-release-gpu" in web.get(page).content.decode()

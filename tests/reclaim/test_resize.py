@@ -88,7 +88,7 @@ def test_what_was_asked_for_stays_as_far_as_the_new_flavor_allows(sizes, make, a
     assert (again(made).lifetime_s, again(made).expected_s) == (2 * 3600, 2 * 3600)
 
 
-def test_what_waits_asks_for_the_new_size_and_what_is_stopped_takes_it_next(runs, sizes, make, bob, sent):
+def test_resize_applies_to_the_queued_request_or_the_next_start(runs, sizes, make, bob, sent):
     waits = make(bob, "two")
     assert waits.state == State.PENDING
     resizing.resize(actor=bob, workspace_id=waits.pk, flavor=sizes["one"])
@@ -103,7 +103,7 @@ def test_what_waits_asks_for_the_new_size_and_what_is_stopped_takes_it_next(runs
     assert not sent.commands
 
 
-def test_released_it_stays_so_and_attaches_the_gpus_of_the_new_size(runs, sizes, alice, sent):
+def test_resize_of_a_released_workspace_applies_when_gpus_are_attached(runs, sizes, alice, sent):
     gpus.release(actor=alice, workspace_id=runs.pk)
     small = restarted(runs, sent)
     before = small.generation
@@ -196,7 +196,7 @@ def test_a_verdict_takes_what_it_has_for_free_and_leaves_no_trace(runs, sizes, m
     check_invariants()
 
 
-def test_what_waits_does_not_stand_in_its_own_way(sizes, make, alice, bob, sent):
+def test_pending_request_does_not_block_its_own_resize(sizes, make, alice, bob, sent):
     first = make(bob, "two")
     assert first.state == State.PROVISIONING
     waits = make(alice, "two")
@@ -207,7 +207,7 @@ def test_what_waits_does_not_stand_in_its_own_way(sizes, make, alice, bob, sent)
 # --- sums ------------------------------------------------------------------------------------------
 
 
-def test_what_it_held_before_counts_for_the_flavor_of_then(runs, sizes, alice, sent, clock):
+def test_usage_before_a_resize_counts_for_the_old_flavor(runs, sizes, alice, sent, clock):
     from portal.reports import days
     from portal.reports.models import Dimension, GpuDay
 

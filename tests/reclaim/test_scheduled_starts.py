@@ -34,7 +34,7 @@ def _site(settings):
     settings.BERTH_LIFETIME_HOURS = settings.BERTH_MAX_LIFETIME_HOURS = 0
 
 
-def at(clock, day: int, hour: int, minute: int = 0) -> passes.Passed:
+def at(clock, day: int, hour: int, minute: int = 0) -> passes.PassReport:
     """A pass at that time of November 2027 (Monday is the 1st), with a pass shortly before."""
     clock.move_to(datetime(2027, 11, day, hour, minute, tzinfo=UTC))
     LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
@@ -82,14 +82,14 @@ def test_it_starts_in_the_morning_once_with_a_notice(stopped, alice, clock, sent
     assert not ScheduledStop.objects.exists()
 
 
-def test_who_says_that_it_stays_stopped_wins(stopped, alice, clock):
+def test_stop_by_the_user_cancels_the_scheduled_start(stopped, alice, clock):
     services.stop(actor=alice, workspace_id=stopped.pk)
     assert presenters.activity_of(again(stopped))["starts_at"] is None
     assert at(clock, 2, 8).started == 0
     assert again(stopped).state == State.STOPPED
 
 
-def test_who_has_started_and_stopped_it_since_wins(stopped, alice, clock, sent):
+def test_later_start_and_stop_by_the_user_cancel_the_scheduled_start(stopped, alice, clock, sent):
     services.start(actor=alice, workspace_id=stopped.pk)
     run_until_ready(sent, again(stopped))
     services.stop(actor=alice, workspace_id=stopped.pk)
@@ -98,7 +98,7 @@ def test_who_has_started_and_stopped_it_since_wins(stopped, alice, clock, sent):
     assert again(stopped).state == State.STOPPED
 
 
-def test_what_a_person_has_stopped_stays_so(make, alice, local_pool, sent, clock):
+def test_schedule_does_not_start_a_workspace_stopped_by_its_user(make, alice, local_pool, sent, clock):
     policy_services.create(actor=SYSTEM, target="team:vision", values=WEEK)
     workspace = make(alice)
     run_until_ready(sent, workspace)
@@ -121,7 +121,7 @@ def test_a_clock_that_is_put_back_loses_no_morning(stopped, clock):
     assert at(clock, 1, 8).started == 1
 
 
-def test_what_admission_refuses_is_told_and_not_tried_again(stopped, alice, clock, monkeypatch):
+def test_scheduled_start_refused_by_admission_notifies_and_is_not_retried(stopped, alice, clock, monkeypatch):
     def refuse(**_given):
         raise StateConflict(Reason(AdmissionCode.NO_ENABLED_POOL))
 

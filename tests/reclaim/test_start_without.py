@@ -58,7 +58,7 @@ def test_where_none_is_free_it_starts_at_once_without_and_attaches_later(holder,
     assert (again(made).resources["cpu_milli"], again(made).gpu_awaited) == (3000, False)
 
 
-def test_nobody_has_to_make_room_for_what_is_spared(holder, make, alice, clock, settings):
+def test_start_without_gpus_preempts_no_workspace(holder, make, alice, clock, settings):
     settings.BERTH_PREEMPTION, settings.BERTH_MIN_RUN_S = True, 60
     clock.shift(3600)
     make(alice, FLAVOR, start_without_gpu=True)
@@ -95,7 +95,7 @@ def test_its_user_is_told_once_when_the_gpu_is_free_and_nothing_restarts(holder,
     assert (again(made).state, again(made).gpu_released) == (State.RUNNING, True)
 
 
-def test_one_free_gpu_is_told_to_one_at_a_time_the_longest_wait_first(holder, make, alice, bob, sent):
+def test_one_free_gpu_notifies_one_user_longest_wait_first(holder, make, alice, bob, sent):
     first = make(alice, FLAVOR, start_without_gpu=True)
     run_until_ready(sent, first)
     second = make(bob, FLAVOR, name="second", start_without_gpu=True)
@@ -105,7 +105,7 @@ def test_one_free_gpu_is_told_to_one_at_a_time_the_longest_wait_first(holder, ma
     assert (free_gpus.run(), told(alice), told(bob)) == (1, 1, 1)
 
 
-def test_who_has_decided_otherwise_is_told_nothing(holder, make, alice, sent):
+def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, sent):
     made = make(alice, FLAVOR, start_without_gpu=True)
     run_until_ready(sent, made)
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=FlavorFactory(slug="no-gpu", cpu_milli=2000))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from portal.reclaim.engine.terms import SETTINGS, ScopeKind, Source, Terms
 from portal.reclaim.engine.unused import (
     MAX_LOOK_S,
+    HomeIdleState,
     HomeRules,
-    HomeStanding,
     HomeStep,
     advance,
     decide_home,
@@ -23,24 +23,24 @@ SITE, POOL, TEAM = (Source(kind, "x") for kind in (ScopeKind.SITE, ScopeKind.POO
 
 def test_warned_then_taken_after_the_whole_notice():
     held = HomeRules(archive_s=90 * DAY, notice_s=14 * DAY)
-    assert decide_home(HomeStanding(unused_s=75 * DAY), held).step is HomeStep.NOTHING
-    near = decide_home(HomeStanding(unused_s=76 * DAY), held)
+    assert decide_home(HomeIdleState(unused_s=75 * DAY), held).step is HomeStep.NOTHING
+    near = decide_home(HomeIdleState(unused_s=76 * DAY), held)
     assert (near.step, near.left_s, near.limit_s) == (HomeStep.WARN, 14 * DAY, 90 * DAY)
-    late = decide_home(HomeStanding(unused_s=400 * DAY), held)
+    late = decide_home(HomeIdleState(unused_s=400 * DAY), held)
     assert (late.step, late.left_s) == (HomeStep.WARN, 14 * DAY), "the whole notice, however late"
-    told = HomeStanding(unused_s=400 * DAY, warned_s=14 * DAY - 1)
+    told = HomeIdleState(unused_s=400 * DAY, warned_s=14 * DAY - 1)
     assert decide_home(told, held).step is HomeStep.NOTHING
-    assert decide_home(HomeStanding(unused_s=400 * DAY, warned_s=14 * DAY), held).step is HomeStep.TAKE
-    assert decide_home(HomeStanding(unused_s=10 * DAY, warned_s=DAY), held).step is HomeStep.WITHDRAW
-    assert decide_home(HomeStanding(unused_s=90 * DAY, warned_s=DAY), HomeRules()).step is HomeStep.WITHDRAW
-    assert decide_home(HomeStanding(archived=True, unused_s=900 * DAY), held).step is HomeStep.NOTHING
+    assert decide_home(HomeIdleState(unused_s=400 * DAY, warned_s=14 * DAY), held).step is HomeStep.TAKE
+    assert decide_home(HomeIdleState(unused_s=10 * DAY, warned_s=DAY), held).step is HomeStep.WITHDRAW
+    assert decide_home(HomeIdleState(unused_s=90 * DAY, warned_s=DAY), HomeRules()).step is HomeStep.WITHDRAW
+    assert decide_home(HomeIdleState(archived=True, unused_s=900 * DAY), held).step is HomeStep.NOTHING
 
 
 def test_no_limit_is_shorter_than_the_notice():
     held = HomeRules(archive_s=DAY, delete_s=DAY, notice_s=14 * DAY)
     for archived in (False, True):
-        assert decide_home(HomeStanding(archived, unused_s=13 * DAY), held).left_s == 14 * DAY
-        told = HomeStanding(archived, unused_s=13 * DAY, warned_s=13 * DAY)
+        assert decide_home(HomeIdleState(archived, unused_s=13 * DAY), held).left_s == 14 * DAY
+        told = HomeIdleState(archived, unused_s=13 * DAY, warned_s=13 * DAY)
         assert decide_home(told, held).step is HomeStep.NOTHING
 
 
@@ -59,7 +59,7 @@ def test_no_limit_is_shorter_than_the_notice():
         pytest.param([Terms(TEAM, archive_s=30)], 30, None, id="a team alone"),
     ],
 )  # fmt: skip
-def test_a_team_archives_earlier_and_never_later_and_says_nothing_of_deletion(layers, archive_s, delete_s):
+def test_team_rules_can_only_archive_earlier_and_not_set_deletion(layers, archive_s, delete_s):
     found = rules([Terms(SETTINGS, archive_s=0, delete_s=0), *layers], notice_s=1)
     assert (found.archive_s, found.delete_s) == (archive_s, delete_s)
 
@@ -77,10 +77,10 @@ LOOKS = st.lists(
 
 
 @given(LOOKS, st.integers(1, 20_000), st.integers(1, 8_000))
-def test_whatever_happens_nothing_is_taken_early(looks, archive_s, notice_s):
+def test_home_is_never_archived_early(looks, archive_s, notice_s):
     """Arbitrary looks, uses, outages and clocks: only after limit and notice were watched since a use."""
     held = HomeRules(archive_s=archive_s, notice_s=notice_s)
-    standing = HomeStanding()
+    standing = HomeIdleState()
     watched = told = 0.0
     warned = False
     for elapsed_s, used in looks:
@@ -95,14 +95,14 @@ def test_whatever_happens_nothing_is_taken_early(looks, archive_s, notice_s):
         if step is HomeStep.WARN:
             assert not warned and watched >= archive_s - notice_s
             warned, told = True, 0.0
-            standing = HomeStanding(False, standing.unused_s, 0.0)
+            standing = HomeIdleState(False, standing.unused_s, 0.0)
         elif step is HomeStep.WITHDRAW:
             raise AssertionError("nothing has been said against it")
 
 
 @given(st.floats(0, 1e7), st.one_of(st.none(), st.floats(0, 1e7)), st.booleans(), st.integers(0, 10**6))
 def test_use_always_wins(unused_s, warned_s, archived, limit_s):
-    after = advance(HomeStanding(archived, unused_s, warned_s), 600, used=True, archived=archived)
-    assert after == HomeStanding(archived)
+    after = advance(HomeIdleState(archived, unused_s, warned_s), 600, used=True, archived=archived)
+    assert after == HomeIdleState(archived)
     held = HomeRules(limit_s, limit_s, notice_s=1)
     assert decide_home(after, held).step in (HomeStep.NOTHING, HomeStep.WARN)

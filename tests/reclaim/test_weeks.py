@@ -20,7 +20,7 @@ from portal.reclaim.engine.ladder import (
     decide,
     idle_limit_s,
 )
-from portal.reclaim.engine.replay import Past, Spell, replay
+from portal.reclaim.engine.replay import Period, RecordedRun, replay
 from portal.reclaim.engine.terms import SETTINGS, ScopeKind, Source, Terms, merge
 from portal.reclaim.engine.week import DAYS, Week
 
@@ -45,13 +45,13 @@ def at(text: str, zone: str = "Europe/Berlin") -> float:
     ],
 )
 def test_hours_of_work_are_those_of_its_zone(now, works):
-    assert BERLIN.works(at(now)) is works
+    assert BERLIN.is_working_time(at(now)) is works
 
 
 def test_nobody_works_on_a_holiday_and_it_stops_all_the_same():
     week = Week("UTC", WORKDAYS, time(8), time(18), 1800, time(19), frozenset({date(2026, 12, 25)}))
     noon = datetime(2026, 12, 25, 12, tzinfo=UTC).timestamp()
-    assert not week.works(noon)
+    assert not week.is_working_time(noon)
     assert week.stop_near(noon + 6.9 * HOUR, 1800) == noon + 7 * HOUR
 
 
@@ -62,7 +62,7 @@ def test_it_stops_at_the_same_hour_of_the_clock_in_summer_and_in_winter(day):
     assert datetime.fromtimestamp(stop, ZoneInfo("Europe/Berlin")).strftime("%H:%M") == "19:00"
 
 
-def test_an_hour_that_the_clock_leaves_out_comes_later_and_one_that_comes_twice_comes_once():
+def test_skipped_hour_runs_later_and_repeated_hour_runs_once_at_clock_changes():
     week = Week("Europe/Berlin", frozenset(DAYS), stop_at=time(2, 30))
     for day in ("2026-03-29", "2026-10-25"):
         found = week.stops(at(f"{day} 00:00"), at(f"{day} 23:00"))
@@ -114,7 +114,7 @@ def test_a_schedule_stops_what_is_not_used_and_leaves_work_alone():
     assert decide(kept, only_stop, told, after).step is Step.WITHDRAW
 
 
-def test_who_starts_in_the_evening_is_not_stopped_for_that_evening():
+def test_workspace_started_after_the_stop_hour_runs_that_evening():
     late = RunState(idle_s=UNUSED_S, began_s=at("2026-11-23 19:30"))
     only_stop = Policy(None, None, 1800, weeks=(Week("Europe/Berlin", WORKDAYS, stop_at=time(19)),))
     assert decide(late, only_stop, None, at("2026-11-23 22:00")).step is Step.NONE
@@ -180,33 +180,33 @@ def test_whatever_a_team_says_nothing_gets_looser(wider, own):
 
 def test_a_replay_stops_what_was_idle_and_frees_the_rest_of_the_time():
     rules = Policy(None, 2 * HOUR, 1800)
-    past = Past(0, 100 * HOUR, (Spell(10 * HOUR, 20 * HOUR), Spell(30 * HOUR, 31 * HOUR)))
+    past = RecordedRun(0, 100 * HOUR, (Period(10 * HOUR, 20 * HOUR), Period(30 * HOUR, 31 * HOUR)))
     (stop,) = replay(past, rules)
     assert (stop.at_s, stop.cause, stop.interrupted) == (12 * HOUR, Cause.IDLE, False)
     assert stop.freed_s == 8 * HOUR
 
 
 def test_a_replay_says_what_it_would_have_interrupted():
-    (stop,) = replay(Past(0, 100 * HOUR), Policy(None, None, 1800, longest_s=40 * HOUR))
+    (stop,) = replay(RecordedRun(0, 100 * HOUR), Policy(None, None, 1800, longest_s=40 * HOUR))
     assert (stop.at_s, stop.interrupted, stop.freed_s) == (40 * HOUR, True, 60 * HOUR)
-    assert replay(Past(0, 30 * HOUR), Policy(None, None, 1800, longest_s=40 * HOUR)) == []
+    assert replay(RecordedRun(0, 30 * HOUR), Policy(None, None, 1800, longest_s=40 * HOUR)) == []
 
 
 def test_a_replay_follows_a_schedule():
     begin, end = at("2026-11-23 09:00"), at("2026-11-25 09:00")
     nights = (
-        Spell(at("2026-11-23 17:00"), at("2026-11-24 09:00")),
-        Spell(at("2026-11-24 20:00"), at("2026-11-25 08:30")),
+        Period(at("2026-11-23 17:00"), at("2026-11-24 09:00")),
+        Period(at("2026-11-24 20:00"), at("2026-11-25 08:30")),
     )
     week = Week("Europe/Berlin", WORKDAYS, time(8), time(18), stop_at=time(19))
-    stops = replay(Past(begin, end, nights), Policy(None, None, 1800, weeks=(week,)))
+    stops = replay(RecordedRun(begin, end, nights), Policy(None, None, 1800, weeks=(week,)))
     hours = [datetime.fromtimestamp(each.at_s, ZoneInfo("Europe/Berlin")).strftime("%H:%M") for each in stops]
     assert hours == ["19:00", "20:45"]
     assert not any(each.interrupted for each in stops)
 
 
 spells = st.lists(st.tuples(st.integers(0, 400_000), st.integers(600, 100_000)), max_size=6).map(
-    lambda found: tuple(Spell(begin, begin + length) for begin, length in _apart(found))
+    lambda found: tuple(Period(begin, begin + length) for begin, length in _apart(found))
 )
 
 
@@ -222,7 +222,7 @@ def _apart(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 @given(spells, st.integers(1800, 50_000), st.booleans())
 def test_a_replay_interrupts_nobody_for_idleness_and_never_comes_early(idle, limit_s, scheduled):
     weeks = (BERLIN,) if scheduled else ()
-    past = Past(0, 500_000, idle)
+    past = RecordedRun(0, 500_000, idle)
     for stop in replay(past, Policy(None, limit_s, 1800, weeks=weeks)):
         (within,) = [each for each in idle if each.begin_s <= stop.at_s < each.end_s]
         assert not stop.interrupted
@@ -294,7 +294,7 @@ def test_no_start_comes_early_on_a_holiday_or_twice(zone, days, start, stop, hol
     for by in looks:
         now_s += by
         if by < 0:
-            stopped_s += by  # as `passes._make_up_for_absence` does it
+            stopped_s += by  # as `passes._extend_for_outage` does it
         if week.start_due(stopped_s, now_s):
             starts += 1
             moments = week.starts(stopped_s, now_s + 1)

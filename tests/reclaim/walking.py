@@ -17,14 +17,14 @@ import msgspec
 from portal.reclaim.engine.ladder import Notice, Policy, RunState, Step, decide
 from portal.reclaim.observing import (
     INTERVAL_S,
-    Activity,
     ActivityRecord,
-    Seen,
+    HeartbeatFigures,
+    ObservedActivity,
     is_fresh,
     next_activity,
     report_of,
 )
-from portal.reclaim.passes import AWAY_S
+from portal.reclaim.passes import MIN_OUTAGE_S
 from portal.workspaces.results import gpus_idle
 from tests.reclaim.histories import Figures, History
 
@@ -52,13 +52,13 @@ class Portal:
 
     heartbeat_at: datetime | None = None
     gpu_idle_since: datetime | None = None
-    seen: Seen = field(default_factory=Seen)
-    row: Activity | None = None
+    seen: HeartbeatFigures = field(default_factory=HeartbeatFigures)
+    row: ObservedActivity | None = None
 
     def receive(self, figures: Figures, now: datetime) -> None:
         """As `results.agent_heartbeat` keeps it."""
         self.heartbeat_at = now
-        self.seen = msgspec.json.decode(json.dumps(figures), type=Seen)
+        self.seen = msgspec.json.decode(json.dumps(figures), type=HeartbeatFigures)
         since = self.gpu_idle_since
         self.gpu_idle_since = (min(since or now, now)) if gpus_idle(figures) else None
 
@@ -106,7 +106,7 @@ def walk(
             if portal.row is not None and portal.row.active and elapsed_s > until_s / 2:
                 found.signals.update(portal.row.active.split(","))
         away = now - last_pass if last_pass is not None else timedelta(0)
-        if notice is not None and not 0 <= away.total_seconds() <= AWAY_S:
+        if notice is not None and not 0 <= away.total_seconds() <= MIN_OUTAGE_S:
             notice = replace(notice, due_at_s=notice.due_at_s + away.total_seconds())
         last_pass = now
         verdict = decide(portal.run_state(now), policy, notice, now.timestamp())

@@ -17,7 +17,7 @@ from portal.common.events.kinds import AuditKind
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from portal.reclaim.engine.idle_time import KeptReason, idle_seconds
 from portal.reclaim.engine.ladder import Policy
-from portal.reclaim.engine.replay import Past, Spell
+from portal.reclaim.engine.replay import Period, RecordedRun
 from portal.reclaim.models import IdleSpell, LastPass, SpellKind
 from portal.reports import days, idle_gpus
 from portal.reports.models import Dimension, GpuDay
@@ -32,25 +32,25 @@ HOUR = 3_600_000
 LIMIT = Policy(gpu_idle_s=None, idle_s=2 * HOUR_S, notice_s=1800)
 
 
-def spells(*hours: tuple[float, float]) -> tuple[Spell, ...]:
-    return tuple(Spell(begin * HOUR_S, end * HOUR_S) for begin, end in hours)
+def spells(*hours: tuple[float, float]) -> tuple[Period, ...]:
+    return tuple(Period(begin * HOUR_S, end * HOUR_S) for begin, end in hours)
 
 
-def split(past: Past, policy: Policy = LIMIT) -> dict[str, float]:
+def split(past: RecordedRun, policy: Policy = LIMIT) -> dict[str, float]:
     return {
         reason.value: seconds / HOUR_S for reason, seconds in idle_seconds(past, policy).items() if seconds
     }
 
 
 def test_idle_time_is_split_by_the_reason_why_it_was_kept():
-    past = Past(
+    past = RecordedRun(
         0, 10 * HOUR_S, idle=spells((4, 9)), gpu_idle=spells((2, 9), (9.5, 12)), kept=spells((3, 5), (20, 21))
     )
     assert split(past) == {"kept": 2.0, "other_work": 1.5, "below_limit": 4.0}
     assert split(past, Policy(None, None, 1800)) == {"kept": 2.0, "other_work": 1.5, "no_limit": 4.0}
     # A limit for the GPUs alone holds whatever else is at work.
     assert split(past, Policy(HOUR_S, None, 1800)) == {"kept": 2.0, "below_limit": 5.5}
-    assert split(Past(0, HOUR_S)) == {}
+    assert split(RecordedRun(0, HOUR_S)) == {}
     assert set(idle_seconds(past, LIMIT)) == set(KeptReason)
 
 

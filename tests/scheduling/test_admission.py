@@ -105,7 +105,7 @@ def test_an_accelerator_that_nobody_has(local_pool):
         ({"cordoned": True}, "Waiting for capacity: node-1 is cordoned by an operator."),
     ],
 )
-def test_what_may_come_back_queues(local_pool, change, words):
+def test_request_for_capacity_that_may_return_is_queued(local_pool, change, words):
     local_pool.nodes.update(**change)
     verdict = assess(template=jupyter(), flavor=small())
     assert (verdict.outcome, verdict.reason.code) == (Outcome.QUEUED, Rule.PLACEMENT)

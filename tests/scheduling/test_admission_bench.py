@@ -29,7 +29,7 @@ def test_requests_start_through_the_portals_own_cycle(homes, sent, monkeypatch):
     assert Workspace.objects.filter(state=State.PROVISIONING).count() == 60
     assert AllocatedDevice.objects.filter(active=True, milli__lt=1000).exists(), "shares are granted too"
     assert HomePlace.objects.count() == (60 if homes == "apart" else 0)
-    assert names((*DECISION, launches.begin)) <= {name for name, _ in calls}
+    assert names((*DECISION, launches.start_workspaces)) <= {name for name, _ in calls}
     timed = {getattr(of, name).__qualname__ for _, of, name in stream.PARTS}
     assert of_bench(calls) <= {"run", *timed}, "nothing is decided beside the cycle"
     stream.empty()

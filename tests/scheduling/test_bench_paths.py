@@ -31,30 +31,30 @@ from tests.scheduling.test_model_choice import A100, T4
 
 SAMPLE = Path(__file__).parent / "engine" / "placement" / "data"
 DECISION: tuple[Callable[..., Any], ...] = (
-    PlacementRequests.of,
+    PlacementRequests.build,
     snapshot.enqueue,
     snapshot.register,
     decision.decide,
     Scheduler.cycle,
     PoolPlacer.choose,
     PoolPlacer.take,
-    PoolPlacer.place_of,
-    choice.best_place,
-    choice.worth_of,
+    PoolPlacer.placement_of,
+    choice.best_placement,
+    choice.model_preference,
     PoolNodes.best,
     Cluster.best,
     Cluster.commit,
 )
 """What decides on a request that several models satisfy, from the request to its place."""
 QUEUE: tuple[Callable[..., Any], ...] = (
-    PlacementRequests.of,
+    PlacementRequests.build,
     snapshot.enqueue,
     snapshot.register,
     decision.decide,
     Scheduler.cycle,
     PoolPlacer.fits,
     PoolPlacer.take,
-    PoolPlacer.place_of,
+    PoolPlacer.placement_of,
     PoolNodes.find,
     Cluster.commit,
     queue_status.status_of,
@@ -102,7 +102,7 @@ def test_a_replay_and_a_creation_call_the_same_functions(make, alice, team, cata
         admission.assess(template=template, flavor=flavor, team=team, actor=alice)
         make(alice, "any")
     creation = {name for name, _ in calls}
-    assert names((*DECISION, admission.assess_on, cycle.decide, launches.begin)) <= creation
+    assert names((*DECISION, admission.assess_on, cycle.decide, launches.start_workspaces)) <= creation
     nodes = read_nodes(SAMPLE)
     site = Site(pools_of(nodes, DEFAULT_MIX, policy="fragmentation", layout=DEFAULT_LAYOUT))
     request = ResourceRequest(1000, 1024, accelerators=AcceleratorRequest(count=1))
@@ -110,7 +110,7 @@ def test_a_replay_and_a_creation_call_the_same_functions(make, alice, team, cata
         assert site.preview(request) == site.ask(request) != ()
     assert names((*DECISION, admission.assess_on)) <= {name for name, _ in calls}
     by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
-    assert by_itself == {"PoolPlacer.place_of"}
+    assert by_itself == {"PoolPlacer.placement_of"}
 
 
 @pytest.mark.django_db
@@ -138,11 +138,11 @@ def test_a_replay_of_a_queue_and_a_creation_call_the_same_functions(make, alice,
     by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
     assert by_itself == {
         "PoolPlacer.__init__",
-        "PoolPlacer.gone",
-        "PoolPlacer.place_of",
-        "PoolPlacer.runs",
+        "PoolPlacer.remove_running",
+        "PoolPlacer.placement_of",
+        "PoolPlacer.add_running",
         "PoolNodes.cluster",
-        "PoolNodes.changed",
+        "PoolNodes.invalidate_reasons",
         "Cluster.release",
         "Scheduler.__init__",
         "Scheduler.finish",

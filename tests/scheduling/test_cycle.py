@@ -171,7 +171,7 @@ def test_the_sites_limit_is_for_all_together(make, alice, dora, other, pool):
     assert verdict_of(alice, alice.teams.get(), "sim-h100-x4").outcome is Outcome.IMPOSSIBLE
 
 
-def test_who_holds_it_and_how_much_of_that_is_idle_is_told(make, alice, dora, other, pool, clock):
+def test_blocker_names_holders_and_their_idle_amount(make, alice, dora, other, pool, clock):
     from portal.workspaces import results
 
     SiteLimit.objects.create(resource=H100, amount=2000)
@@ -350,7 +350,7 @@ def test_work_that_would_be_lost_is_waited_for_where_that_costs_less(
     assert Preemption.objects.exists() is leaves
 
 
-def test_who_runs_too_short_or_may_not_be_preempted_stays(borrowed, make, dora, other, pool):
+def test_recent_or_nonpreemptible_workspace_is_not_preempted(borrowed, make, dora, other, pool):
     Workspace.objects.update(preemptible=False)
     make(dora, "sim-h100-x4", team=other)
     assert not Preemption.objects.exists()
@@ -362,7 +362,7 @@ def test_with_preemption_off_nobody_has_to_leave(borrowed, make, dora, other, se
     assert not Preemption.objects.exists()
 
 
-def test_who_was_asked_to_leave_may_stay_when_the_other_gives_up(borrowed, make, dora, other):
+def test_preemption_is_cancelled_when_its_beneficiary_gives_up(borrowed, make, dora, other):
     owner = make(dora, "sim-h100-x4", team=other)
     assert Preemption.objects.exists()
     services.delete(actor=dora, workspace_id=owner.pk)
@@ -414,9 +414,7 @@ def test_a_cycle_is_left_out_while_nothing_has_changed(make, alice, pool, clock)
     assert cycle.run_if_due() is None
 
 
-def test_what_changes_while_a_cycle_decides_is_looked_at_by_the_next_sweep(
-    make, alice, pool, clock, monkeypatch
-):
+def test_change_during_a_cycle_is_handled_by_the_next_sweep(make, alice, pool, clock, monkeypatch):
     for _ in range(3):
         make(alice, "sim-h100-x4")
     # The last cycle has kept the place of the one that waits: the next one looks at that.

@@ -56,7 +56,7 @@ def check() -> None:
 
 def the_kept_snapshot_is_as_if_read_anew() -> None:
     fresh = load()
-    with snapshot_cache.previews.use() as kept:
+    with snapshot_cache.preview_cache.use() as kept:
         assert kept.scheduler.running.keys() == fresh.scheduler.running.keys()
         for name, each in kept.scheduler.running.items():
             assert each.workload == fresh.scheduler.running[name].workload
@@ -179,7 +179,7 @@ def create(
         stored_message(entry.eta_basis),
     )
     assert (said.message, dict(said.blocker)) == (stored_message(entry.reason), entry.blocker)
-    assert (said.turn, said.next_choice) == (
+    assert (said.member_order_text, said.next_flavor_text) == (
         stored_message(entry.member_order),
         stored_message(entry.next_flavor),
     )

@@ -55,7 +55,7 @@ def events(kind: str) -> int:
 # --- moving ----------------------------------------------------------------------------------------
 
 
-def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, olga, alice, settle, clock):
+def test_drain_notifies_stops_and_restarts_workspaces_elsewhere(running, olga, alice, settle, clock):
     node = node_of(running)
     found = drains.drain_node(actor=olga, node_id=node.pk, reason="New memory")
     row = again(running)
@@ -89,7 +89,7 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
     check_invariants()
 
 
-def test_whose_next_step_is_far_off_leaves_in_time(running, olga, clock):
+def test_drain_advances_a_distant_next_reconcile(running, olga, clock):
     later = timezone.now() + dt.timedelta(hours=1)
     Workspace.objects.filter(pk=running.pk).update(next_reconcile_at=later, lease="", lease_expires_at=None)
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
@@ -122,7 +122,7 @@ def test_repeating_a_drain_asks_and_tells_nobody_twice(running, olga):
     assert (Event.objects.count(), Notification.objects.count()) == before
 
 
-def test_who_has_been_cordoned_with_is_asked_by_the_drain(running, olga):
+def test_drain_after_a_cordon_preempts_workspaces(running, olga):
     node = node_of(running)
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Fans")
     assert preempt_at(again(running)) is None
@@ -130,21 +130,21 @@ def test_who_has_been_cordoned_with_is_asked_by_the_drain(running, olga):
     assert events("node.drained") == 1
 
 
-def test_who_just_starts_is_asked_too_and_nobody_is_exempt(pool, olga, make, alice):
+def test_drain_includes_starting_and_nonpreemptible_workspaces(pool, olga, make, alice):
     row = make(alice, "sim-h100-x1")
     Workspace.objects.update(preemptible=False)
     assert again(row).state == State.PROVISIONING
     assert drains.drain_node(actor=olga, node_id=node_of(row).pk, reason="").asked == 1
 
 
-def test_who_ends_anyway_is_not_asked_but_counts(running, olga, alice):
+def test_drain_counts_but_does_not_notify_stopping_workspaces(running, olga, alice):
     workspaces.stop(actor=alice, workspace_id=running.pk)
     found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     assert (found.asked, found.left, found.until, found.done) == (0, 1, None, False)
     assert "just ending" in str(found)
 
 
-def test_who_leaves_for_another_leaves_for_the_drain_at_the_time_that_was_told(running, olga):
+def test_drain_takes_over_an_earlier_preemption_at_its_time(running, olga):
     soon = timezone.now() + dt.timedelta(seconds=20)
     Preemption.objects.create(workspace=running, preempt_at=soon, preempted_by="x", cause="reclaim")
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
@@ -202,7 +202,7 @@ def test_draining_a_split_gpu_drains_its_instances(catalog, olga, make, alice):
     assert (found.asked, preempt_at(again(rows[0]))) == (1, None)
 
 
-def test_what_a_check_took_out_becomes_the_operators(running, olga):
+def test_drain_turns_the_cordon_of_a_check_into_an_operators(running, olga):
     device = device_of(running)
     cordons.cordon_device(
         actor=olga, device_id=device.pk, reason="ECC", cause=CordonCause.CHECK, recovery="reset"
@@ -216,7 +216,7 @@ def test_what_a_check_took_out_becomes_the_operators(running, olga):
 # --- staying ---------------------------------------------------------------------------------------
 
 
-def test_who_has_not_left_stays_when_the_node_is_back(running, olga, clock):
+def test_uncordon_cancels_notices_of_running_workspaces(running, olga, clock):
     node = node_of(running)
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
@@ -229,7 +229,7 @@ def test_who_has_not_left_stays_when_the_node_is_back(running, olga, clock):
     assert again(running).state == State.RUNNING
 
 
-def test_who_is_on_a_drained_device_of_a_node_that_is_back_leaves_all_the_same(running, olga):
+def test_uncordoned_node_keeps_notices_of_its_drained_devices(running, olga):
     node, device = node_of(running), device_of(running)
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     drains.drain_device(actor=olga, device_id=device.pk, reason="")
@@ -239,7 +239,7 @@ def test_who_is_on_a_drained_device_of_a_node_that_is_back_leaves_all_the_same(r
     assert preempt_at(again(running)) is None
 
 
-def test_who_was_forgotten_when_the_cordon_was_lifted_is_remembered_at_the_last_moment(running, olga, clock):
+def test_notice_missed_by_an_uncordon_is_cancelled_before_the_stop(running, olga, clock):
     node = node_of(running)
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     Node.objects.filter(pk=node.pk).update(cordoned=False)
@@ -248,7 +248,7 @@ def test_who_was_forgotten_when_the_cordon_was_lifted_is_remembered_at_the_last_
     assert (again(running).state, preempt_at(again(running))) == (State.RUNNING, None)
 
 
-def test_who_leaves_for_another_does_not_stay_because_a_node_is_uncordoned(running, olga):
+def test_uncordon_keeps_notices_for_other_requests(running, olga):
     node = node_of(running)
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
     Preemption.objects.create(

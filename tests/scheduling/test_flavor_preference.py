@@ -64,7 +64,7 @@ def asked(make, team: Team, actor, *slugs: str, within_s: int = 0, **more: Any) 
         return workspace
     entry = workspace.queue_entry
     assert workspace.state == State.PENDING
-    assert (said.position, said.eta_at, said.next_choice) == (
+    assert (said.position, said.eta_at, said.next_flavor_text) == (
         entry.position,
         entry.eta_at,
         stored_message(entry.next_flavor),

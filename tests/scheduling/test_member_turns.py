@@ -39,7 +39,7 @@ def in_order() -> list[str]:
     return list(waiting.values_list("workspace__name", flat=True))
 
 
-def test_who_holds_less_comes_next(backlog, alice, settle):
+def test_member_with_less_use_is_next(backlog, alice, settle):
     assert in_order() == ["b1", "b2", "a1", "a2", "a3"]
     services.stop(actor=alice, workspace_id=Workspace.objects.get(name="a").pk)
     settle(60)
@@ -62,7 +62,7 @@ def test_a_team_that_turns_them_off_goes_by_age(backlog, alice, bob, team):
     assert in_order() == ["b1", "b2", "a1", "a2", "a3"]
 
 
-def test_both_read_why_and_others_do_not(backlog, as_user, alice, bob, charlie, olga):
+def test_order_change_is_explained_to_the_members_concerned(backlog, as_user, alice, bob, charlie, olga):
     less = "Before alice’s next request: you used less recently."
     more = "After bob’s next request: you used more recently."
     pages = {user.username: as_user(user).get("/queue/").content.decode() for user in (bob, charlie, olga)}
@@ -80,7 +80,7 @@ def test_a_preview_says_what_the_request_gets(backlog, make, team, clock):
     clock.shift(1)
     order = {"template": backlog["a1"].template, "flavor": backlog["a1"].flavor, "team": team, "actor": cem}
     verdict = admission.assess(**order)
-    assert verdict.turn == "Before alice’s next request: you used less recently."
+    assert verdict.member_order_text == "Before alice’s next request: you used less recently."
     entry = QueueEntry.objects.get(workspace=make(cem, "sim-h100-x4", name="c"))
     assert (verdict.position, verdict.eta_at) == (entry.position, entry.eta_at) == (3, entry.eta_at)
     assert verdict.member_order.as_json() == entry.member_order

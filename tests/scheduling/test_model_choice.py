@@ -170,6 +170,6 @@ def variants(*models: str) -> list[Variant]:
     ],
 )
 def test_dearness_counts_waiting_requests_and_prices(prices, waiting, dearness):
-    worth = choice.worth_of(variants("x", "y"), prices, waiting)
-    assert worth is not None and worth.dearness == dearness
-    assert choice.worth_of(variants("x"), prices, waiting) is None
+    worth = choice.model_preference(variants("x", "y"), prices, waiting)
+    assert worth is not None and worth.penalty == dearness
+    assert choice.model_preference(variants("x"), prices, waiting) is None

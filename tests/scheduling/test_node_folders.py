@@ -39,7 +39,7 @@ def named(*words: str) -> Template:
     ("words", "fitting"),
     [((), {"none", "reads", "writes"}), (("imagenet",), {"reads", "writes"}), (("imagenet:rw",), {"writes"})],
 )
-def test_it_goes_where_all_that_it_names_is_shown(nodes, team, make, alice, words, fitting):
+def test_request_is_placed_where_all_its_folders_are_offered(nodes, team, make, alice, words, fitting):
     named(*words)
     found = set()
     for node in Node.objects.all():
@@ -83,7 +83,7 @@ def test_what_has_been_placed_keeps_what_it_was_placed_with(nodes, make, alice, 
     [["../etc"], ["/etc"], ["imagenet:ro"], ["IMAGENET"], ["a", "a:rw"], [""], ["a\n"], [1], "imagenet",
      [["a"]], [f"f{number}" for number in range(9)]],
 )  # fmt: skip
-def test_what_is_no_list_of_names_is_refused(catalog, olga, given):
+def test_folders_that_are_no_list_of_names_are_refused(catalog, olga, given):
     with pytest.raises(InvalidInput) as refused:
         entries.change(actor=olga, entry=Template.objects.get(slug="jupyterlab"), values={"mounts": given})
     assert list(refused.value.extra["errors"]) == ["mounts"]

@@ -14,7 +14,7 @@ from portal.scheduling import pauses
 @pytest.fixture(autouse=True)
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has kept nothing yet; afterwards the test's own collects as before."""
-    for name, value in (("keeps", False), ("young_collections", 0), ("thorough_at", 0.0)):
+    for name, value in (("frozen", False), ("young_collections", 0), ("next_full_at", 0.0)):
         monkeypatch.setattr(pauses._Process, name, value)
     before = gc.get_threshold()
     gc.unfreeze()
@@ -51,14 +51,14 @@ def work(count: int) -> list[Any]:
 
 def test_a_process_that_keeps_nothing_is_pythons_own(full: list[int]) -> None:
     before = gc.get_threshold()
-    kept = work(pauses.RESTS_AFTER + 1)
+    kept = work(pauses.COLLECT_AFTER + 1)
     full.clear()
-    assert not pauses.rest()
+    assert not pauses.collect_if_due()
     assert not full and gc.get_threshold() == before and kept
 
 
 def test_within_decisions_nothing_is_collected_in_full(full: list[int]) -> None:
-    pauses.keep()
+    pauses.freeze()
     full.clear()
     kept = work(40)
     assert not full
@@ -66,44 +66,44 @@ def test_within_decisions_nothing_is_collected_in_full(full: list[int]) -> None:
 
 
 def test_a_rest_collects_what_is_due_and_passes_over_it_then(full: list[int]) -> None:
-    pauses.keep()
+    pauses.freeze()
     frozen = gc.get_freeze_count()
-    assert not pauses.rest()
-    kept = work(pauses.RESTS_AFTER + 1)
+    assert not pauses.collect_if_due()
+    kept = work(pauses.COLLECT_AFTER + 1)
     full.clear()
-    assert pauses.rest()
+    assert pauses.collect_if_due()
     assert len(full) == 1 and full[0] >= frozen * 0.9
     assert gc.get_freeze_count() > frozen + len(kept) * 0.9
     # Nothing is due again before there is more.
-    assert not pauses.rest()
+    assert not pauses.collect_if_due()
 
 
 def test_garbage_is_freed_at_a_rest() -> None:
-    pauses.keep()
+    pauses.freeze()
     knots = [Knot() for _ in range(100)]
-    kept = work(pauses.RESTS_AFTER + 1)
+    kept = work(pauses.COLLECT_AFTER + 1)
     knots.clear()
-    assert pauses.rest() and kept
+    assert pauses.collect_if_due() and kept
     assert not any(type(each) is Knot for each in gc.get_objects())
 
 
 @pytest.mark.thorough("runs the garbage collector a hundred times")
-def test_what_is_frozen_is_looked_at_too_after_a_while(full: list[int]) -> None:
+def test_frozen_objects_are_collected_after_the_full_interval(full: list[int]) -> None:
     knots = [Knot() for _ in range(100)]
-    pauses.keep()
+    pauses.freeze()
     knots.clear()
-    kept = [work(pauses.RESTS_AFTER + 1)]
-    assert pauses.rest()
-    pauses._Process.thorough_at = 0.0
-    kept.append(work(pauses.RESTS_AFTER + 1))
+    kept = [work(pauses.COLLECT_AFTER + 1)]
+    assert pauses.collect_if_due()
+    pauses._Process.next_full_at = 0.0
+    kept.append(work(pauses.COLLECT_AFTER + 1))
     full.clear()
-    assert pauses.rest()
+    assert pauses.collect_if_due()
     assert full == [0]
     gc.unfreeze()
     assert not any(type(each) is Knot for each in gc.get_objects())
     # The next such one is some time away, whatever this one took.
     gc.freeze()
-    kept.append(work(pauses.RESTS_AFTER + 1))
+    kept.append(work(pauses.COLLECT_AFTER + 1))
     full.clear()
-    assert pauses.rest()
+    assert pauses.collect_if_due()
     assert full != [0]

@@ -32,7 +32,7 @@ def stranger():
     return MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
 
 
-def test_who_may_not_see_a_size_or_software_does_not_learn_of_it(hidden, stranger, as_user):
+def test_hidden_sizes_and_software_are_not_named(hidden, stranger, as_user):
     browser = as_user(stranger)
     answer = browser.get("/api/v1/queue")
     assert "secret" not in answer.content.decode()
@@ -44,7 +44,7 @@ def test_who_may_not_see_a_size_or_software_does_not_learn_of_it(hidden, strange
     assert "Software" in page
 
 
-def test_who_may_see_them_is_told(hidden, bob, olga, as_user):
+def test_visible_sizes_and_software_are_named(hidden, bob, olga, as_user):
     for reader in (bob, olga):
         (row,) = as_user(reader).get("/api/v1/queue").json()["results"]
         assert row["flavor"] == "vision-secret-size"

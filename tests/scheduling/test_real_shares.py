@@ -40,14 +40,14 @@ def nodes(half):
 
 def test_shares_go_where_they_are_guarded_and_whole_gpus_anywhere(nodes, half, make, alice, bob):
     FlavorFactory(slug="whole", accelerator_count=1)
-    assert (fits.where(half).pools[0].nodes_now, fits.where(half).pools[0].starts_now) == (1, 2)
+    assert (fits.fit_flavor(half).pools[0].nodes_now, fits.fit_flavor(half).pools[0].starts_now) == (1, 2)
     shares = [make(alice, "half") for _ in range(3)]
     placed = [each.allocations.get().node.name for each in shares if each.state == State.PROVISIONING]
     assert placed == ["guards", "guards"]
     assert make(bob, "whole").allocations.get().node.name == "none"
 
 
-def test_who_waits_reads_that_the_other_node_does_not_hold_shares(nodes, make, alice, bob, team):
+def test_waiting_request_names_the_node_without_share_enforcement(nodes, make, alice, bob, team):
     for _ in range(2):
         make(alice, "half")
     rows_changed()
@@ -70,7 +70,7 @@ def test_the_choice_says_that_no_node_holds_shares(nodes, team, alice):
     assert {reason.code for _, reason in refused.reasons} == {PlacementCode.SHARES_NOT_HELD}
 
 
-def test_what_no_guard_would_help_is_told_as_it_is(nodes, team, alice):
+def test_share_request_impossible_for_another_reason_shows_that_reason(nodes, team, alice):
     FlavorFactory(slug="three-halves", accelerator_count=3, accelerator_milli=500)
     assert verdict(team, alice, "three-halves").reason.code is AdmissionCode.NO_NODE_LARGE_ENOUGH
     needs(mounts=["imagenet"])
@@ -83,14 +83,14 @@ def test_simulated_shares_need_no_guard(half, team, alice, pool):
 
 
 @pytest.mark.parametrize("scrubbed", [False, True])
-def test_who_leaves_makes_room_only_with_all_others_where_it_is_scrubbed(nodes, make, alice, bob, scrubbed):
+def test_scrubbed_shared_gpu_is_free_only_after_all_users_left(nodes, make, alice, bob, scrubbed):
     """Nobody is asked to leave for what nobody would get."""
     Pool.objects.update(scrub_required=scrubbed)
     rows_changed()
     first, second = make(alice, "half"), make(alice, "half")
     waits = make(bob, "half")
     assert waits.state == State.PENDING
-    with snapshot_cache.previews.use() as snapshot:
+    with snapshot_cache.preview_cache.use() as snapshot:
         placer, workload = snapshot.placer, snapshot.scheduler.pending.items[str(waits.pk)]
         one, both = [str(first.pk)], [str(first.pk), str(second.pk)]
         for _ in range(2):
@@ -98,7 +98,7 @@ def test_who_leaves_makes_room_only_with_all_others_where_it_is_scrubbed(nodes, 
             assert placer.fits(workload, one) is not scrubbed
             assert placer.fits(workload, both)
             assert placer.fits(workload, both[::-1])
-        with placer.stepping() as fits_without:
+        with placer.prefix_fits() as fits_without:
             assert [fits_without(workload, gone) for gone in (one, both, one, both)] == [
                 not scrubbed, True, not scrubbed, True,
             ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_what_was_granted_without_an_amount_counts_too(one_gpu, make, alice, bob
     rows_changed()
     state = next(iter(capacity.load().values())).nodes[0]
     assert (state.devices[0].free_milli, state.devices[0].free_memory_mib) == (500, 40_000)
-    held = capacity.held_by([Workspace.objects.get().pk])
+    held = capacity.allocations_by_workspace([Workspace.objects.get().pk])
     ((_, place, _),) = held[str(Workspace.objects.get().pk)]
     assert place.nodes[0].devices[0].memory_mib == 40_000
     assert running(make(bob, "large")) == [False]

@@ -8,11 +8,11 @@ from portal.catalog.models import Flavor
 from portal.scheduling import learning, snapshot_cache
 from portal.scheduling.engine.placement.mix import (
     DEFAULT_MIX,
-    PLAIN,
+    SCARCITY_ONE,
     WINDOW,
     RequestMix,
     Shape,
-    learn_again,
+    is_learning_due,
 )
 from portal.scheduling.models import ChangeKind, LearntMix, SnapshotChange
 from portal.scheduling.tasks import learn_mixes
@@ -43,90 +43,93 @@ def ask(make, alice, flavor: str, count: int, first: int = 0) -> None:
 
 
 def test_a_fresh_pool_expects_what_its_own_catalog_offers(pool, local_pool):
-    mix = expected(snapshot_cache.previews, pool)
+    mix = expected(snapshot_cache.preview_cache, pool)
     assert {(shape.count, weight) for shape, weight in mix.typical()} == {(n, 2500) for n in (0, 1, 2, 4)}
-    real = expected(snapshot_cache.previews, local_pool)
+    real = expected(snapshot_cache.preview_cache, local_pool)
     assert {shape.cpu_milli for shape, _ in real.shapes} == {1000, 2000}
 
 
 def test_without_any_offer_the_built_in_mix_is_expected(pool):
     Flavor.objects.all().delete()
-    assert expected(snapshot_cache.previews, pool) == DEFAULT_MIX
+    assert expected(snapshot_cache.preview_cache, pool) == DEFAULT_MIX
 
 
 def test_previews_and_cycles_learn_from_the_requests(pool, make, alice):
-    before = expected(snapshot_cache.previews, pool)
-    assert expected(snapshot_cache.cycles, pool) == before
+    before = expected(snapshot_cache.preview_cache, pool)
+    assert expected(snapshot_cache.cycle_cache, pool) == before
     ask(make, alice, "sim-h100-x1", 12)
     learn_mixes()
-    mix = expected(snapshot_cache.previews, pool)
-    assert mix == expected(snapshot_cache.cycles, pool)
+    mix = expected(snapshot_cache.preview_cache, pool)
+    assert mix == expected(snapshot_cache.cycle_cache, pool)
     assert mix != before
     popular, weight = mix.shapes[0]
     assert (popular.count, weight) == (1, max(weight for _, weight in mix.shapes))
     # What is kept outlives every process.
     rows_changed()
-    assert expected(snapshot_cache.cycles, pool) == mix
+    assert expected(snapshot_cache.cycle_cache, pool) == mix
 
 
-def test_what_nothing_was_asked_of_keeps_its_catalog(pool, make, alice, tmp_path):
+def test_pool_without_requests_keeps_the_mix_of_its_catalog(pool, make, alice, tmp_path):
     other = simulated_pool(str(tmp_path / "other"), slug="other")
-    before = expected(snapshot_cache.previews, other)
+    before = expected(snapshot_cache.preview_cache, other)
     ask(make, alice, "sim-h100-x1", 3)
     learn_mixes()
-    assert expected(snapshot_cache.previews, other).shapes == before.shapes
+    assert expected(snapshot_cache.preview_cache, other).shapes == before.shapes
 
 
-def test_what_becomes_scarce_weighs_more_without_learning_anew(pool, make, alice):
+def test_scarcity_changes_weights_without_a_new_mix(pool, make, alice):
     ask(make, alice, "sim-cpu", 12)
-    learning.update()
+    learning.update_mixes()
     row = LearntMix.objects.get(pool=pool)
-    before = dict(expected(snapshot_cache.previews, pool).scarcity)
+    before = dict(expected(snapshot_cache.preview_cache, pool).scarcity)
     four = next(shape for shape in before if shape.count == 4)
-    assert before[four] == (PLAIN, PLAIN)
-    assert learning.update() == 0
+    assert before[four] == (SCARCITY_ONE, SCARCITY_ONE)
+    assert learning.update_mixes() == 0
     # Of eight GPUs on two nodes six are free, four of them on one.
     ask(make, alice, "sim-h100-x2", 1, first=12)
-    assert learning.update() == 1
-    after = dict(expected(snapshot_cache.cycles, pool).scarcity)
+    assert learning.update_mixes() == 1
+    after = dict(expected(snapshot_cache.cycle_cache, pool).scarcity)
     assert after[four] > before[four]
-    assert expected(snapshot_cache.previews, pool).scarcity == expected(snapshot_cache.cycles, pool).scarcity
+    assert (
+        expected(snapshot_cache.preview_cache, pool).scarcity
+        == expected(snapshot_cache.cycle_cache, pool).scarcity
+    )
     assert LearntMix.objects.get(pool=pool).learnt_until == row.learnt_until
-    assert learning.update() == 0
+    assert learning.update_mixes() == 0
 
 
 def test_a_mix_is_learnt_again_only_after_enough_requests(pool, make, alice):
     ask(make, alice, "sim-h100-x1", 8)
-    assert learning.update() == 1
-    assert learning.update() == 0
+    assert learning.update_mixes() == 1
+    assert learning.update_mixes() == 0
     ask(make, alice, "sim-cpu", 1, first=8)
-    assert learning.update() == 0
+    assert learning.update_mixes() == 0
     ask(make, alice, "sim-cpu", 1, first=9)
-    assert learning.update() == 1
+    assert learning.update_mixes() == 1
     assert LearntMix.objects.get(pool=pool).requests == 10
     assert SnapshotChange.objects.filter(kind=ChangeKind.MIX).count() == 2
 
 
 def test_another_catalog_is_taken_over_while_few_have_asked(pool, make, alice):
     ask(make, alice, "sim-h100-x1", 8)
-    learning.update()
+    learning.update_mixes()
     Flavor.objects.filter(slug="sim-h100-x4").update(enabled=False)
-    assert learning.update() == 1
-    assert 4 not in {shape.count for shape, _ in expected(snapshot_cache.previews, pool).shapes}
+    assert learning.update_mixes() == 1
+    assert 4 not in {shape.count for shape, _ in expected(snapshot_cache.preview_cache, pool).shapes}
 
 
 def test_a_request_that_cannot_be_read_is_passed_over(pool, make, alice):
     ask(make, alice, "sim-h100-x1", 2)
     Workspace.objects.filter(name="w0").update(resources={"cpu_milli": "many"})
-    learning.update()
+    learning.update_mixes()
     assert LearntMix.objects.get(pool=pool).requests == 2
-    assert expected(snapshot_cache.previews, pool).shapes[0][0].count == 1
+    assert expected(snapshot_cache.preview_cache, pool).shapes[0][0].count == 1
 
 
 @pytest.mark.parametrize(("usual", "spared"), [(HEAVY, True), (LIGHT, False)])
 def test_the_decision_follows_what_is_asked_for(pool, usual, spared):
     """A light request goes where heavy ones lack cores, but only where heavy ones are to be expected."""
-    with snapshot_cache.previews.use() as snapshot:
+    with snapshot_cache.preview_cache.use() as snapshot:
         nodes = snapshot.pools[pool.pk]
         cluster = nodes.cluster
         # One node has few cores left and all its GPUs, the other one GPU less and its cores.
@@ -136,7 +139,7 @@ def test_the_decision_follows_what_is_asked_for(pool, usual, spared):
         rich = next(node.name for node in nodes.nodes if node.name != poor.nodes[0].node)
         device = next(node for node in nodes.nodes if node.name == rich).devices[0].uuid
         cluster.commit(Placement((NodePlacement(rich, (DeviceGrant(device, 1000, 0),)),)), LIGHT)
-        nodes.expect(RequestMix.learnt([usual] * WINDOW, []))
+        nodes.set_mix(RequestMix.learnt([usual] * WINDOW, []))
         assert (cluster.find(LIGHT).nodes[0].node != rich) is spared
 
 
@@ -178,4 +181,4 @@ def test_a_request_of_several_nodes_counts_for_each():
      (1000, 250, True), (2000, 249, False), (2000, 250, True)],
 )  # fmt: skip
 def test_how_many_new_requests_are_enough(known, fresh, again):
-    assert learn_again(known, fresh) is again
+    assert is_learning_due(known, fresh) is again

@@ -23,7 +23,7 @@ def test_the_mean_follows_what_is_borrowed_and_fades(make, alice, team, pool, cl
     borrower = make(alice, "sim-h100-x4")
 
     def mean() -> int:
-        share_averages.update()
+        share_averages.update_teams()
         return TeamShare.objects.get(team=team).borrowed_avg.get(H100, 0)
 
     assert mean() == 0
@@ -40,4 +40,4 @@ def test_the_mean_follows_what_is_borrowed_and_fades(make, alice, team, pool, cl
 
 def test_without_cohorts_there_is_nothing_to_do(team, pool):
     TeamShare.objects.create(team=team)
-    assert share_averages.update() == 0
+    assert share_averages.update_teams() == 0

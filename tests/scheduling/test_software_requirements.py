@@ -129,9 +129,7 @@ def test_wrong_needs_are_refused(catalog, wrong):
         template.full_clean()
 
 
-def test_what_is_held_in_a_pool_that_is_switched_off_takes_nothing_from_others(
-    sites, make, alice, team, pool
-):
+def test_usage_in_a_disabled_pool_takes_no_capacity_of_others(sites, make, alice, team, pool):
     assert [make(alice, "h100").state for _ in range(2)] == ["provisioning", "provisioning"]
     other = local_pool_with(node("more", H100, "13.0"), slug="other")
     Pool.objects.filter(pk=other.pk).update(hand_out_max_age_hours=0)

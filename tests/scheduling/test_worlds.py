@@ -59,7 +59,7 @@ def step(chance: random.Random, teams: list[Team]) -> None:
     if what == "create":
         create(chance, teams, FLAVORS, lists=True)
     elif what == "averages":
-        share_averages.update()
+        share_averages.update_teams()
         share_averages.update_members()
         snapshot_cache.forget()
     elif what == "cycle" or not rows:

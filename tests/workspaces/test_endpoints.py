@@ -63,7 +63,7 @@ def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_poo
         "Pool this-machine cannot run it: A workspace of this pool runs on one machine. "
         "Choose a flavor with 1 node."
     )
-    beside_others = message_of(blockers.too_large(verdict.reasons))
+    beside_others = message_of(blockers.too_large_reason(verdict.reasons))
     assert beside_others.endswith("Choose a flavor with 1 node."), "not with two full stops"
 
 

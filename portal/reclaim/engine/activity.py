@@ -60,7 +60,7 @@ class SignalKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AgentReport:
     """An agent's report at `at_s`. None: not measured.
 
     `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
@@ -68,7 +68,7 @@ class Report:
     Stamps are opaque texts: only changes matter, but `edited_at` is in order.
     `traffic_bytes` counts from the start of the workspace.
     Counters of kernels and commands are sums over all of them since the start.
-    Set by `observe`: `unmeasured_since_s`, since when some of `BY_APP` has been unmeasured in every report;
+    Set by `advance_clock`: `unmeasured_since_s`, since when some of `BY_APP` is unmeasured in each report;
     `waiting_since_s`, since when commands only wait and nothing else works;
     `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock;
     `gpus_unused_since`, since when each GPU has been unused (`engine.devices`).
@@ -119,7 +119,7 @@ class Signal:
 class IdleClock:
     """How long a workspace has been idle up to the report `last`."""
 
-    last: Report
+    last: AgentReport
     idle_s: float = 0.0
     gpu_idle_s: float = 0.0
 
@@ -139,7 +139,7 @@ def _reaches(rate: float | None, threshold: float) -> bool:
     return rate is not None and rate >= threshold
 
 
-def gpu(report: Report, before: Report) -> Signal | None:
+def gpu_signal(report: AgentReport, before: AgentReport) -> Signal | None:
     """Return the GPU signal: any GPU above 0 %, now or in a report since the last observation."""
     if not report.has_gpus:
         return None
@@ -151,7 +151,7 @@ def gpu(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.GPU, max(report.gpu_percent, int(active)), 1, active)
 
 
-def cpu(report: Report, before: Report) -> Signal:
+def cpu_signal(report: AgentReport, before: AgentReport) -> Signal:
     """Return the CPU signal: average cores used by the workspace since the last observation.
 
     Monitors do not count, nor does VS Code itself below `EDITOR_CORES`.
@@ -171,7 +171,7 @@ def cpu(report: Report, before: Report) -> Signal:
     return Signal(SignalKind.CPU, round(cores, 3), CPU_CORES, cores >= CPU_CORES)
 
 
-def kernels(report: Report, before: Report) -> Signal | None:
+def kernel_signal(report: AgentReport, before: AgentReport) -> Signal | None:
     """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since.
 
     Threads, tasks and child processes of a kernel may work without a running cell.
@@ -188,7 +188,7 @@ def kernels(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.KERNELS, report.kernels_busy, 1, report.kernels_busy > 0 or used)
 
 
-def terminals(report: Report, before: Report) -> Signal | None:
+def terminal_signal(report: AgentReport, before: AgentReport) -> Signal | None:
     """Return the terminal signal: input or output since the last observation."""
     if not report.has_terminals:
         return None
@@ -198,7 +198,7 @@ def terminals(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.TERMINALS, int(used), 1, used)
 
 
-def jobs(report: Report, before: Report) -> Signal:
+def job_signal(report: AgentReport, before: AgentReport) -> Signal:
     """Return the job signal: commands of shells, in foreground or background.
 
     They work, or have waited for less than `WAITING_S`. Short ones, as in a loop of a shell, may have ended.
@@ -213,7 +213,7 @@ def jobs(report: Report, before: Report) -> Signal:
     return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0 and not waited)
 
 
-def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | None]:
+def _use_of_jobs(report: AgentReport, before: AgentReport) -> tuple[float | None, float | None]:
     """Return the average cores and bytes per second of commands."""
     over_s = report.at_s - before.at_s
     return (
@@ -222,7 +222,7 @@ def _use_of_jobs(report: Report, before: Report) -> tuple[float | None, float | 
     )
 
 
-def edits(report: Report, before: Report) -> Signal | None:
+def edit_signal(report: AgentReport, before: AgentReport) -> Signal | None:
     """Return the edit signal: somebody has saved something in an editor since the last observation."""
     if report.edited_at is None:
         return None
@@ -230,14 +230,14 @@ def edits(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.EDITS, int(saved), 1, saved)
 
 
-def _waiting_limits(report: Report) -> tuple[float, float]:
+def _waiting_limits(report: AgentReport) -> tuple[float, float]:
     """Return the cores and bytes per second below which commands wait."""
     if report.jobs and report.jobs_unused_servers == report.jobs:
         return CPU_CORES, SERVER_BYTES_S
     return WAITING_CORES, WAITING_BYTES_S
 
 
-def traffic(report: Report, before: Report) -> Signal | None:
+def traffic_signal(report: AgentReport, before: AgentReport) -> Signal | None:
     """Return the traffic signal: average bytes per second through the gateway since the last observation."""
     if not report.has_traffic:
         return None
@@ -251,14 +251,14 @@ def traffic(report: Report, before: Report) -> Signal | None:
     return Signal(SignalKind.TRAFFIC, round(rate), TRAFFIC_BYTES_S, rate >= TRAFFIC_BYTES_S)
 
 
-SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (
-    gpu,
-    cpu,
-    kernels,
-    terminals,
-    jobs,
-    edits,
-    traffic,
+SIGNALS: tuple[Callable[[AgentReport, AgentReport], Signal | None], ...] = (
+    gpu_signal,
+    cpu_signal,
+    kernel_signal,
+    terminal_signal,
+    job_signal,
+    edit_signal,
+    traffic_signal,
 )
 """All signals. Connections do not count: an open tab is not work."""
 
@@ -267,7 +267,7 @@ BY_APP = frozenset({SignalKind.KERNELS, SignalKind.TERMINALS, SignalKind.JOBS, S
 """Signals that may be missing because an app or a user's program is broken. CPU and GPUs always count."""
 
 
-def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
+def signals_of(report: AgentReport, before: AgentReport) -> tuple[Signal, ...]:
     """Return all signals that apply to this workspace."""
     signals = [signal for read in SIGNALS if (signal := read(report, before)) is not None]
     since_s = report.unmeasured_since_s
@@ -278,7 +278,7 @@ def signals_of(report: Report, before: Report) -> tuple[Signal, ...]:
     return tuple(replace(signal, active=False) if signal.value is None else signal for signal in signals)
 
 
-def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[Signal, ...]]:
+def advance_clock(clock: IdleClock | None, report: AgentReport) -> tuple[IdleClock, tuple[Signal, ...]]:
     """Return the clock after a report, and its signals. Idempotent for the same report.
 
     Returns the same clock for an incomplete report without work: the next one may fill the time.
@@ -308,7 +308,7 @@ def observe(clock: IdleClock | None, report: Report) -> tuple[IdleClock, tuple[S
     return IdleClock(report, idle_s, gpu_idle_s), signals
 
 
-def _with_unused_gpus(report: Report, before: Report) -> Report:
+def _with_unused_gpus(report: AgentReport, before: AgentReport) -> AgentReport:
     since = unused_since(
         report.gpu_percents,
         before.gpus_unused_since,
@@ -331,7 +331,7 @@ def _advance(idle_s: float, filled_s: float, over_s: float, *, active: bool) -> 
     return idle_s + over_s, filled_s
 
 
-def _is_complete(report: Report) -> bool:
+def _is_complete(report: AgentReport) -> bool:
     """Return whether the agent and its app have measured everything that they can report."""
     figures = [report.cpu_seconds, report.jobs]
     if report.has_kernels:
@@ -343,7 +343,7 @@ def _is_complete(report: Report) -> bool:
     return None not in figures
 
 
-def _is_quiet(report: Report, clock: IdleClock) -> bool:
+def _is_quiet(report: AgentReport, clock: IdleClock) -> bool:
     """Return whether an incomplete report after an idle or waiting time shows no work.
 
     Unmeasured GPUs and restarted counters are work.
@@ -361,7 +361,7 @@ def _is_quiet(report: Report, clock: IdleClock) -> bool:
     return not any(signal.active and not missing.get(signal.kind) for signal in signals_of(report, before))
 
 
-def _waiting_since(report: Report, before: Report) -> float | None:
+def _waiting_since(report: AgentReport, before: AgentReport) -> float | None:
     """Return since when commands have only waited and nothing else has worked, else None."""
     over_s = report.at_s - before.at_s
     if over_s > MAX_FILL_S or not report.jobs or before.jobs is None or report.jobs > before.jobs:
@@ -375,7 +375,7 @@ def _waiting_since(report: Report, before: Report) -> float | None:
     return before.at_s if before.waiting_since_s is None else before.waiting_since_s
 
 
-def _unmeasured_since(report: Report, before: Report) -> float | None:
+def _unmeasured_since(report: AgentReport, before: AgentReport) -> float | None:
     """Return since when some signal of `BY_APP` has been unmeasured; None if all are measured."""
     signals = (signal for read in SIGNALS if (signal := read(report, before)) is not None)
     if not any(signal.value is None and signal.kind in BY_APP for signal in signals):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from portal.reclaim.engine.ladder import Policy
-from portal.reclaim.engine.replay import Past, Spell
+from portal.reclaim.engine.replay import Period, RecordedRun
 
 
 class KeptReason(StrEnum):
@@ -23,7 +23,7 @@ class KeptReason(StrEnum):
     """The idle limit, or the notice, was not over."""
 
 
-def idle_seconds(past: Past, policy: Policy) -> Mapping[KeptReason, float]:
+def idle_seconds(past: RecordedRun, policy: Policy) -> Mapping[KeptReason, float]:
     """Return the seconds with idle GPUs in one start, by reason. The policy is that of today."""
     totals = dict.fromkeys(KeptReason, 0.0)
     limited = bool(policy.idle_s or policy.release_s or policy.gpu_idle_s or policy.weeks)
@@ -31,18 +31,18 @@ def idle_seconds(past: Past, policy: Policy) -> Mapping[KeptReason, float]:
         begin_s, end_s = max(spell.begin_s, past.begin_s), min(spell.end_s, past.end_s)
         if end_s <= begin_s:
             continue
-        borders = sorted({begin_s, end_s, *_borders_in((*past.idle, *past.kept), begin_s, end_s)})
+        borders = sorted({begin_s, end_s, *_boundaries_in((*past.idle, *past.kept), begin_s, end_s)})
         for from_s, until_s in pairwise(borders):
             reason = _reason(past, policy, (from_s + until_s) / 2, limited=limited)
             totals[reason] += until_s - from_s
     return totals
 
 
-def _borders_in(spells: Iterable[Spell], begin_s: float, end_s: float) -> Iterable[float]:
+def _boundaries_in(spells: Iterable[Period], begin_s: float, end_s: float) -> Iterable[float]:
     return (at_s for spell in spells for at_s in (spell.begin_s, spell.end_s) if begin_s < at_s < end_s)
 
 
-def _reason(past: Past, policy: Policy, at_s: float, *, limited: bool) -> KeptReason:
+def _reason(past: RecordedRun, policy: Policy, at_s: float, *, limited: bool) -> KeptReason:
     if _covers(past.kept, at_s):
         return KeptReason.KEPT
     if not _covers(past.idle, at_s) and not policy.gpu_idle_s:
@@ -50,5 +50,5 @@ def _reason(past: Past, policy: Policy, at_s: float, *, limited: bool) -> KeptRe
     return KeptReason.BELOW_LIMIT if limited else KeptReason.NO_LIMIT
 
 
-def _covers(spells: Iterable[Spell], at_s: float) -> bool:
+def _covers(spells: Iterable[Period], at_s: float) -> bool:
     return any(spell.begin_s <= at_s < spell.end_s for spell in spells)

@@ -134,7 +134,9 @@ def idle_limit_s(policy: Policy, now_s: float) -> int | None:
 
     May be shorter outside working hours.
     """
-    limits = [week.after_hours_s for week in policy.weeks if week.after_hours_s and not week.works(now_s)]
+    limits = [
+        week.after_hours_s for week in policy.weeks if week.after_hours_s and not week.is_working_time(now_s)
+    ]
     limit_s = min([*limits, *(limit for limit in (policy.idle_s, policy.release_s) if limit)], default=None)
     # At least the notice: otherwise there would be no idle time to report.
     return None if limit_s is None else max(limit_s, policy.notice_s)

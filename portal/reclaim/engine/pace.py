@@ -16,7 +16,7 @@ KEPT_S = 7 * 86_400.0
 """Maximum age of a best rate: older ones may stem from other work."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
-BETTER = 1.01
+BETTER_FACTOR = 1.01
 """Factor from which a new best is recorded, to avoid a write with every observation."""
 
 
@@ -63,7 +63,7 @@ class Pace:
         return None if self.elsewhere is None else int(100 * self.rate / self.elsewhere.rate)
 
 
-def observe(
+def update_paces(
     before: Mapping[str, Pace], rates: Mapping[str, float], place: Location, at_s: float
 ) -> dict[str, Pace]:
     """Return the paces after a report by metric. Metrics not reported are unchanged.
@@ -89,7 +89,7 @@ def _next_pace(before: Pace | None, rate: float, place: Location, at_s: float) -
         return Pace(place, rate, at_s, best, None, at_s)
     elsewhere, since = [before.elsewhere], at_s
     if before.place == place:
-        if rate < BETTER * before.here.rate and _is_fresh(before.here, at_s):
+        if rate < BETTER_FACTOR * before.here.rate and _is_fresh(before.here, at_s):
             best = before.here
         if before.slow_since_s is not None and 0 <= at_s - before.at_s <= MAX_GAP_S:
             since = before.slow_since_s

@@ -15,12 +15,12 @@ from portal.reclaim.engine.codes import RebalanceCode
 
 HEALTHY_PCT = 80
 """Score from which no reasons are reported."""
-FULLY = 100
-LEAST_MEASURED_S = 300
+MAX_SCORE = 100
+MIN_MEASURED_S = 300
 """Seconds that must be measured within the window of 10 minutes."""
 BUSY_PCT = 50
 SATURATED_PCT = 95
-LEAST_S = 240
+MIN_NODE_MEASURED_S = 240
 """The same for nodes, within 5 minutes."""
 SLOWED_PCT = 50
 """Percent of time with throttling below which a device counts as full speed."""
@@ -29,23 +29,25 @@ IDLE_PCT = 2.0
 """A machine with at most this much idle CPU has none to spare,"""
 WAITED_PCT = 50.0
 """if processes wait for CPU at least this part of the time,"""
-COMPUTES_MILLI = 500
-ALL_TAKEN = 900
+MIN_CPU_USE_MILLI = 500
+ENOUGH_CPU_PERMILLE = 900
 """except for workspaces that use less than half a core, or get this many thousandths of their CPU."""
 LEFT_PCT = 3.0
 STALLED_PCT = 10.0
-SIGN_PCT = 10
+CAUSE_PCT = 10
 """Percent of time with throttling from which a device may explain slow work."""
 HELD_DOWN, NEIGHBOURS, OVERCOMMITTED, SHORT = "held_down", "neighbours", "overcommitted", "node_short"
 """Possible explanations for slow work on a node."""
-OF_NODE = frozenset({RebalanceCode.OVERCOMMITTED, RebalanceCode.SHORT_OF_CPU, RebalanceCode.SHORT_OF_MEMORY})
+NODE_CODES = frozenset(
+    {RebalanceCode.OVERCOMMITTED, RebalanceCode.SHORT_OF_CPU, RebalanceCode.SHORT_OF_MEMORY}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
     """A device in the last minutes, as its user experiences it. None: not measured.
 
-    - `watched_s`, `held_down_s`: seconds observed, and seconds throttled by heat or hardware.
+    - `watched_s`, `throttled_s`: seconds observed, and seconds throttled by heat or hardware.
     - `best_clock_mhz`: highest recent clock of a busy GPU of the model.
     - `at_work`: for each workspace that shares it, including its user, whether it was seen working.
     """
@@ -54,7 +56,7 @@ class DeviceView:
     gpu_s: int | None = None
     gpu_pct: int | None = None
     watched_s: int | None = None
-    held_down_s: int | None = None
+    throttled_s: int | None = None
     clock_mhz: int | None = None
     best_clock_mhz: int | None = None
     share_milli: int = WHOLE
@@ -80,7 +82,7 @@ class Headroom:
     memory_stalled_pct: float | None = None
 
 
-ROOMY = Headroom()
+UNKNOWN_HEADROOM = Headroom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Work:
     """
 
     cpu_milli: int | None = None
-    cpu_given_milli: int | None = None
+    cpu_granted_milli: int | None = None
     percent: int | None = None
     name: str = ""
     rate: float = 0.0
@@ -102,16 +104,16 @@ UNKNOWN_WORK = Work()
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PlacementView:
     """The known state of a placement: devices, size, commitments and spare capacity of the node, and pace."""
 
     devices: tuple[DeviceView, ...] = ()
     node: str = ""
     cpu_milli: int | None = None
-    cpu_given_milli: int | None = None
+    cpu_granted_milli: int | None = None
     memory_mib: int | None = None
-    memory_given_mib: int | None = None
-    headroom: Headroom = ROOMY
+    memory_granted_mib: int | None = None
+    headroom: Headroom = UNKNOWN_HEADROOM
     work: Work = UNKNOWN_WORK
 
 
@@ -119,11 +121,11 @@ class View:
 class PlacementHealth:
     """The score in percent, and the reasons against the placement, worst first; empty if it is good."""
 
-    score: int = FULLY
+    score: int = MAX_SCORE
     reasons: tuple[Reason, ...] = ()
 
 
-def placement_health(view: View) -> PlacementHealth:
+def placement_health(view: PlacementView) -> PlacementHealth:
     """Return the verdict on a placement."""
     judged = [
         *(_throttling(device) for device in view.devices),
@@ -135,7 +137,7 @@ def placement_health(view: View) -> PlacementHealth:
     for score, reason in sorted(parts, key=lambda part: part[0]):
         if score < HEALTHY_PCT and reason not in reasons:
             reasons.append(reason)
-    return PlacementHealth(min((score for score, _ in parts), default=FULLY), tuple(reasons))
+    return PlacementHealth(min((score for score, _ in parts), default=MAX_SCORE), tuple(reasons))
 
 
 def is_good_for_any(view: DeviceView, *, shared: bool) -> bool:
@@ -150,24 +152,24 @@ def is_overcommitted(has: int | None, granted: int | None) -> bool:
 
 def concerns_node(reason: Reason) -> bool:
     """Return whether a reason concerns a node, and thus all of its devices."""
-    return reason.code in OF_NODE or reason.params.get("sign") in (OVERCOMMITTED, SHORT)
+    return reason.code in NODE_CODES or reason.params.get("sign") in (OVERCOMMITTED, SHORT)
 
 
 def has_shortage(headroom: Headroom) -> bool:
     """Return whether a machine is out of something that processes wait for."""
-    return node_score(headroom) < FULLY
+    return node_score(headroom) < MAX_SCORE
 
 
 def node_score(headroom: Headroom) -> int:
-    """Return the score of a node for a new workspace; `FULLY` if unknown."""
+    """Return the score of a node for a new workspace; `MAX_SCORE` if unknown."""
     parts = (_cpu_left(headroom), _memory_shortage(headroom))
-    return min((part[0] for part in parts if part is not None), default=FULLY)
+    return min((part[0] for part in parts if part is not None), default=MAX_SCORE)
 
 
 def device_score(view: DeviceView) -> int:
-    """Return the score of a device for exclusive use; `FULLY` if it is idle and thus unknown."""
+    """Return the score of a device for exclusive use; `MAX_SCORE` if it is idle and thus unknown."""
     part = _throttling(view)
-    return FULLY if part is None else part[0]
+    return MAX_SCORE if part is None else part[0]
 
 
 def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
@@ -180,26 +182,26 @@ def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
 
 
 def _is_busy(view: DeviceView) -> bool:
-    return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= BUSY_PCT
+    return (view.gpu_s or 0) >= MIN_MEASURED_S and (view.gpu_pct or 0) >= BUSY_PCT
 
 
 def _is_saturated(view: DeviceView) -> bool:
-    return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= SATURATED_PCT
+    return (view.gpu_s or 0) >= MIN_MEASURED_S and (view.gpu_pct or 0) >= SATURATED_PCT
 
 
 def is_throttled(view: DeviceView) -> bool:
     """Return whether heat or hardware throttled it; only then does the best clock of others matter."""
     watched = view.watched_s or 0
-    return watched >= LEAST_MEASURED_S and 100 * (view.held_down_s or 0) >= SLOWED_PCT * watched
+    return watched >= MIN_MEASURED_S and 100 * (view.throttled_s or 0) >= SLOWED_PCT * watched
 
 
 def _throttling(view: DeviceView) -> tuple[int, Reason] | None:
     """Return its clock relative to the best of its model, if throttled while busy."""
     if not (_is_busy(view) and is_throttled(view) and view.clock_mhz and view.best_clock_mhz):
         return None
-    score = min(FULLY, FULLY * view.clock_mhz // view.best_clock_mhz)
+    score = min(MAX_SCORE, MAX_SCORE * view.clock_mhz // view.best_clock_mhz)
     params = {
-        "percent": FULLY * (view.held_down_s or 0) // (view.watched_s or 1),
+        "percent": MAX_SCORE * (view.throttled_s or 0) // (view.watched_s or 1),
         "clock_mhz": view.clock_mhz,
         "best_mhz": view.best_clock_mhz,
     }
@@ -217,32 +219,32 @@ def _crowding(view: DeviceView) -> tuple[int, Reason] | None:
         return None
     if not _is_saturated(view):
         return None
-    score = min(FULLY, FULLY * WHOLE // (sharers * view.share_milli))
+    score = min(MAX_SCORE, MAX_SCORE * WHOLE // (sharers * view.share_milli))
     params = {"neighbours": sharers - 1, "percent": view.gpu_pct, "share_milli": view.share_milli}
     return score, Reason(RebalanceCode.CROWDED, params)
 
 
-def _overcommitted(view: View) -> tuple[int, Reason] | None:
+def _overcommitted(view: PlacementView) -> tuple[int, Reason] | None:
     """Return the node's size relative to what it has granted: it may have shrunk since."""
     worst: tuple[int, Reason] | None = None
     for resource, has, granted in (
-        ("cpu", view.cpu_milli, view.cpu_given_milli),
-        ("memory", view.memory_mib, view.memory_given_mib),
+        ("cpu", view.cpu_milli, view.cpu_granted_milli),
+        ("memory", view.memory_mib, view.memory_granted_mib),
     ):
         if has and granted and is_overcommitted(has, granted):
-            score = FULLY * has // granted
+            score = MAX_SCORE * has // granted
             if worst is None or score < worst[0]:
                 params = {"what": resource, "has": has, "given": granted}
                 worst = score, Reason(RebalanceCode.OVERCOMMITTED, params)
     return worst
 
 
-def _cpu_shortage(view: View) -> tuple[int, Reason] | None:
+def _cpu_shortage(view: PlacementView) -> tuple[int, Reason] | None:
     """Return the node's cores relative to runnable processes, if the workspace gets less CPU than granted."""
     work = view.work
-    if work.cpu_milli is None or not work.cpu_given_milli or work.cpu_milli < COMPUTES_MILLI:
+    if work.cpu_milli is None or not work.cpu_granted_milli or work.cpu_milli < MIN_CPU_USE_MILLI:
         return None
-    if WHOLE * work.cpu_milli >= ALL_TAKEN * work.cpu_given_milli:
+    if WHOLE * work.cpu_milli >= ENOUGH_CPU_PERMILLE * work.cpu_granted_milli:
         return None
     return _cpu_left(view.headroom)
 
@@ -252,50 +254,50 @@ def _cpu_left(seen: Headroom) -> tuple[int, Reason] | None:
 
     With CPU limits per workspace, waiting is due to its own limit and would be the same anywhere.
     """
-    if seen.cpu_limited or (seen.watched_s or 0) < LEAST_S or seen.cpu_idle_pct is None:
+    if seen.cpu_limited or (seen.watched_s or 0) < MIN_NODE_MEASURED_S or seen.cpu_idle_pct is None:
         return None
     if seen.cpu_idle_pct > IDLE_PCT or (seen.cpu_waited_pct or 0) < WAITED_PCT:
         return None
     if not seen.cores or not seen.runnable or seen.runnable <= seen.cores:
         return None
     params = {"idle": seen.cpu_idle_pct, "runnable": round(seen.runnable), "cores": seen.cores}
-    return int(FULLY * seen.cores / seen.runnable), Reason(RebalanceCode.SHORT_OF_CPU, params)
+    return int(MAX_SCORE * seen.cores / seen.runnable), Reason(RebalanceCode.SHORT_OF_CPU, params)
 
 
 def _memory_shortage(seen: Headroom) -> tuple[int, Reason] | None:
     """Return the score by the time in which nothing ran, if the machine has no memory left."""
     left, stalled = seen.memory_left_pct, seen.memory_stalled_pct
-    if (seen.watched_s or 0) < LEAST_S or left is None or stalled is None:
+    if (seen.watched_s or 0) < MIN_NODE_MEASURED_S or left is None or stalled is None:
         return None
     if left > LEFT_PCT or stalled < STALLED_PCT:
         return None
     params = {"left": left, "stalled": round(stalled)}
-    return int(FULLY - stalled), Reason(RebalanceCode.SHORT_OF_MEMORY, params)
+    return int(MAX_SCORE - stalled), Reason(RebalanceCode.SHORT_OF_MEMORY, params)
 
 
-def _slow_pace(view: View) -> tuple[int, Reason] | None:
+def _slow_pace(view: PlacementView) -> tuple[int, Reason] | None:
     """Return its pace relative to elsewhere, if the placement shows a possible explanation.
 
     Otherwise the job may simply do other work, which does not justify a move.
     """
     work = view.work
-    sign = _sign(view)
+    sign = _visible_cause(view)
     if work.percent is None or not sign:
         return None
     params = {
         "percent": work.percent, "name": work.name, "rate": work.rate, "best": work.best, "sign": sign
     }  # fmt: skip
-    return min(FULLY, work.percent), Reason(RebalanceCode.WORK_SLOWER, params)
+    return min(MAX_SCORE, work.percent), Reason(RebalanceCode.WORK_SLOWER, params)
 
 
-def _sign(view: View) -> str:
+def _visible_cause(view: PlacementView) -> str:
     """Return a possible explanation of slow work, even if it cannot be quantified, or an empty string.
 
     Excludes effects of the work itself, such as waiting for disks or its own use of devices.
     """
     for device in view.devices:
         watched = device.watched_s or 0
-        if watched >= LEAST_MEASURED_S and 100 * (device.held_down_s or 0) >= SIGN_PCT * watched:
+        if watched >= MIN_MEASURED_S and 100 * (device.throttled_s or 0) >= CAUSE_PCT * watched:
             return HELD_DOWN
     if any(shared.share_milli < WHOLE and _has_busy_neighbours(shared) for shared in view.devices):
         return NEIGHBOURS

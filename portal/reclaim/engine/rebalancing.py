@@ -15,23 +15,30 @@ from dataclasses import dataclass, field, replace
 
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
-from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, is_movable
-from portal.reclaim.engine.placement_health import FULLY, concerns_node
+from portal.reclaim.engine.movables import (
+    ListedMovables,
+    Movable,
+    MovableSource,
+    NodeMovables,
+    PreemptibleMovables,
+    is_movable,
+)
+from portal.reclaim.engine.placement_health import MAX_SCORE, concerns_node
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import DeviceKind, Placement, ResourceRequest
 
-TRIES = 4
+MAX_PLACEMENTS_TRIED = 4
 """Maximum number of placements tried per workspace: the best one for packing may not be better for it."""
-NODES_LOOKED_AT = 8
+MAX_NODES_TRIED = 8
 """Maximum number of nodes where capacity could be freed; those that lack the least come first."""
-ASKED_AHEAD = 32
+NODES_READ_AHEAD = 32
 """Number of nodes whose workspaces are read in the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BlockedRequest:
     """A request for one node that is blocked by placement only, in queue order.
 
     `requests` are its requests by pool, in order of preference. `eta_s` is its expected start without any
@@ -46,13 +53,13 @@ class Waiting:
     eta_s: int | None = None
 
     @property
-    def worth(self) -> int:
-        """Its expected work, in the unit of `Movable.lost`."""
+    def expected_work(self) -> int:
+        """Its expected work, in the unit of `Movable.lost_work`."""
         return max(self.milli, 1) * self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastMove:
     """An earlier request to move: the workspace left these devices of a node at `at_s`."""
 
     workspace: str
@@ -65,19 +72,19 @@ class Past:
 class Rules:
     """Thresholds of rebalancing.
 
-    - `low`: placement health, in percent, up to which a workspace is moved.
+    - `low_score`: placement health, in percent, up to which a workspace is moved.
     - `min_gain`: minimum gain of a move, in percent.
-    - `patience_s`, `least_wait_s`: no moves for a request that starts within the former anyway, or has waited
+    - `patience_s`, `min_wait_s`: no moves for a request that starts within the former anyway, or has waited
       less than the latter.
     - `max_moves`: maximum number of moves for one request.
     """
 
-    low: int = 70
+    low_score: int = 70
     min_gain: int = 20
     cool_down_s: int = 86_400
     return_s: int = 7 * 86_400
     patience_s: int = 1_800
-    least_wait_s: int = 60
+    min_wait_s: int = 60
     max_moves: int = 8
     max_proposals: int = 8
 
@@ -100,13 +107,13 @@ class Proposal:
     """Moves that belong together.
 
     `gain` is in percent of what the workspace could get; with `waiting`, the milli-GPU of the request that
-    starts. `lost` is the work to repeat (`Movable.lost`).
+    starts. `lost_work` is the work to repeat (`Movable.lost_work`).
     """
 
     moves: tuple[Move, ...]
     reason: Reason
     gain: int
-    lost: int = 0
+    lost_work: int = 0
     waiting: str = ""
 
     @property
@@ -116,15 +123,17 @@ class Proposal:
 
 
 @dataclass(slots=True)
-class _Site:
+class _TrialClusters:
     """The clusters with all proposals applied, and the steps to undo.
 
-    `known` caches what nodes lack for a request, by version of the node.
+    `shortfalls` caches what nodes lack for a request, by version of the node.
     """
 
     clusters: Mapping[str, Cluster]
     steps: list[tuple[str, Placement, ResourceRequest, bool]] = field(default_factory=list)
-    known: dict[tuple[str, ResourceRequest], dict[str, tuple[int, int, int]]] = field(default_factory=dict)
+    shortfalls: dict[tuple[str, ResourceRequest], dict[str, tuple[int, int, int]]] = field(
+        default_factory=dict
+    )
 
     def commit(self, pool: str, placement: Placement, request: ResourceRequest) -> None:
         self.clusters[pool].commit(placement, request)
@@ -134,10 +143,10 @@ class _Site:
         self.clusters[pool].release(placement, request)
         self.steps.append((pool, placement, request, False))
 
-    def lacks(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
+    def shortfall_of(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
         """Return how many devices with room, and how much CPU, the node lacks for the request at least."""
         cluster = self.clusters[pool]
-        version, entries = cluster.version(name), self.known.setdefault((pool, request), {})
+        version, entries = cluster.version(name), self.shortfalls.setdefault((pool, request), {})
         entry = entries.get(name)
         if entry is None or entry[0] != version:
             node = cluster.node(name)
@@ -149,8 +158,8 @@ class _Site:
             entries[name] = entry
         return entry[1:]
 
-    def undo(self, but: int = 0) -> None:
-        while len(self.steps) > but:
+    def undo(self, keep_first: int = 0) -> None:
+        while len(self.steps) > keep_first:
             pool, placement, request, taken = self.steps.pop()
             cluster = self.clusters[pool]
             (cluster.release if taken else cluster.restore)(placement, request)
@@ -158,9 +167,9 @@ class _Site:
 
 def propose(
     clusters: Mapping[str, Cluster],
-    running: Sequence[Movable] | Crowd,
-    waiting: Sequence[Waiting],
-    past: Iterable[Past],
+    running: Sequence[Movable] | MovableSource,
+    waiting: Sequence[BlockedRequest],
+    past: Iterable[PastMove],
     now_s: int,
     rules: Rules = RULES,
     scores: Mapping[str | tuple[str, str], int] | None = None,
@@ -172,25 +181,27 @@ def propose(
     """
     history = list(past)
     resting = {gone.workspace for gone in history if now_s - gone.at_s < rules.cool_down_s}
-    left: dict[str, list[Past]] = {}
+    left: dict[str, list[PastMove]] = {}
     for gone in history:
         if now_s - gone.at_s < rules.return_s:
             left.setdefault(gone.workspace, []).append(gone)
-    people = Everybody(running) if isinstance(running, Sequence) else running
-    site = _Site(clusters)
+    source = ListedMovables(running) if isinstance(running, Sequence) else running
+    site = _TrialClusters(clusters)
     try:
-        proposals = _make_room(site, Crews(people, resting, now_s), waiting, left, now_s, rules)
+        proposals = _free_capacity(
+            site, PreemptibleMovables(source, resting, now_s), waiting, left, now_s, rules
+        )
         stay = resting | {move.workspace for proposal in proposals for move in proposal.moves}
         # Without a reason nothing was measured, so there is no cause for a move.
         low = [
             movable
-            for movable in people.discontent()
+            for movable in source.discontent()
             if movable.reasons
-            and movable.score <= rules.low
+            and movable.score <= rules.low_score
             and movable.pool in clusters
             and is_movable(movable, stay)
         ]
-        low.sort(key=lambda movable: (movable.score, movable.lost(now_s), movable.started_s, movable.id))
+        low.sort(key=lambda movable: (movable.score, movable.lost_work(now_s), movable.started_s, movable.id))
         for movable in low:
             if len(proposals) >= rules.max_proposals:
                 break
@@ -208,9 +219,9 @@ def propose(
 
 
 def _find_better_placement(
-    site: _Site,
+    site: _TrialClusters,
     movable: Movable,
-    left: Sequence[Past],
+    left: Sequence[PastMove],
     now_s: int,
     rules: Rules,
     scores: Mapping[str | tuple[str, str], int],
@@ -224,17 +235,17 @@ def _find_better_placement(
     )
     shares = wanted.count > 0 and wanted.share_milli < 1000
     request = alone if shares else movable.request
-    for _ in range(TRIES):
+    for _ in range(MAX_PLACEMENTS_TRIED):
         place = site.clusters[movable.pool].find(request)
         if place is None:
             break
-        target = site.clusters[movable.pool].sharing(place, movable.request) if shares else place
+        target = site.clusters[movable.pool].with_requested_share(place, movable.request) if shares else place
         gain = _placement_score(movable.pool, target, scores) - movable.score
-        if gain >= rules.min_gain and _is_elsewhere(movable, target) and not _leads_back(target, left):
+        if gain >= rules.min_gain and _is_elsewhere(movable, target) and not _is_return(target, left):
             site.undo(before)
             site.commit(movable.pool, target, movable.request)
             move = Move(movable.id, movable.pool, movable.placement, target)
-            return Proposal((move,), movable.reasons[0], gain, movable.lost(now_s))
+            return Proposal((move,), movable.reasons[0], gain, movable.lost_work(now_s))
         # Not good enough: taken temporarily to get the next best.
         site.commit(movable.pool, place, request)
     site.undo(before)
@@ -243,8 +254,8 @@ def _find_better_placement(
 
 def _placement_score(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], int]) -> int:
     """Return the score of a placement: the minimum over its devices and nodes."""
-    of_node = (scores.get((pool, part.node), FULLY) for part in target.nodes)
-    return min((*of_node, *(scores.get(uuid, FULLY) for uuid in _devices(target))))
+    of_node = (scores.get((pool, part.node), MAX_SCORE) for part in target.nodes)
+    return min((*of_node, *(scores.get(uuid, MAX_SCORE) for uuid in _devices(target))))
 
 
 def _devices(place: Placement) -> frozenset[str]:
@@ -259,7 +270,7 @@ def _is_elsewhere(movable: Movable, target: Placement) -> bool:
     return bool(movable.devices) and not suffers and not _devices(target) & movable.devices
 
 
-def _leads_back(target: Placement, left: Iterable[Past]) -> bool:
+def _is_return(target: Placement, left: Iterable[PastMove]) -> bool:
     """Return whether the target leads back to an earlier placement."""
     devices = _devices(target)
     return any(
@@ -270,75 +281,75 @@ def _leads_back(target: Placement, left: Iterable[Past]) -> bool:
 # --- capacity for pending requests --------------------------------------------------------------------
 
 
-def _make_room(
-    site: _Site,
-    crews: Crews,
-    waiting: Sequence[Waiting],
-    left: Mapping[str, Sequence[Past]],
+def _free_capacity(
+    site: _TrialClusters,
+    movables_by_node: PreemptibleMovables,
+    waiting: Sequence[BlockedRequest],
+    left: Mapping[str, Sequence[PastMove]],
     now_s: int,
     rules: Rules,
 ) -> list[Proposal]:
     proposals: list[Proposal] = []
     # Failed searches by expected work: a request with more of it may cost more.
     in_vain: dict[tuple[str, ResourceRequest], int] = {}
-    for asks in waiting:
+    for blocked in waiting:
         if len(proposals) >= rules.max_proposals:
             break
-        soon = asks.eta_s is not None and asks.eta_s - now_s <= rules.patience_s
-        if soon or now_s - asks.since_s < rules.least_wait_s:
+        soon = blocked.eta_s is not None and blocked.eta_s - now_s <= rules.patience_s
+        if soon or now_s - blocked.since_s < rules.min_wait_s:
             continue
         if any(
-            pool in site.clusters and site.clusters[pool].find(request) for pool, request in asks.requests
+            pool in site.clusters and site.clusters[pool].find(request) for pool, request in blocked.requests
         ):
             # Something other than placement blocks it.
             continue
-        for pool, request in asks.requests:
+        for pool, request in blocked.requests:
             if pool not in site.clusters or request.nodes != 1:
                 continue
-            if in_vain.get((pool, request), -1) >= asks.worth:
+            if in_vain.get((pool, request), -1) >= blocked.expected_work:
                 continue
-            proposal = _room_in(site, pool, request, asks, crews, left, now_s, rules)
+            proposal = _free_capacity_in(site, pool, request, blocked, movables_by_node, left, now_s, rules)
             if proposal is None:
-                in_vain[pool, request] = asks.worth
+                in_vain[pool, request] = blocked.expected_work
                 continue
             proposals.append(proposal)
             # Each workspace moves for one request only.
             moved = {move.workspace for move in proposal.moves}
-            crews.leave(pool, moved, {move.source.nodes[0].node for move in proposal.moves})
+            movables_by_node.remove(pool, moved, {move.source.nodes[0].node for move in proposal.moves})
             # The clusters have changed, so failed searches may succeed now.
             in_vain.clear()
             break
     return proposals
 
 
-def _room_in(
-    site: _Site,
+def _free_capacity_in(
+    site: _TrialClusters,
     pool: str,
     request: ResourceRequest,
-    asks: Waiting,
-    crews: Crews,
-    left: Mapping[str, Sequence[Past]],
+    blocked: BlockedRequest,
+    movables_by_node: PreemptibleMovables,
+    left: Mapping[str, Sequence[PastMove]],
     now_s: int,
     rules: Rules,
 ) -> Proposal | None:
     """Return the cheapest way to free capacity on one node of the pool, and apply it to the clusters."""
     cluster = site.clusters[pool]
-    nearest = _nearest(site, pool, request, crews)
+    nearest = _closest_nodes(site, pool, request, movables_by_node)
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
     # Nothing is cheaper than moving one of the smallest without any loss.
-    least = min((crew.milli for crew in nearest), default=0)
+    least = min((group.min_milli for group in nearest), default=0)
     cheapest = (1, 0, least)
-    for movable in (crew.movable for crew in nearest):
+    for movable in (group.movable for group in nearest):
         # Try a few large ones, and the smallest that suffice; the cheaper wins.
-        smallest = sorted(movable, key=lambda member: (member.lost(now_s), member.milli, member.id))
+        smallest = sorted(movable, key=lambda member: (member.lost_work(now_s), member.milli, member.id))
         sizes = {member.milli for member in movable}
         for order in (movable, smallest) if len(sizes) > 1 else (movable,):
             before = len(site.steps)
             chosen = _choose_movables(site, pool, order, request, rules)
-            moves = _places(site, pool, request, chosen, left) if chosen else []
+            moves = _find_targets(site, pool, request, chosen, left) if chosen else []
             site.undo(before)
-            lost = sum(member.lost(now_s) for member in chosen)
-            if not moves or lost > asks.worth:
+            lost = sum(member.lost_work(now_s) for member in chosen)
+            if not moves or lost > blocked.expected_work:
                 continue
             cost = (len(moves), lost, sum(member.milli for member in chosen))
             if best is None or cost < best[0]:
@@ -349,38 +360,42 @@ def _room_in(
         return None
     _, moves, chosen = best
     for member in chosen:
-        site.release(pool, member.placement, member.held)
+        site.release(pool, member.placement, member.allocated)
     place = cluster.find(request)
     assert place is not None  # just found on the same clusters
     site.commit(pool, place, request)
     requests = {member.id: member.request for member in chosen}
     for move in moves:
         site.commit(pool, move.target, requests[move.workspace])
-    reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
-    return Proposal(tuple(moves), reason, max(asks.milli, 1), best[0][1], asks.id)
+    reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": blocked.milli, "moves": len(moves)})
+    return Proposal(tuple(moves), reason, max(blocked.milli, 1), best[0][1], blocked.id)
 
 
-def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> list[Crew]:
-    """Return the crews on the nodes that lack the least for the request, least loss first.
+def _closest_nodes(
+    site: _TrialClusters, pool: str, request: ResourceRequest, movables_by_node: PreemptibleMovables
+) -> list[NodeMovables]:
+    """Return the movable workspaces of the nodes that lack the least for the request, least loss first.
 
     Reads only these nodes and their next ones, so a few queries suffice for any site.
     """
     alike: dict[tuple[int, int], list[str]] = {}
-    for name in crews.nodes(pool):
-        alike.setdefault(site.lacks(pool, request, name), []).append(name)
+    for name in movables_by_node.nodes(pool):
+        alike.setdefault(site.shortfall_of(pool, request, name), []).append(name)
     groups = sorted(alike.items())
-    cheapest: list[Crew] = []
-    ahead = ASKED_AHEAD
+    cheapest: list[NodeMovables] = []
+    ahead = NODES_READ_AHEAD
     for at, ((short, _cpu_short), names) in enumerate(groups):
-        if not crews.know(pool, names):
+        if not movables_by_node.has_read(pool, names):
             following = [name for _lacks, group in groups[at:] for name in group]
-            crews.ask(pool, following[: max(ahead, len(names))])
+            movables_by_node.read(pool, following[: max(ahead, len(names))])
             ahead *= 4
-        there = [crew for crew in crews.on(pool, names) if short <= crew.devices]
-        cheapest += sorted(there, key=lambda crew: (crew.lost, crew.movable[0].started_s, crew.movable[0].id))
-        if len(cheapest) >= NODES_LOOKED_AT:
+        there = [group for group in movables_by_node.on_nodes(pool, names) if short <= group.devices]
+        cheapest += sorted(
+            there, key=lambda group: (group.min_lost_work, group.movable[0].started_s, group.movable[0].id)
+        )
+        if len(cheapest) >= MAX_NODES_TRIED:
             break
-    return cheapest[:NODES_LOOKED_AT]
+    return cheapest[:MAX_NODES_TRIED]
 
 
 def _device_shortfall(node: NodeCapacity, request: ResourceRequest) -> int:
@@ -401,7 +416,7 @@ def _device_shortfall(node: NodeCapacity, request: ResourceRequest) -> int:
 
 
 def _choose_movables(
-    site: _Site, pool: str, movable: Sequence[Movable], request: ResourceRequest, rules: Rules
+    site: _TrialClusters, pool: str, movable: Sequence[Movable], request: ResourceRequest, rules: Rules
 ) -> list[Movable]:
     """Return the workspaces that must leave for the request to fit; empty if impossible.
 
@@ -415,26 +430,26 @@ def _choose_movables(
             break
         if len(gone) == 2 * rules.max_moves:
             return []
-        site.release(pool, candidate.placement, candidate.held)
+        site.release(pool, candidate.placement, candidate.allocated)
         gone.append(candidate)
     if filters.reason(cluster.node(name), request) is not None:
         return []
     # Earlier victims may be unnecessary: restore them, latest first.
     for candidate in reversed(list(gone)):
-        site.commit(pool, candidate.placement, candidate.held)
+        site.commit(pool, candidate.placement, candidate.allocated)
         if filters.reason(cluster.node(name), request) is None:
             gone.remove(candidate)
         else:
-            site.release(pool, candidate.placement, candidate.held)
+            site.release(pool, candidate.placement, candidate.allocated)
     return gone if len(gone) <= rules.max_moves else []
 
 
-def _places(
-    site: _Site,
+def _find_targets(
+    site: _TrialClusters,
     pool: str,
     request: ResourceRequest,
     chosen: Sequence[Movable],
-    left: Mapping[str, Sequence[Past]],
+    left: Mapping[str, Sequence[PastMove]],
 ) -> list[Move]:
     """Return the moves of the released workspaces after the request is placed; empty if one has no target."""
     cluster = site.clusters[pool]
@@ -444,10 +459,11 @@ def _places(
     site.commit(pool, place, request)
     moves: list[Move] = []
     for movable in sorted(
-        chosen, key=lambda movable: (-movable.milli, -movable.held.cpu_milli, movable.started_s, movable.id)
+        chosen,
+        key=lambda movable: (-movable.milli, -movable.allocated.cpu_milli, movable.started_s, movable.id),
     ):
         target = cluster.find(movable.request)
-        if target is None or target == movable.placement or _leads_back(target, left.get(movable.id, ())):
+        if target is None or target == movable.placement or _is_return(target, left.get(movable.id, ())):
             return []
         site.commit(pool, target, movable.request)
         moves.append(Move(movable.id, pool, movable.placement, target))

@@ -13,7 +13,7 @@ MIN_GAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class Period:
     """A period without activity."""
 
     begin_s: float
@@ -21,7 +21,7 @@ class Spell:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class RecordedRun:
     """One start of a workspace: its run and idle periods.
 
     `idle` is for all signals, `gpu_idle` for GPUs; other times count as work. `kept` are the periods for
@@ -30,13 +30,13 @@ class Past:
 
     begin_s: float
     end_s: float
-    idle: tuple[Spell, ...] = ()
-    gpu_idle: tuple[Spell, ...] = ()
-    kept: tuple[Spell, ...] = ()
+    idle: tuple[Period, ...] = ()
+    gpu_idle: tuple[Period, ...] = ()
+    kept: tuple[Period, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class ReplayedStop:
     """A replayed stop, or with `released` the release of GPUs only.
 
     `freed_s` lasts until it was used again, or actually stopped.
@@ -49,12 +49,12 @@ class Stopped:
     released: bool = False
 
 
-def replay(past: Past, policy: Policy) -> list[Stopped]:
+def replay(past: RecordedRun, policy: Policy) -> list[ReplayedStop]:
     """Return where the policy would have stopped the workspace or released its GPUs.
 
     Assumes that it is restarted with its GPUs when it is used again.
     """
-    stops: list[Stopped] = []
+    stops: list[ReplayedStop] = []
     began_s, notice = past.begin_s, None
     moments = _moments(past, policy)
     heapq.heapify(moments)
@@ -66,7 +66,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
         if now_s < before_s or now_s >= past.end_s:
             continue
         before_s = now_s
-        idle, gpu_idle = _spell_at(past.idle, now_s), _spell_at(past.gpu_idle, now_s)
+        idle, gpu_idle = _period_at(past.idle, now_s), _period_at(past.gpu_idle, now_s)
         run_state = RunState(
             idle_s=now_s - max(idle.begin_s, began_s) if idle else 0.0,
             gpu_idle_s=now_s - max(gpu_idle.begin_s, began_s) if gpu_idle else 0.0,
@@ -91,7 +91,7 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             until_s = idle.end_s if idle else past.end_s
             if until_s - now_s >= MIN_GAIN_S:
                 released = verdict.step is Step.RELEASE
-                stops.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s, released))
+                stops.append(ReplayedStop(now_s, verdict.cause, idle is None, until_s - now_s, released))
             if idle is None:
                 break
             began_s = before_s = until_s
@@ -101,11 +101,11 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
     return stops
 
 
-def _spell_at(spells: tuple[Spell, ...], now_s: float) -> Spell | None:
+def _period_at(spells: tuple[Period, ...], now_s: float) -> Period | None:
     return next((spell for spell in spells if spell.begin_s <= now_s < spell.end_s), None)
 
 
-def _moments(past: Past, policy: Policy) -> list[float]:
+def _moments(past: RecordedRun, policy: Policy) -> list[float]:
     """Return the times at which the ladder's decision may change."""
     moments = [past.begin_s, *_life_ends(policy, past.begin_s, past.end_s)]
     for spell in past.kept:
@@ -123,7 +123,7 @@ def _moments(past: Past, policy: Policy) -> list[float]:
         for spell in past.gpu_idle:
             moments += [spell.begin_s + policy.gpu_idle_s - policy.notice_s, spell.end_s]
     for week in policy.weeks:
-        moments += week.borders(past.begin_s, past.end_s)
+        moments += week.boundaries(past.begin_s, past.end_s)
         for stop in week.stops(past.begin_s, past.end_s):
             moments += [stop - policy.notice_s, stop]
     return moments

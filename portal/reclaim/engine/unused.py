@@ -42,7 +42,7 @@ class HomeRules:
 
 
 @dataclass(frozen=True, slots=True)
-class HomeStanding:
+class HomeIdleState:
     """How long a home has been unused or archived, and how long ago its user was warned."""
 
     archived: bool = False
@@ -78,25 +78,25 @@ def rules(layers: Iterable[Terms], *, notice_s: int) -> HomeRules:
     return HomeRules(values.get("archive_s") or None, values.get("delete_s") or None, notice_s, sources)
 
 
-def advance(standing: HomeStanding, elapsed_s: float, *, used: bool, archived: bool) -> HomeStanding:
+def advance(idle_state: HomeIdleState, elapsed_s: float, *, used: bool, archived: bool) -> HomeIdleState:
     """Return the state `elapsed_s` seconds after the last pass."""
-    if used or archived != standing.archived:
-        return HomeStanding(archived)
+    if used or archived != idle_state.archived:
+        return HomeIdleState(archived)
     if not 0 < elapsed_s <= MAX_LOOK_S:
-        return standing
-    warned_s = None if standing.warned_s is None else standing.warned_s + elapsed_s
-    return replace(standing, unused_s=standing.unused_s + elapsed_s, warned_s=warned_s)
+        return idle_state
+    warned_s = None if idle_state.warned_s is None else idle_state.warned_s + elapsed_s
+    return replace(idle_state, unused_s=idle_state.unused_s + elapsed_s, warned_s=warned_s)
 
 
-def decide_home(standing: HomeStanding, home_rules: HomeRules) -> HomeVerdict:
+def decide_home(idle_state: HomeIdleState, home_rules: HomeRules) -> HomeVerdict:
     """Return the step that is due for a home."""
-    limit_s = home_rules.limit_s(archived=standing.archived)
-    warned = standing.warned_s is not None
+    limit_s = home_rules.limit_s(archived=idle_state.archived)
+    warned = idle_state.warned_s is not None
     if limit_s is None:
         return HomeVerdict(HomeStep.WITHDRAW if warned else HomeStep.NOTHING)
-    near = standing.unused_s >= limit_s - home_rules.notice_s
-    notice_left_s = home_rules.notice_s - (standing.warned_s or 0.0)
-    left_s = max(limit_s - standing.unused_s, notice_left_s if near else 0.0, 0.0)
+    near = idle_state.unused_s >= limit_s - home_rules.notice_s
+    notice_left_s = home_rules.notice_s - (idle_state.warned_s or 0.0)
+    left_s = max(limit_s - idle_state.unused_s, notice_left_s if near else 0.0, 0.0)
     if not warned:
         return HomeVerdict(HomeStep.WARN if near else HomeStep.NOTHING, left_s, limit_s)
     if not near:

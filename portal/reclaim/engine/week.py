@@ -36,7 +36,7 @@ class Week:
     holidays: frozenset[date] = frozenset()
     start_at: time | None = None
 
-    def works(self, now_s: float) -> bool:
+    def is_working_time(self, now_s: float) -> bool:
         """Return whether it is working time now. Always true without working hours."""
         return _is_working_time(self, now_s)
 
@@ -68,7 +68,7 @@ class Week:
         """Return the next start hour, or None if there is none within a month."""
         return next(iter(self.starts(now_s, now_s + 31 * 86_400)), None)
 
-    def borders(self, from_s: float, until_s: float) -> list[float]:
+    def boundaries(self, from_s: float, until_s: float) -> list[float]:
         """Return the begins and ends of working hours from `from_s` to `until_s`."""
         return [
             moment

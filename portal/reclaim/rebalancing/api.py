@@ -92,7 +92,7 @@ def _data(row: ProposalRow) -> dict[str, Any]:
         "id": proposal.pk,
         "state": proposal.state,
         "reason": proposal.reason.get("code", ""),
-        "message": row.why,
+        "message": row.reason,
         "gain": proposal.gain,
         "gain_unit": "percent" if proposal.waiting_id is None else "milli_gpu",
         "lost_gpu_seconds": proposal.lost // 1000,

@@ -8,19 +8,19 @@ from typing import Any
 from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
-from portal.reclaim.engine.crowd import Movable
+from portal.reclaim.engine.movables import Movable
 from portal.reclaim.engine.placement_health import PlacementHealth
-from portal.reclaim.rebalancing.reading import Running, Runs
+from portal.reclaim.rebalancing.reading import RunningWorkspace, RunningWorkspaces
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.placement_request import PlacementRequests
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import Homes
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
-AT_EASE = PlacementHealth()
+GOOD_HEALTH = PlacementHealth()
 
 
-class Crowd:
+class SnapshotMovables:
     """Workspaces that could be placed again in their pool: on one node, by a request with a fixed model.
 
     Requests for any model are excluded, since another model would be charged differently. Workspaces without
@@ -30,7 +30,7 @@ class Crowd:
     def __init__(
         self,
         pools: Mapping[UUID, PoolNodes],
-        running: Running,
+        running: RunningWorkspaces,
         verdicts: Mapping[UUID, PlacementHealth],
         off: Collection[UUID] = (),
     ) -> None:
@@ -40,7 +40,7 @@ class Crowd:
         self._requests = PlacementRequests(pools)
         self._nodes: dict[str, set[str]] = {}
         node_keys = {(key, node.name) for key, pool in self._pools.items() for node in pool.nodes}
-        for key, name in running.on:
+        for key, name in running.by_node:
             if (key, name) in node_keys:
                 self._nodes.setdefault(str(key), set()).add(name)
         self._templates: dict[UUID, Template] = {}
@@ -51,71 +51,73 @@ class Crowd:
 
     def discontent(self) -> list[Movable]:
         low = [str(pk) for pk, verdict in self._verdicts.items() if verdict.reasons]
-        return self._movables(self._running.of(low))
+        return self._movables(self._running.get(low))
 
     def nodes(self, pool: str) -> Collection[str]:
         return self._nodes.get(pool, ())
 
-    def on(self, pool: str, nodes: Collection[str]) -> list[Movable]:
+    def on_nodes(self, pool: str, nodes: Collection[str]) -> list[Movable]:
         key = UUID(pool)
         return self._movables(
-            self._running.of([runs for name in nodes for runs in self._running.on[key, name]])
+            self._running.get([workspace for name in nodes for workspace in self._running.by_node[key, name]])
         )
 
-    def _movables(self, running: Sequence[Runs]) -> list[Movable]:
-        fresh = [runs for runs in running if runs.pk not in self._movable]
+    def _movables(self, running: Sequence[RunningWorkspace]) -> list[Movable]:
+        fresh = [workspace for workspace in running if workspace.pk not in self._movable]
         if fresh:
             self._make(fresh)
-        return [one for runs in running if (one := self._movable[runs.pk]) is not None]
+        return [one for workspace in running if (one := self._movable[workspace.pk]) is not None]
 
-    def _make(self, running: Sequence[Runs]) -> None:
-        templates = {runs.template for runs in running} - self._templates.keys()
-        flavors = {runs.flavor for runs in running} - self._flavors.keys()
+    def _make(self, running: Sequence[RunningWorkspace]) -> None:
+        templates = {workspace.template for workspace in running} - self._templates.keys()
+        flavors = {workspace.flavor for workspace in running} - self._flavors.keys()
         if templates:
             self._templates |= Template.objects.in_bulk(templates)
         if flavors:
             self._flavors |= Flavor.objects.select_related("pool").in_bulk(flavors)
-        homes = home_places.home_places_by_user([runs.home for runs in running])
-        for runs in running:
-            self._movable[runs.pk] = self._movable_of(runs, homes.get(runs.home, home_places.NOWHERE))
+        homes = home_places.home_places_by_user([workspace.home for workspace in running])
+        for workspace in running:
+            self._movable[workspace.pk] = self._movable_of(
+                workspace, homes.get(workspace.home, home_places.NOWHERE)
+            )
 
-    def _movable_of(self, runs: Runs, homes: Homes) -> Movable | None:
-        if len(runs.held) != 1:
+    def _movable_of(self, workspace: RunningWorkspace, homes: Homes) -> Movable | None:
+        if len(workspace.allocations) != 1:
             return None
-        pool, placement, allocations = runs.held[0]
+        pool, placement, allocations = workspace.allocations[0]
         if placement.nodes[0].node not in self._nodes.get(str(pool), ()):
             return None
         shares = any(grant.milli < WHOLE_DEVICE_MILLI for grant in placement.nodes[0].devices)
         if shares and self._pools[pool].pool.scrub_required:
             # The shared GPU is scrubbed before reuse, after all have left: a move would free nothing.
             return None
-        key = (pool, runs.template, runs.flavor, runs.resources, frozenset(homes.items()))
+        key = (pool, workspace.template, workspace.flavor, workspace.resources, frozenset(homes.items()))
         if key not in self._again:
             self._again[key] = _in_its_pool(
                 self._requests,
                 pool,
-                self._templates[runs.template],
-                self._flavors[runs.flavor],
-                json.loads(runs.resources),
+                self._templates[workspace.template],
+                self._flavors[workspace.flavor],
+                json.loads(workspace.resources),
                 homes,
             )
         request = self._again[key]
         if request is None:
             return None
-        verdict = self._verdicts.get(runs.pk, AT_EASE)
+        verdict = self._verdicts.get(workspace.pk, GOOD_HEALTH)
         return Movable(
-            id=str(runs.pk),
+            id=str(workspace.pk),
             pool=str(pool),
             placement=placement,
-            held=allocations,
+            allocated=allocations,
             request=request,
             milli=sum(grant.milli for grant in placement.nodes[0].devices),
             score=verdict.score,
             reasons=verdict.reasons,
-            preemptible=runs.preemptible,
-            loses_work=runs.loses_work,
-            started_s=int(runs.placed_at.timestamp()) if runs.placed_at else 0,
-            free=not runs.noticed,
+            preemptible=workspace.preemptible,
+            loses_work=workspace.loses_work,
+            started_s=int(workspace.placed_at.timestamp()) if workspace.placed_at else 0,
+            can_move=not workspace.under_notice,
         )
 
 
@@ -124,10 +126,10 @@ def _in_its_pool(
 ) -> ResourceRequest | None:
     """Return its request for a new placement in its pool; None if impossible or ambiguous."""
     try:
-        placement_request = requests.of(template, flavor, data, homes=homes)
+        placement_request = requests.build(template, flavor, data, homes=homes)
     except ValueError:
         return None
     own = next((option for option in placement_request.pools if option.pool.pk == pool), None)
     if own is None or len(placement_request.variants) != 1:
         return None
-    return own.adapted(placement_request.variants[0].request, placement_request.software)
+    return own.with_requirements(placement_request.variants[0].request, placement_request.software)

@@ -11,15 +11,15 @@ import msgspec
 from django.db.models import Sum
 
 from portal.fleet.inventory.models import Allocation, Node
-from portal.reclaim.engine.placement_health import ROOMY, Headroom
+from portal.reclaim.engine.placement_health import UNKNOWN_HEADROOM, Headroom
 from provisioning.types import HEADROOM, LimitedResource
 
-TOLD_WITHIN = timedelta(minutes=5)
+MAX_REPORT_AGE = timedelta(minutes=5)
 """Maximum age of a node's report."""
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
-class _Told(msgspec.Struct):
+class _HeadroomReport(msgspec.Struct):
     """The `HEADROOM` part of a node's facts."""
 
     watched_s: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -32,17 +32,17 @@ class _Told(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NodeView:
     """The size of a node, and the amounts granted on it."""
 
     cpu_milli: int
-    cpu_given_milli: int
+    cpu_granted_milli: int
     memory_mib: int
-    memory_given_mib: int
-    headroom: Headroom = ROOMY
+    memory_granted_mib: int
+    headroom: Headroom = UNKNOWN_HEADROOM
 
 
-def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
+def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], NodeView]:
     """Return the nodes of all pools; two queries."""
     granted = {
         node: (cpu, memory)
@@ -53,14 +53,14 @@ def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
     }
     rows = Node.objects.filter(pool__deleted_at=None).order_by()
     return {
-        (pool, name): Given(
+        (pool, name): NodeView(
             cpu,
             granted.get(pk, (0, 0))[0],
             memory,
             granted.get(pk, (0, 0))[1],
             _headroom(report, limited)
-            if report and online and seen_at and now - seen_at <= TOLD_WITHIN
-            else ROOMY,
+            if report and online and seen_at and now - seen_at <= MAX_REPORT_AGE
+            else UNKNOWN_HEADROOM,
         )
         for pk, pool, name, cpu, memory, report, limited, online, seen_at in rows.values_list(
             *("pk", "pool_id", "name", "cpu_milli", "memory_mib"),
@@ -72,9 +72,9 @@ def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
 def _headroom(report: Any, limited: Any) -> Headroom:
     """Return a node's reported spare capacity; empty if any figure is invalid."""
     try:
-        seen = msgspec.convert(report, _Told)
+        seen = msgspec.convert(report, _HeadroomReport)
     except msgspec.ValidationError:
-        return ROOMY
+        return UNKNOWN_HEADROOM
     return Headroom(
         seen.watched_s,
         seen.cores,

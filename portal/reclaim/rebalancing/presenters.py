@@ -48,7 +48,7 @@ class ProposalRow:
 
     proposal: RebalanceProposal
     moves: tuple[MoveRow, ...]
-    why: str
+    reason: str
     gain: str
     interrupts: str
     icon: str
@@ -197,7 +197,7 @@ class DiscontentRow:
 
     workspace: Workspace
     score: int
-    why: str
+    reason: str
     since: datetime
 
 

@@ -33,7 +33,7 @@ from portal.reclaim.engine.placement_health import (
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
-from portal.reclaim.rebalancing.movables import Crowd
+from portal.reclaim.rebalancing.movables import SnapshotMovables
 from portal.scheduling import moves, moving
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.moves import PlannedMove
@@ -42,24 +42,24 @@ from portal.workspaces.models import Workspace
 from provisioning import messages
 
 log = logging.getLogger(__name__)
-STANDS_FOR = timedelta(minutes=5)
+MIN_AGE_TO_APPLY = timedelta(minutes=5)
 """Minimum age of a proposal before it is applied automatically."""
 DISMISSED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
-MAX_UNDER_WAY = 8
+MAX_MOVES_IN_PROGRESS = 8
 """No automatic moves from this many moves in progress."""
-NEW_AT_ONCE = 3
-TRIES_FOR_S = 0.25
+MAX_NEW_PER_PASS = 3
+MAX_SEARCH_S = 0.25
 """Limits of one pass for the simulation of new proposals: their number, and processor seconds."""
-STILL_LOW = 10
+SCORE_HYSTERESIS = 10
 """Hysteresis: an open proposal stays until the score is this far above the limit."""
 
 
-Agreed = tuple[Proposal, list[PlannedMove]]
+AcceptedProposal = tuple[Proposal, list[PlannedMove]]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RebalancePassReport:
     """The result of a pass: workspaces with a low score, open proposals, and applied ones."""
 
     discontent: int = 0
@@ -78,68 +78,72 @@ def rules() -> Rules:
     )
 
 
-def run(now: datetime | None = None) -> Report:
+def run(now: datetime | None = None) -> RebalancePassReport:
     """Run one pass."""
     now = now or timezone.now()
-    moves.settle(now)
-    there = reading.places(now)
-    asking = reading.blocked_requests()
+    moves.end_obsolete(now)
+    measurements = reading.read_measurements(now)
+    blocked = reading.blocked_requests()
     slow = pacing.slow_workspaces(now)
     low: Mapping[UUID, PlacementHealth] = {}
     generations: Mapping[UUID, int] = {}
-    good: Mapping[str, Agreed] = {}
+    accepted: Mapping[str, AcceptedProposal] = {}
     # Usually no score can be low and no request waits: then nothing else is read.
-    if there.suspects or asking or slow:
+    if measurements.suspects or blocked or slow:
         with reading.read_snapshot(now) as (snapshot, running):
-            beside = running.devices_of([str(pk) for pk in slow])
-            suspected = reading.views(there, running.at(there.suspects | beside), slow)
+            slow_devices = running.devices_of([str(pk) for pk in slow])
+            suspected = reading.suspect_views(
+                measurements, running.using(measurements.suspects | slow_devices), slow
+            )
             verdicts = {pk: placement_health(view) for pk, view in suspected.items()}
             low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < HEALTHY_PCT}
-            proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
+            proposals = _proposals(measurements, snapshot.pools, running, verdicts, blocked, now)
             generations = running.generations()
-            good = _accepted_proposals(snapshot, proposals, generations, now)
-    _note(low, generations, now)
-    stored = _store(good, now)
+            accepted = _accepted_proposals(snapshot, proposals, generations, now)
+    _store_discontent(low, generations, now)
+    stored = _store(accepted, now)
     applied = _apply(stored, now)
     forget_old(now)
-    return Report(len(low), len(stored), applied)
+    return RebalancePassReport(len(low), len(stored), applied)
 
 
 def _proposals(
-    there: reading.Places,
+    measurements: reading.Measurements,
     pools: Mapping[UUID, PoolNodes],
-    running: reading.Running,
+    running: reading.RunningWorkspaces,
     verdicts: Mapping[UUID, PlacementHealth],
-    asking: Sequence[Workspace],
+    blocked: Sequence[Workspace],
     now: datetime,
 ) -> list[Proposal]:
     """Return the engine's proposals."""
-    asks = reading.waiting(pools, asking)
-    if not asks and all(verdict.score >= HEALTHY_PCT for verdict in verdicts.values()):
+    requests = reading.single_node_requests(pools, blocked)
+    if not requests and all(verdict.score >= HEALTHY_PCT for verdict in verdicts.values()):
         return []
     off = {pk for pk, policy in policies.policies().items() if policy is RebalancingPolicy.OFF}
-    may_move = Crowd(pools, running, verdicts, off)
+    movables = SnapshotMovables(pools, running, verdicts, off)
     clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
     past = reading.past_moves(now - timedelta(seconds=limits.return_s))
     scores: dict[str | tuple[str, str], int] = {
-        uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects
+        uuid: device_score(view)
+        for uuid, view in measurements.devices.items()
+        if uuid in measurements.suspects
     }
     scores |= {
         (str(pool), name): node_score(node.headroom)
-        for (pool, name), node in there.nodes.items()
-        if (pool, name) in there.suspects
+        for (pool, name), node in measurements.nodes.items()
+        if (pool, name) in measurements.suspects
     }
-    proposed = propose(clusters, may_move, asks, past, int(now.timestamp()), limits, scores)
+    proposed = propose(clusters, movables, requests, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
     if open_keys - {key_of(proposal) for proposal in proposed}:
         # Open proposals stay slightly longer than new ones need.
-        gentler = replace(limits, low=limits.low + STILL_LOW)
-        again = propose(clusters, may_move, asks, past, int(now.timestamp()), gentler, scores)
+        relaxed = replace(limits, low_score=limits.low_score + SCORE_HYSTERESIS)
+        still_proposed = propose(clusters, movables, requests, past, int(now.timestamp()), relaxed, scores)
         taken = {move.workspace for proposal in proposed for move in proposal.moves}
         proposed += [
             proposal
-            for proposal in again
+            for proposal in still_proposed
             if key_of(proposal) in open_keys and not taken & {move.workspace for move in proposal.moves}
         ]
     return proposed
@@ -150,7 +154,9 @@ def key_of(proposal: Proposal) -> str:
     return hashlib.sha256(" ".join(proposal.key).encode()).hexdigest()
 
 
-def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], now: datetime) -> None:
+def _store_discontent(
+    low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], now: datetime
+) -> None:
     """Store the workspaces with low scores. The others have no rows."""
     stored_rows = {row.workspace_id: row for row in Discontent.objects.all()}
     gone = [pk for pk in stored_rows if pk not in low]
@@ -171,9 +177,9 @@ def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], 
     with transaction.atomic():
         Discontent.objects.filter(pk__in=gone).delete()
         # A workspace may have been deleted since it was read.
-        there = set(Workspace.objects.filter(pk__in=list(low)).values_list("pk", flat=True))
+        existing = set(Workspace.objects.filter(pk__in=list(low)).values_list("pk", flat=True))
         Discontent.objects.bulk_create(
-            [row for row in rows if row.workspace_id in there],
+            [row for row in rows if row.workspace_id in existing],
             update_conflicts=True,
             unique_fields=["workspace"],
             update_fields=["generation", "score", "reason", "since", "observed_at"],
@@ -182,7 +188,7 @@ def _note(low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], 
 
 def _accepted_proposals(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
-) -> dict[str, Agreed]:
+) -> dict[str, AcceptedProposal]:
     """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
     by_key = {key_of(proposal): proposal for proposal in proposals}
     dismissed = RebalanceProposal.objects.filter(
@@ -195,22 +201,22 @@ def _accepted_proposals(
     return _feasible_proposals(snapshot, by_key, before, generations, now)
 
 
-def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
+def _store(accepted: Mapping[str, AcceptedProposal], now: datetime) -> list[RebalanceProposal]:
     """Update the open proposals."""
     with transaction.atomic():
         rows = {
             row.key: row
             for row in RebalanceProposal.objects.select_for_update().filter(state=ProposalState.OPEN)
         }
-        gone = [row.pk for key, row in rows.items() if key not in good]
+        gone = [row.pk for key, row in rows.items() if key not in accepted]
         RebalanceProposal.objects.filter(pk__in=gone).update(state=ProposalState.WITHDRAWN, decided_at=now)
         stored = []
-        for key, (proposal, planned) in good.items():
+        for key, (proposal, planned) in accepted.items():
             row = rows.get(key) or RebalanceProposal(key=key, proposed_at=now)
             row.waiting_id = UUID(proposal.waiting) if proposal.waiting else None
             row.moves = [messages.dump(move) for move in planned]
             row.reason = proposal.reason.as_json()
-            row.gain, row.lost, row.seen_at = proposal.gain, proposal.lost, now
+            row.gain, row.lost, row.seen_at = proposal.gain, proposal.lost_work, now
             row.save()
             stored.append(row)
     return stored
@@ -222,32 +228,32 @@ def _feasible_proposals(
     before: Mapping[str, list[PlannedMove]],
     generations: Mapping[UUID, int],
     now: datetime,
-) -> dict[str, Agreed]:
+) -> dict[str, AcceptedProposal]:
     """Return proposals that the queue would execute unchanged; includes a few new ones per pass.
 
     A proposal that passed before and is unchanged is simulated again only when applied, since each simulation
     takes a decision of the whole queue.
     """
-    good: dict[str, Agreed] = {}
+    accepted: dict[str, AcceptedProposal] = {}
     fresh: list[str] = []
     planned = {key: _planned_moves(proposal, generations) for key, proposal in proposals.items()}
     for key, proposal in proposals.items():
         if before.get(key) == planned[key]:
-            good[key] = (proposal, planned[key])
+            accepted[key] = (proposal, planned[key])
         else:
             fresh.append(key)
     if fresh:
         # Rotates, so that failing proposals do not block others.
-        first = int(now.timestamp()) // 60 * NEW_AT_ONCE % len(fresh)
-        fresh = (fresh[first:] + fresh[:first])[:NEW_AT_ONCE]
+        first = int(now.timestamp()) // 60 * MAX_NEW_PER_PASS % len(fresh)
+        fresh = (fresh[first:] + fresh[:first])[:MAX_NEW_PER_PASS]
         began = time.process_time()
         for key in fresh:
-            if time.process_time() - began > TRIES_FOR_S:
+            if time.process_time() - began > MAX_SEARCH_S:
                 break
             waiting = UUID(proposals[key].waiting) if proposals[key].waiting else None
-            if moving.works_out(snapshot, planned[key], waiting):
-                good[key] = (proposals[key], planned[key])
-    return good
+            if moving.is_feasible(snapshot, planned[key], waiting):
+                accepted[key] = (proposals[key], planned[key])
+    return accepted
 
 
 def _planned_moves(proposal: Proposal, generations: Mapping[UUID, int]) -> list[PlannedMove]:
@@ -269,9 +275,9 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
     if not automatic:
         return 0
     for row in sorted(proposals, key=lambda row: (row.proposed_at, row.key)):
-        if moves.under_way() >= MAX_UNDER_WAY:
+        if moves.count_in_progress() >= MAX_MOVES_IN_PROGRESS:
             return 0
-        if now - row.proposed_at < STANDS_FOR or not may_apply_automatically(row, automatic):
+        if now - row.proposed_at < MIN_AGE_TO_APPLY or not may_apply_automatically(row, automatic):
             continue
         try:
             services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)

@@ -24,7 +24,7 @@ from portal.reclaim.engine.pace import Pace
 from portal.reclaim.engine.placement_health import (
     DeviceView,
     Headroom,
-    View,
+    PlacementView,
     Work,
     best_clocks,
     has_shortage,
@@ -32,13 +32,13 @@ from portal.reclaim.engine.placement_health import (
     is_overcommitted,
     is_throttled,
 )
-from portal.reclaim.engine.rebalancing import Past, Waiting
+from portal.reclaim.engine.rebalancing import BlockedRequest, PastMove
 from portal.reclaim.models import BestClock
-from portal.reclaim.rebalancing.nodes import Given, nodes_of_all
+from portal.reclaim.rebalancing.nodes import NodeView, nodes_of_all
 from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.models import Move
-from portal.scheduling.moves import placement_of
+from portal.scheduling.moves import parse_placement
 from portal.scheduling.placement_request import PlacementRequests
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.homes import places as home_places
@@ -47,11 +47,11 @@ from portal.workspaces.models import Workspace
 from provisioning.types import WHOLE_DEVICE_MILLI, Placement, ResourceRequest
 
 WINDOW_S = 600
-LOOKED_AT = timedelta(minutes=5)
+MAX_ACTIVITY_AGE = timedelta(minutes=5)
 """Maximum age of the last observed activity."""
-BEST_KEPT = timedelta(days=7)
-WAITING_LOOKED_AT = 200
-FEW = 1000
+MAX_CLOCK_AGE = timedelta(days=7)
+MAX_BLOCKED_REQUESTS = 200
+MAX_FILTERED_BY_KEY = 1000
 COLUMNS = (
     "pk", "generation", "preemption__cause", "reclaim_activity__active", "reclaim_activity__observed_at",
     "reclaim_activity__generation", "owner_id_text", "team_id_text", "template_id_text", "flavor_id_text",
@@ -61,7 +61,7 @@ AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
 """Read as text: most values are equal, and parsing each is expensive."""
 NodeAllocation = tuple[UUID, Placement, ResourceRequest]
 """What a workspace uses of a node: pool, placement and amounts."""
-UNKNOWN = DeviceView()
+UNKNOWN_DEVICE = DeviceView()
 
 
 class _Signal(msgspec.Struct):
@@ -78,7 +78,7 @@ _resources = msgspec.json.Decoder(_Resources).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RunningWorkspace:
     """A running workspace, its request, and what it uses on each node.
 
     `home` is (user, team) of its home. `resources` is JSON text.
@@ -86,9 +86,9 @@ class Runs:
 
     pk: UUID
     generation: int
-    noticed: bool
-    at_work: bool | None
-    held: Sequence[NodeAllocation]
+    under_notice: bool
+    is_active: bool | None
+    allocations: Sequence[NodeAllocation]
     home: tuple[UUID, UUID]
     template: UUID
     flavor: UUID
@@ -97,22 +97,22 @@ class Runs:
     loses_work: bool
     placed_at: datetime | None
     signals: str | None = None
-    """As `WorkspaceActivity.signals`; only if fresh, as `at_work`."""
+    """As `WorkspaceActivity.signals`; only if fresh, as `is_active`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Measurements:
     """Measurements of devices by UUID, and of nodes by (pool, name).
 
     `suspects` are devices and nodes that may have problems. Workspaces elsewhere need no check.
     """
 
     devices: Mapping[str, DeviceView]
-    nodes: Mapping[tuple[UUID, str], Given]
+    nodes: Mapping[tuple[UUID, str], NodeView]
     suspects: frozenset[str | tuple[UUID, str]]
 
 
-def places(now: datetime) -> Places:
+def read_measurements(now: datetime) -> Measurements:
     """Read the measurements of all devices and nodes, without workspaces."""
     devices = _devices(now)
     bests = _bests(list(devices.values()), now)
@@ -129,39 +129,39 @@ def places(now: datetime) -> Places:
     over = {
         key
         for key, view in nodes.items()
-        if is_overcommitted(view.cpu_milli, view.cpu_given_milli)
-        or is_overcommitted(view.memory_mib, view.memory_given_mib)
+        if is_overcommitted(view.cpu_milli, view.cpu_granted_milli)
+        or is_overcommitted(view.memory_mib, view.memory_granted_mib)
         or has_shortage(view.headroom)
     }
-    return Places(devices, nodes, frozenset(blamed | over))
+    return Measurements(devices, nodes, frozenset(blamed | over))
 
 
 @contextmanager
-def read_snapshot(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
+def read_snapshot(now: datetime) -> Iterator[tuple[ClusterSnapshot, RunningWorkspaces]]:
     """Yield the queue's snapshot and its running workspaces."""
-    with snapshot_cache.previews.use(now) as snapshot:
-        yield snapshot, Running(snapshot.placer.held(), now)
+    with snapshot_cache.preview_cache.use(now) as snapshot:
+        yield snapshot, RunningWorkspaces(snapshot.placer.running_allocations(), now)
 
 
-class Running:
+class RunningWorkspaces:
     """Running workspaces and what they use according to the queue's snapshot. Rows are read on demand."""
 
     def __init__(self, allocations: Mapping[str, Sequence[NodeAllocation]], now: datetime) -> None:
-        self._held = allocations
+        self._allocations = allocations
         self._now = now
-        self._asked: set[str] = set()
-        self._rows: dict[str, Runs] = {}
-        self.on: dict[tuple[UUID, str], list[str]] = {}
+        self._read_names: set[str] = set()
+        self._rows: dict[str, RunningWorkspace] = {}
+        self.by_node: dict[tuple[UUID, str], list[str]] = {}
         """Users of each (pool, node)."""
         for name, places in allocations.items():
             for pool, placement, _request in places:
-                self.on.setdefault((pool, placement.nodes[0].node), []).append(name)
+                self.by_node.setdefault((pool, placement.nodes[0].node), []).append(name)
 
-    def of(self, names: Collection[str]) -> list[Runs]:
+    def get(self, names: Collection[str]) -> list[RunningWorkspace]:
         """Return the running ones of these workspaces, with a constant number of queries."""
-        fresh = [name for name in names if name not in self._asked]
+        fresh = [name for name in names if name not in self._read_names]
         if fresh:
-            self._asked.update(fresh)
+            self._read_names.update(fresh)
             self._read(fresh)
         return [self._rows[name] for name in names if name in self._rows]
 
@@ -169,19 +169,19 @@ class Running:
         """Return the devices that these use, and the nodes of those without devices."""
         devices: set[str | tuple[UUID, str]] = set()
         for name in names:
-            for pool, placement, _request in self._held.get(name, ()):
+            for pool, placement, _request in self._allocations.get(name, ()):
                 part = placement.nodes[0]
                 devices.update(grant.uuid for grant in part.devices)
                 if not part.devices:
                     devices.add((pool, part.node))
         return frozenset(devices)
 
-    def at(self, suspects: Collection[str | tuple[UUID, str]]) -> list[Runs]:
+    def using(self, suspects: Collection[str | tuple[UUID, str]]) -> list[RunningWorkspace]:
         """Return the workspaces that use these devices or run on these nodes."""
-        return self.of(
+        return self.get(
             [
                 name
-                for name, places in self._held.items()
+                for name, places in self._allocations.items()
                 if any(
                     (pool, placement.nodes[0].node) in suspects
                     or any(grant.uuid in suspects for grant in placement.nodes[0].devices)
@@ -196,28 +196,28 @@ class Running:
 
     def _read(self, names: Collection[str]) -> None:
         running = Workspace.objects.filter(state=State.RUNNING)
-        if len(names) <= FEW:
+        if len(names) <= MAX_FILTERED_BY_KEY:
             # Filter by key only for few workspaces: a list of thousands is slower than reading all.
             running = running.filter(pk__in=names)
         else:
-            self._asked.update(self._held)
+            self._read_names.update(self._allocations)
         rows: Any = running.annotate(**{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT})
         rows = list(rows.values_list(*COLUMNS))
         keys = {text: UUID(text) for text in {key for row in rows for key in row[6:10]}}
         for row in rows:
-            runs = _runs(row, self._held, keys, self._now)
+            workspace = _running_workspace(row, self._allocations, keys, self._now)
             # The snapshot does not reflect later placements.
-            if runs.placed_at is None or runs.placed_at <= self._now:
-                self._rows[str(runs.pk)] = runs
+            if workspace.placed_at is None or workspace.placed_at <= self._now:
+                self._rows[str(workspace.pk)] = workspace
 
 
-def _runs(
+def _running_workspace(
     row: Sequence[Any], allocations: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime
-) -> Runs:
+) -> RunningWorkspace:
     pk, generation, cause, active, observed_at, looked_at, *request_fields = row
     owner, team, template, flavor, resources, preemptible, loses_work, placed_at, signals = request_fields
-    fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
-    return Runs(
+    fresh = observed_at is not None and now - observed_at <= MAX_ACTIVITY_AGE and looked_at == generation
+    return RunningWorkspace(
         pk,
         generation,
         cause is not None,
@@ -279,7 +279,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             gpu_pct=pct_s // gpu_s if gpu_s and pct_s is not None else None,
             watched_s=throttle,
             # A second may count as both, so take the maximum instead of the sum.
-            held_down_s=max(thermal or 0, slowed or 0) if throttle else None,
+            throttled_s=max(thermal or 0, slowed or 0) if throttle else None,
             clock_mhz=clock_s // measured if clock_s is not None and measured else None,
         )
     return views
@@ -291,22 +291,22 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
     fresh = best_clocks(devices)
     for model, clock in fresh.items():
         row = rows.get(model)
-        if row is None or clock >= row.clock_mhz or now - row.seen_at > BEST_KEPT:
+        if row is None or clock >= row.clock_mhz or now - row.seen_at > MAX_CLOCK_AGE:
             rows[model] = BestClock(model=model, clock_mhz=clock, seen_at=now)
             BestClock.objects.update_or_create(model=model, defaults={"clock_mhz": clock, "seen_at": now})
-    return {model: row.clock_mhz for model, row in rows.items() if now - row.seen_at <= BEST_KEPT}
+    return {model: row.clock_mhz for model, row in rows.items() if now - row.seen_at <= MAX_CLOCK_AGE}
 
 
-def _work(runs: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
+def _work(workspace: RunningWorkspace, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
     """Return the work of a workspace, as far as it matters for its score."""
     used = granted_milli = None
     if has_shortage(headroom):
         try:
             cores = next(
-                (one.value for one in _signals(runs.signals or "[]") if one.kind == SignalKind.CPU), None
+                (one.value for one in _signals(workspace.signals or "[]") if one.kind == SignalKind.CPU), None
             )
             used = None if cores is None else int(1000 * cores)
-            granted_milli = _resources(runs.resources).cpu_milli
+            granted_milli = _resources(workspace.resources).cpu_milli
         except msgspec.MsgspecError:
             pass
     if slow is None:
@@ -316,41 +316,43 @@ def _work(runs: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work
     return Work(used, granted_milli, pace.percent, name, pace.rate, best)
 
 
-def views(
-    places: Places, running: Sequence[Runs], slow: Mapping[UUID, tuple[str, Pace]] | None = None
-) -> dict[UUID, View]:
+def suspect_views(
+    measurements: Measurements,
+    running: Sequence[RunningWorkspace],
+    slow: Mapping[UUID, tuple[str, Pace]] | None = None,
+) -> dict[UUID, PlacementView]:
     """Return the placements that may have problems, by workspace.
 
     `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow_workspaces`.
     """
     slow = slow or {}
     # Also read the users of devices that are shared with slow work.
-    watched = places.suspects | {
+    watched = measurements.suspects | {
         grant.uuid
-        for runs in running
-        if runs.pk in slow
-        for _pool, placement, _request in runs.held
+        for workspace in running
+        if workspace.pk in slow
+        for _pool, placement, _request in workspace.allocations
         for grant in placement.nodes[0].devices
     }
     sharers: dict[str, list[bool | None]] = {}
     suspected = []
-    for runs in running:
+    for workspace in running:
         # Multi-node workspaces are not scored, but their devices may be shared.
-        single = len(runs.held) == 1
-        for pool, placement, _request in runs.held:
+        single = len(workspace.allocations) == 1
+        for pool, placement, _request in workspace.allocations:
             part = placement.nodes[0]
-            suspect = runs.pk in slow or (pool, part.node) in places.suspects
+            suspect = workspace.pk in slow or (pool, part.node) in measurements.suspects
             for grant in part.devices:
                 if grant.uuid in watched:
                     suspect = True
-                    sharers.setdefault(grant.uuid, []).append(runs.at_work)
-            if single and suspect and (pool, part.node) in places.nodes:
-                suspected.append((runs, places.nodes[pool, part.node], part))
+                    sharers.setdefault(grant.uuid, []).append(workspace.is_active)
+            if single and suspect and (pool, part.node) in measurements.nodes:
+                suspected.append((workspace, measurements.nodes[pool, part.node], part))
     return {
-        runs.pk: View(
+        workspace.pk: PlacementView(
             tuple(
                 replace(
-                    places.devices.get(grant.uuid, UNKNOWN),
+                    measurements.devices.get(grant.uuid, UNKNOWN_DEVICE),
                     share_milli=grant.milli,
                     at_work=tuple(sharers.get(grant.uuid, ())),
                 )
@@ -358,13 +360,13 @@ def views(
             ),
             part.node,
             node.cpu_milli,
-            node.cpu_given_milli,
+            node.cpu_granted_milli,
             node.memory_mib,
-            node.memory_given_mib,
+            node.memory_granted_mib,
             node.headroom,
-            _work(runs, node.headroom, slow.get(runs.pk)),
+            _work(workspace, node.headroom, slow.get(workspace.pk)),
         )
-        for runs, node, part in suspected
+        for workspace, node, part in suspected
     }
 
 
@@ -383,17 +385,17 @@ def blocked_requests() -> list[Workspace]:
         .select_related("template", "flavor__pool", "queue_entry")
         .order_by(F("queue_entry__position").asc(nulls_last=True), "requested_at", "pk")
     )
-    return list(rows[:WAITING_LOOKED_AT])
+    return list(rows[:MAX_BLOCKED_REQUESTS])
 
 
-def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[Waiting]:
+def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[BlockedRequest]:
     """Return those that need a single node."""
     homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
     asks = []
     for row in first:
         try:
-            placement_request = requests.of(
+            placement_request = requests.build(
                 row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
             )
         except ValueError:
@@ -403,12 +405,14 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
         wanted = placement_request.request.accelerators
         eta = row.queue_entry.eta_at
         asks.append(
-            Waiting(
+            BlockedRequest(
                 id=str(row.pk),
                 requests=tuple(
                     (
                         str(pool.pool.pk),
-                        pool.adapted(placement_request.variants[0].request, placement_request.software),
+                        pool.with_requirements(
+                            placement_request.variants[0].request, placement_request.software
+                        ),
                     )
                     for pool in placement_request.pools
                 ),
@@ -421,14 +425,14 @@ def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list
     return asks
 
 
-def past_moves(since: datetime) -> list[Past]:
+def past_moves(since: datetime) -> list[PastMove]:
     """Return all requests to move since then with their sources, including those that stayed."""
     rows = Move.objects.filter(asked_at__gte=since).values_list("workspace_id", "asked_at", "source")
     moves = []
     for workspace, asked_at, source in rows:
-        part = placement_of(source).nodes[0]
+        part = parse_placement(source).nodes[0]
         devices = frozenset(grant.uuid for grant in part.devices)
-        moves.append(Past(str(workspace), int(asked_at.timestamp()), part.node, devices))
+        moves.append(PastMove(str(workspace), int(asked_at.timestamp()), part.node, devices))
     return moves
 
 

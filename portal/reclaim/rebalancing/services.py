@@ -57,7 +57,7 @@ def apply(
         # Disabled since it was proposed; the next pass withdraws it.
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     reason = message_of(Reason.from_json(row.reason))
-    moving.ask(
+    moving.request_moves(
         actor=actor,
         planned=planned,
         reason=reason,
@@ -81,7 +81,7 @@ def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     if row.state == ProposalState.APPLIED:
         keys = [move.workspace for move in planned_moves(row)]
-        if not moving.take_back(actor=actor, workspaces=keys, reason="an operator has taken it back"):
+        if not moving.cancel_moves(actor=actor, workspaces=keys, reason="an operator has taken it back"):
             raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     return _decide(
         row,

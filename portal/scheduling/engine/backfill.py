@@ -11,19 +11,19 @@ from typing import Protocol, runtime_checkable
 
 from portal.quota.limits.types import Amounts
 from portal.scheduling.engine.model import BackfillReservation, Policy, Running, Workload
-from portal.scheduling.engine.usage import Promised, Usage, within_nominal
+from portal.scheduling.engine.usage import PromisedAmounts, Usage, within_nominal
 
-End = tuple[int, str, Workload]
-Room = tuple[int, tuple[str, ...]]
+ExpectedEnd = tuple[int, str, Workload]
+CapacityForecast = tuple[int, tuple[str, ...]]
 """A time (UTC seconds), and the ids of the workloads that have left by then."""
-MAX_GONE = 512
+MAX_ASSUMED_ENDS = 512
 """Maximum number of ended workloads that a look ahead at the nodes assumes."""
 
 
 class Placer(Protocol):
     """Decides where a workload goes. Quota may be free where no single node is.
 
-    A placer that also has `keeps` (see `Keeper`) makes reserved starts keep their capacity on the nodes too.
+    With a `SimulatingPlacer`, reserved starts keep their capacity on the nodes too.
     """
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
@@ -34,10 +34,12 @@ class Placer(Protocol):
 
 
 @runtime_checkable
-class Keeper(Protocol):
+class SimulatingPlacer(Protocol):
     """A placer that can simulate one placement and then test another."""
 
-    def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+    def fits_beside(
+        self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]
+    ) -> bool:
         """Return whether `reserved` fits once `gone` have left and `other` has been placed with `left` gone.
 
         Takes no capacity. False if `other` does not fit.
@@ -45,7 +47,7 @@ class Keeper(Protocol):
 
 
 @runtime_checkable
-class Chooser(Protocol):
+class ChoosingPlacer(Protocol):
     """A placer that compares all ways to meet a request. Without it, the first that fits is taken."""
 
     def choose(
@@ -58,10 +60,10 @@ class Chooser(Protocol):
 
 
 @runtime_checkable
-class Stepper(Protocol):
+class PrefixPlacer(Protocol):
     """A placer that answers repeated queries about prefixes of one list faster."""
 
-    def stepping(self) -> AbstractContextManager[Callable[[Workload, Sequence[str]], bool]]:
+    def prefix_fits(self) -> AbstractContextManager[Callable[[Workload, Sequence[str]], bool]]:
         """Return a context with a function like `fits` for prefixes of one list. Call nothing else inside."""
 
 
@@ -71,7 +73,7 @@ class ReservedStart:
 
     - `gone`: workloads whose end frees its capacity on the nodes; None without nodes.
     - `borrows`: its team would borrow for it, so an owner of another team overtakes it.
-    - `passed`: an owner has taken its start.
+    - `overtaken`: an owner has taken its start.
     """
 
     backfill: BackfillReservation
@@ -80,7 +82,7 @@ class ReservedStart:
     nominated: bool = False
     gone: tuple[str, ...] | None = None
     borrows: bool = False
-    passed: bool = False
+    overtaken: bool = False
 
     def allows(self, other: Workload, now_s: int, placer: Placer | None) -> bool:
         """Return whether starting `other` now leaves the reserved start unchanged."""
@@ -88,9 +90,9 @@ class ReservedStart:
             return True
         if self.usage.shortfall(other, self.backfill.start_s) is not None:
             return False
-        if self.gone is None or not isinstance(placer, Keeper):
+        if self.gone is None or not isinstance(placer, SimulatingPlacer):
             return True
-        return placer.keeps(self.workload, self.gone, other, ())
+        return placer.fits_beside(self.workload, self.gone, other, ())
 
     def allows_swap(
         self, other: Workload, victims: Iterable[Running], from_s: int, placer: Placer | None
@@ -105,10 +107,10 @@ class ReservedStart:
         fits = self.usage.shortfall(other, start_s) is None
         for victim in stayed:
             self.usage.add(victim.workload)
-        if not fits or self.gone is None or not isinstance(placer, Keeper):
+        if not fits or self.gone is None or not isinstance(placer, SimulatingPlacer):
             return fits
         left = [victim.workload.id for victim in victims]
-        return placer.keeps(self.workload, [*self.gone, *left], other, left)
+        return placer.fits_beside(self.workload, [*self.gone, *left], other, left)
 
     def swap(self, other: Workload, victims: Iterable[Running], from_s: int) -> None:
         """Apply a swap that `allows_swap` has allowed."""
@@ -119,8 +121,8 @@ class ReservedStart:
             self.usage.add(other)
 
 
-def binding_on(
-    workload: Workload, usage: Usage, reserved_starts: Sequence[ReservedStart], promised: Promised
+def binding_reserved_starts(
+    workload: Workload, usage: Usage, reserved_starts: Sequence[ReservedStart], promised: PromisedAmounts
 ) -> Sequence[ReservedStart]:
     """Return the reserved starts that the request must not delay.
 
@@ -139,10 +141,10 @@ def expected_ends(
     policy: Policy,
     preempted: Iterable[str],
     more: Iterable[tuple[int, Workload]],
-) -> Iterator[End]:
+) -> Iterator[ExpectedEnd]:
     """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
     moved = set(preempted)
-    early: list[End] = [(end_s, workload.id, workload) for end_s, workload in more]
+    early: list[ExpectedEnd] = [(end_s, workload.id, workload) for end_s, workload in more]
     for name in moved:
         early.append((min(running[name].ends_s, now_s + policy.grace_s), name, running[name].workload))
     first = 0
@@ -165,7 +167,7 @@ def find_reserved_start(
     resource: str,
     now_s: int,
     usage: Usage,
-    ends: Iterator[End],
+    ends: Iterator[ExpectedEnd],
     earlier: Sequence[ReservedStart],
 ) -> ReservedStart | None:
     """Return the earliest start as running workloads and those of `earlier` end, or None if never."""
@@ -192,10 +194,10 @@ def find_reserved_start(
     return ReservedStart(BackfillReservation(workload.id, at_s, resource), workload, later)
 
 
-class Soon:
+class LookAhead:
     """The usage and the nodes after some workloads have left, for one moment of a cycle (`key`)."""
 
-    __slots__ = ("_found", "_names", "_usage", "key")
+    __slots__ = ("_names", "_results", "_usage", "key")
 
     def __init__(self, key: object, usage: Usage, gone: Sequence[Workload], running: Container[str]) -> None:
         self.key = key
@@ -203,7 +205,7 @@ class Soon:
         for other in gone:
             self._usage.remove(other)
         self._names = [other.id for other in gone if other.id in running]
-        self._found: dict[object, bool] = {}
+        self._results: dict[object, bool] = {}
 
     def fits(
         self,
@@ -222,38 +224,42 @@ class Soon:
             return fits
         # Nodes do not distinguish owners.
         alike = (workload.place, tuple(sorted(workload.amounts.items())))
-        result = self._found.get(alike)
+        result = self._results.get(alike)
         if result is None:
-            result = self._found[alike] = placer.fits(workload, self._names)
+            result = self._results[alike] = placer.fits(workload, self._names)
         return result
 
 
-class Rooms:
+class CapacityForecasts:
     """When nodes will have capacity, cached for one cycle: one look ahead per distinct request.
 
     `key` identifies the moment of the cycle by its victims and placements so far.
     """
 
-    __slots__ = ("_found",)
+    __slots__ = ("_forecasts",)
 
     def __init__(self) -> None:
-        self._found: dict[object, Room | None] = {}
+        self._forecasts: dict[object, CapacityForecast | None] = {}
 
-    def of(self, workload: Workload, key: object, ask: Callable[[], Room | None]) -> Room | None:
+    def get(
+        self, workload: Workload, key: object, compute: Callable[[], CapacityForecast | None]
+    ) -> CapacityForecast | None:
         # Nodes do not distinguish owners.
         alike = (key, workload.place, tuple(sorted(workload.amounts.items())))
-        if alike not in self._found:
-            self._found[alike] = ask()
-        return self._found[alike]
+        if alike not in self._forecasts:
+            self._forecasts[alike] = compute()
+        return self._forecasts[alike]
 
 
-def room_on_nodes(workload: Workload, ends: Iterator[End], placer: Placer) -> Room | None:
+def forecast_capacity(
+    workload: Workload, ends: Iterator[ExpectedEnd], placer: Placer
+) -> CapacityForecast | None:
     """Return when enough workloads have ended for the request to fit, and which, or None if not soon.
 
     Doubles the number of ended workloads, then bisects, to keep calls to the placer few.
     """
-    with placer.stepping() if isinstance(placer, Stepper) else nullcontext(placer.fits) as fits:
-        expected: list[End] = []
+    with placer.prefix_fits() if isinstance(placer, PrefixPlacer) else nullcontext(placer.fits) as fits:
+        expected: list[ExpectedEnd] = []
         needed = step = 1
         while True:
             while len(expected) < step:
@@ -265,7 +271,7 @@ def room_on_nodes(workload: Workload, ends: Iterator[End], placer: Placer) -> Ro
                 return None
             if fits(workload, [name for _, name, _ in expected]):
                 break
-            if len(expected) < step or step >= MAX_GONE:
+            if len(expected) < step or step >= MAX_ASSUMED_ENDS:
                 return None
             needed, step = len(expected) + 1, step * 2
         low, high = needed, len(expected)

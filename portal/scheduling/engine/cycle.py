@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from portal.common.reasons.codes import Rule
 from portal.scheduling.engine.backfill import (
-    Chooser,
-    Keeper,
+    CapacityForecast,
+    CapacityForecasts,
+    ChoosingPlacer,
+    LookAhead,
     ReservedStart,
-    Room,
-    Rooms,
-    Soon,
-    binding_on,
+    SimulatingPlacer,
+    binding_reserved_starts,
     find_reserved_start,
 )
-from portal.scheduling.engine.homes_along import HomeMover, fit_with_home
+from portal.scheduling.engine.home_moves import HomeMover, fit_with_home_move
 from portal.scheduling.engine.model import Cycle, Victim, Workload
 from portal.scheduling.engine.preemption import (
     delay_of_others_s,
@@ -49,7 +49,7 @@ def decide(state: CycleState, now_s: int) -> Cycle:
             continue
         workload, shortfall = decision.nominate(head)
         if workload is not head:
-            binding = decision.binding_on(workload)
+            binding = decision.binding_reserved_starts(workload)
         if shortfall is None:
             decision.admit(workload, binding)
             continue
@@ -64,9 +64,9 @@ class _Decision:
     """A cycle in progress. Until `result`, the usage includes the started workloads."""
 
     __slots__ = (
-        "_attempts", "_lapsed", "_mover", "_nominees", "_now_s", "_overtakers", "_passed", "_pending",
-        "_placer", "_policy", "_preempting", "_promised", "_reserved_starts", "_rooms", "_soon", "_starts",
-        "_state", "_usage", "_victims",
+        "_attempts", "_forecasts", "_lapsed", "_look_ahead", "_mover", "_nominees", "_now_s", "_overtakers",
+        "_pending", "_placer", "_policy", "_preempting", "_promised", "_reserved_starts", "_skipped",
+        "_starts", "_state", "_usage", "_victims",
     )  # fmt: skip
 
     def __init__(self, state: CycleState, now_s: int) -> None:
@@ -82,13 +82,13 @@ class _Decision:
         self._preempting = {victim.workload for victim in self._victims}
         self._overtakers: set[str] = set()
         self._reserved_starts: list[ReservedStart] = []
-        self._passed: set[Shape] = set()
+        self._skipped: set[Shape] = set()
         self._nominees = self._pending.nominated()
         # Preempted capacity is held for its requests up to the quota of their team.
         self._promised: dict[str, dict[str, int]] = {}
         self._attempts = 0
-        self._soon: Soon | None = None
-        self._rooms = Rooms()
+        self._look_ahead: LookAhead | None = None
+        self._forecasts = CapacityForecasts()
 
     # --- the phases ---------------------------------------------------------------------------------------
 
@@ -98,8 +98,8 @@ class _Decision:
         After the first reserved start, at most `backfill_depth` more requests are considered.
         """
         considered = 0
-        for workload in self._pending.pick(self._usage, self._passed):
-            binding = self.binding_on(workload)
+        for workload in self._pending.pick(self._usage, self._skipped):
+            binding = self.binding_reserved_starts(workload)
             if self._reserved_starts:
                 considered += 1
                 if considered > self._policy.backfill_depth:
@@ -108,9 +108,9 @@ class _Decision:
                     continue
             yield workload, binding
 
-    def binding_on(self, workload: Workload) -> Sequence[ReservedStart]:
+    def binding_reserved_starts(self, workload: Workload) -> Sequence[ReservedStart]:
         """Return the reserved starts that the request must not delay."""
-        return binding_on(workload, self._usage, self._reserved_starts, self._promised)
+        return binding_reserved_starts(workload, self._usage, self._reserved_starts, self._promised)
 
     def nominate(self, workload: Workload) -> tuple[Workload, Shortfall | None]:
         """Return the request as it would start, and why it does not fit now by quota or on the nodes.
@@ -123,10 +123,10 @@ class _Decision:
             if shortfall is not None:
                 return workload, shortfall
         if self._mover is not None:
-            self._mover.take_home_along(workload, False)
+            self._mover.set_home_moves(workload, False)
         start = self._fit(workload)
         if start is None and self._mover is not None:
-            start = fit_with_home(workload, self._mover, self._fit, self._room_at_home, self._now_s)
+            start = fit_with_home_move(workload, self._mover, self._fit, self._forecast_at_home, self._now_s)
         if start is not None:
             return start, None
         shortfall = self._usage.shortfall(workload, self._now_s) if workload.alternatives else None
@@ -138,17 +138,19 @@ class _Decision:
             return self._choose(workload)
         return workload if self._placer is None or self._placer.fits(workload, ()) else None
 
-    def _room_at_home(self, workload: Workload) -> Room | None:
+    def _forecast_at_home(self, workload: Workload) -> CapacityForecast | None:
         """Return when the node of the request's home will have room for it, or None: not soon."""
         # Both only grow during a cycle.
         key = (len(self._preempting), len(self._starts))
-        return self._rooms.of(workload, key, lambda: self._state.room(workload, self._preempting))
+        return self._forecasts.get(
+            workload, key, lambda: self._state.forecast_capacity(workload, self._preempting)
+        )
 
     def _choose(self, workload: Workload) -> Workload | None:
         """Return the request in the best way that limits and nodes allow now, or None."""
         allowed = [way for way in workload.ways() if self._usage.shortfall(way, self._now_s) is None]
         placer = self._placer
-        if not isinstance(placer, Chooser):
+        if not isinstance(placer, ChoosingPlacer):
             return next((way for way in allowed if placer is None or placer.fits(way, ())), None)
         if not allowed:
             return None
@@ -173,22 +175,22 @@ class _Decision:
         borrowing: Workload | None = None
         for choice in (head, *head.fallbacks):
             workload, shortfall = self.nominate(choice)
-            its = binding if workload is head else self.binding_on(workload)
+            its = binding if workload is head else self.binding_reserved_starts(workload)
             if shortfall is None and self._may_start(workload, its):
                 if rules.borrow_first or within_nominal(self._usage, workload):
                     self.admit(workload, its)
                     return True
                 borrowing = borrowing or choice
-            elif self._waits_for(head, choice, workload, shortfall, its):
+            elif self._waits_for_flavor(head, choice, workload, shortfall, its):
                 break
         if borrowing is None:
             return False
         # Nominated again: the placer keeps the last place that it has found for a request.
         workload, _ = self.nominate(borrowing)
-        self.admit(workload, self.binding_on(workload))
+        self.admit(workload, self.binding_reserved_starts(workload))
         return True
 
-    def _waits_for(
+    def _waits_for_flavor(
         self,
         head: Workload,
         choice: Workload,
@@ -215,7 +217,7 @@ class _Decision:
         if not self._may_start(workload, binding):
             return
         for reserved_start in self._reserved_starts:
-            reserved_start.passed = reserved_start not in binding and not self._allows(
+            reserved_start.overtaken = reserved_start not in binding and not self._allows(
                 reserved_start, workload
             )
         self._start(workload)
@@ -250,7 +252,7 @@ class _Decision:
         """
         # A reservation blocks some durations and not others of the same shape.
         if shortfall[0] is not Rule.BOOKING:
-            self._passed.add(shape_of(workload, self._usage.teams[workload.team].capped))
+            self._skipped.add(shape_of(workload, self._usage.teams[workload.team].capped))
         is_nominated = has_victims or workload.id in self._nominees
         if is_nominated:
             promised = self._promised.setdefault(workload.team, {})
@@ -296,12 +298,12 @@ class _Decision:
     def _leaves_room_for_nominated(self, workload: Workload) -> bool:
         """Return whether nominated requests further back still fit on the nodes where their victims run."""
         placer = self._placer
-        if not isinstance(placer, Keeper):
+        if not isinstance(placer, SimulatingPlacer):
             return True
         considered = {workload.id, *(other.id for other in self._starts)}
         considered.update(reserved_start.workload.id for reserved_start in self._reserved_starts)
         return all(
-            placer.keeps(self._pending.items[name], sorted(preempting), workload, ())
+            placer.fits_beside(self._pending.items[name], sorted(preempting), workload, ())
             for name in self._nominees
             if name not in considered and (preempting := self._state.preempting_for(name))
         )
@@ -331,7 +333,7 @@ class _Decision:
         running = [self._state.running[victim.workload] for victim in victims]
         from_s = self._now_s + self._policy.grace_s
         for start in self._reserved_starts if victims else ():
-            start.passed = start not in binding and not start.allows_swap(
+            start.overtaken = start not in binding and not start.allows_swap(
                 workload, running, from_s, self._placer
             )
             start.swap(workload, running, from_s)
@@ -366,18 +368,18 @@ class _Decision:
             assert placer is not None  # `find_victims` calls this only with a placer
             if not placer.fits(workload, gone):
                 return False
-            return not isinstance(placer, Keeper) or all(
-                placer.keeps(start.workload, (*(start.gone or ()), *gone), workload, gone)
+            return not isinstance(placer, SimulatingPlacer) or all(
+                placer.fits_beside(start.workload, (*(start.gone or ()), *gone), workload, gone)
                 for start in nominated
             )
 
-        with self._as_if_started(nominated):
+        with self._assume_nominated_started(nominated):
             return find_victims(
                 self._usage,
                 workload,
                 lambda team: (
                     candidate
-                    for candidate in self._state.of_team(team)
+                    for candidate in self._state.running_of_team(team)
                     if candidate.workload.id not in self._preempting
                 ),
                 self._now_s,
@@ -387,7 +389,7 @@ class _Decision:
             )
 
     @contextmanager
-    def _as_if_started(self, nominated: Sequence[ReservedStart]) -> Iterator[None]:
+    def _assume_nominated_started(self, nominated: Sequence[ReservedStart]) -> Iterator[None]:
         """Set the usage as if the victims of nominated requests had left and these requests ran."""
         victims = [self._state.running[name].workload for start in nominated for name in start.gone or ()]
         for victim in victims:
@@ -446,14 +448,14 @@ class _Decision:
         if not gone:
             return False
         key = (until_s, frozenset(self._preempting), len(self._starts))
-        if self._soon is None or self._soon.key != key:
-            self._soon = Soon(key, self._usage, gone, self._state.running)
-        return self._soon.fits(workload, until_s, binding, self._placer)
+        if self._look_ahead is None or self._look_ahead.key != key:
+            self._look_ahead = LookAhead(key, self._usage, gone, self._state.running)
+        return self._look_ahead.fits(workload, until_s, binding, self._placer)
 
     def _workloads_ending_by(self, until_s: int, *, overran: bool) -> list[Workload]:
         """Return the running and starting workloads that are expected to end by `until_s`."""
         now_s, running = self._now_s, self._state.running
-        names = self._state.ending(now_s, until_s)
+        names = self._state.ending_between(now_s, until_s)
         names += [name for name in self._preempting if running[name].ends_s > until_s]
         if overran:
             names += [
@@ -502,10 +504,10 @@ class _Decision:
 
     def renew_reserved_starts(self) -> bool:
         """Find new reserved starts from the first one overtaken by an owner. Returns False if none was."""
-        passed = [place for place, start in enumerate(self._reserved_starts) if start.passed]
-        if not passed:
+        overtaken = [place for place, start in enumerate(self._reserved_starts) if start.overtaken]
+        if not overtaken:
             return False
-        renewable = [start for start in self._reserved_starts[passed[0] :] if not start.nominated]
+        renewable = [start for start in self._reserved_starts[overtaken[0] :] if not start.nominated]
         self._reserved_starts[:] = [start for start in self._reserved_starts if start not in renewable]
         for start in renewable:
             shortfall = self._usage.shortfall(start.workload, self._now_s) or (Rule.PLACEMENT, "")
@@ -530,13 +532,13 @@ class _Decision:
         if (
             reserved_start is None
             or shortfall[0] is not Rule.PLACEMENT
-            or not isinstance(self._placer, Keeper)
+            or not isinstance(self._placer, SimulatingPlacer)
         ):
             return reserved_start
-        room = self._room_at_home(workload)
-        if room is None:
+        forecast = self._forecast_at_home(workload)
+        if forecast is None:
             return None
-        start_s, gone = room
+        start_s, gone = forecast
         if start_s > reserved_start.backfill.start_s:
             reserved_start.backfill = replace(reserved_start.backfill, start_s=start_s)
         reserved_start.gone = gone

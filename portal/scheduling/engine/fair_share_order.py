@@ -13,12 +13,12 @@ from heapq import heapify, heappop, heappush
 from portal.quota.limits.shares import fair_parts, fair_parts_above, share_of
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.pending import PendingQueue
-from portal.scheduling.engine.ranks import Key, Rank, Shape, in_turns, rank_of
+from portal.scheduling.engine.ranks import Key, Rank, Shape, rank_of, takes_turns
 from portal.scheduling.engine.scheduler_state import SchedulerState
 from portal.scheduling.engine.usage import Usage
 
 
-class _Account:
+class _TeamShare:
     """A team's share and the resulting delay, as its usage changes."""
 
     __slots__ = (
@@ -118,11 +118,11 @@ class _Members:
 
 
 class FairShareOrder:
-    """Yields pending requests one by one; `starts` records when each gets its slot."""
+    """Yields pending requests one by one; `record_start` records when each gets its slot."""
 
     def __init__(self, scheduler: SchedulerState, starting: frozenset[str]) -> None:
         self._items = scheduler.pending.items
-        self._accounts = {team: _Account(scheduler.usage, team) for team in scheduler.usage.teams}
+        self._accounts = {team: _TeamShare(scheduler.usage, team) for team in scheduler.usage.teams}
         self._given: list[Rank] = []
         self._picked: set[str] = set()
         self._front_s = scheduler.now_s
@@ -133,13 +133,13 @@ class FairShareOrder:
         self._heap: list[tuple[Rank, int, str]] = []
         self._pending = scheduler.pending
         self._starting = starting
-        for shape, keys in without(self._pending, starting):
+        for shape, keys in keys_without(self._pending, starting):
             self._accounts[shape[0]].entries.extend(keys)
         for account in self._accounts.values():
             # Reversed: `pick` takes from the end.
             account.entries.sort(reverse=True)
         self._members = {
-            team: _Members(scheduler.usage, team, self._in_turns(self._accounts[team].entries))
+            team: _Members(scheduler.usage, team, self._member_turn_keys(self._accounts[team].entries))
             for team in self._pending.in_turns
         }
         self._heap = [
@@ -161,29 +161,29 @@ class FairShareOrder:
             account.version += 1
             self._push(team, account)
             members = self._members.get(team)
-            picked = members.pick() if members is not None and in_turns(key) else key[4]
+            picked = members.pick() if members is not None and takes_turns(key) else key[4]
             self._picked.add(picked)
             return self._items[picked]
         return None
 
-    def _in_turns(self, keys: Iterable[Key]) -> Iterator[tuple[Key, str]]:
+    def _member_turn_keys(self, keys: Iterable[Key]) -> Iterator[tuple[Key, str]]:
         """Yield the keys with which members take turns, and their members."""
-        return ((key, self._items[key[4]].user) for key in keys if in_turns(key))
+        return ((key, self._items[key[4]].user) for key in keys if takes_turns(key))
 
-    def rest(self) -> Iterator[tuple[int, Sequence[Key]]]:
+    def remaining(self) -> Iterator[tuple[int, Sequence[Key]]]:
         """Yield the remaining keys by shape, with the current delay of the team.
 
         Turns of members do not count there.
         """
         gone = self._starting | self._picked
-        for shape, keys in without(self._pending, gone):
+        for shape, keys in keys_without(self._pending, gone):
             yield self._accounts[shape[0]].delay_ms, keys
 
     def rank_now(self, team: str, key: Key) -> Rank:
         """Return the rank of a request of the team by current shares."""
         return rank_of(key, self._accounts[team].delay_ms)
 
-    def starts(self, workload: Workload, start_s: int) -> None:
+    def record_start(self, workload: Workload, start_s: int) -> None:
         """Record that the request has its slot from `start_s` on."""
         self._change(workload, 1)
         # As it starts, which may be on a later flavor than its first.
@@ -221,12 +221,12 @@ class FairShareOrder:
             account.version += 1
             self._push(workload.team, account)
 
-    def _push(self, team: str, account: _Account) -> None:
+    def _push(self, team: str, account: _TeamShare) -> None:
         if account.entries:
             heappush(self._heap, (rank_of(account.entries[-1], account.delay_ms), account.version, team))
 
 
-def without(pending: PendingQueue, gone: Set[str]) -> Iterator[tuple[Shape, Sequence[Key]]]:
+def keys_without(pending: PendingQueue, gone: Set[str]) -> Iterator[tuple[Shape, Sequence[Key]]]:
     """Yield the sorted keys of each shape, except those in `gone`."""
     touched = {pending.shape_of(name) for name in gone}
     for shape, keys in pending.by_shape():

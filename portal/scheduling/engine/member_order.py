@@ -28,16 +28,16 @@ Groups = Sequence[tuple[Group, Sequence[Key]]]
 class ShapeCursor:
     """Requests of one shape, by due time."""
 
-    __slots__ = ("_index", "_keys", "_passed", "_shape", "_usage")
+    __slots__ = ("_index", "_keys", "_shape", "_skipped", "_usage")
 
-    def __init__(self, shape: Shape, keys: Sequence[Key], usage: Usage, passed: Set[Shape]) -> None:
+    def __init__(self, shape: Shape, keys: Sequence[Key], usage: Usage, skipped: Set[Shape]) -> None:
         self._shape, self._keys = shape, keys
-        self._usage, self._passed = usage, passed
+        self._usage, self._skipped = usage, skipped
         self._index = 0
 
     def head(self) -> tuple[Rank, str] | None:
         """Return the rank and id of the next request, or None at the end."""
-        if self._index == len(self._keys) or self._shape in self._passed:
+        if self._index == len(self._keys) or self._shape in self._skipped:
             return None
         rank = rank_of(self._keys[self._index], self._usage.delay_ms(self._shape[0]))
         return rank, rank[4]
@@ -52,10 +52,10 @@ class TierCursor:
     Shapes that are passed by leave their places too. If all places have gone, a request has its own.
     """
 
-    __slots__ = ("_groups", "_passed", "_places", "_requests", "_seen", "_taken", "_team", "_usage")
+    __slots__ = ("_groups", "_places", "_requests", "_seen", "_skipped", "_taken", "_team", "_usage")
 
-    def __init__(self, groups: Groups, usage: Usage, passed: Set[Shape]) -> None:
-        self._groups, self._usage, self._passed = groups, usage, passed
+    def __init__(self, groups: Groups, usage: Usage, skipped: Set[Shape]) -> None:
+        self._groups, self._usage, self._skipped = groups, usage, skipped
         self._team = groups[0][0][0][0]
         self._seen, self._taken = [0] * len(groups), [0] * len(groups)
         self._places = [(keys[0], number) for number, (_, keys) in enumerate(groups)]
@@ -70,7 +70,7 @@ class TierCursor:
         while self._requests:
             share, key, number = self._requests[0]
             group = self._groups[number][0]
-            if group[0] in self._passed:
+            if group[0] in self._skipped:
                 heappop(self._requests)
             elif (now := _share(self._usage, group)) != share:
                 heapreplace(self._requests, (now, key, number))
@@ -78,7 +78,7 @@ class TierCursor:
                 break
         else:
             return None
-        while self._places and self._groups[self._places[0][1]][0][0] in self._passed:
+        while self._places and self._groups[self._places[0][1]][0][0] in self._skipped:
             heappop(self._places)
         place = self._places[0][0] if self._places else key
         return rank_of(place, self._usage.delay_ms(self._team)), key[4]
@@ -103,7 +103,7 @@ class TierCursor:
             heappop(self._places)
 
 
-def by_turn(groups: Groups, usage: Usage) -> Iterator[tuple[Key, str]]:
+def order_by_turns(groups: Groups, usage: Usage) -> Iterator[tuple[Key, str]]:
     """Yield the places of a tier in order, each with the id of the request that has it by current use."""
     places = sorted(key for _, keys in groups for key in keys)
     requests = sorted((_share(usage, group), key) for group, keys in groups for key in keys)
@@ -111,7 +111,7 @@ def by_turn(groups: Groups, usage: Usage) -> Iterator[tuple[Key, str]]:
         yield place, request[4]
 
 
-def place_of(group: Group, key: Key, groups: Groups, usage: Usage) -> Key:
+def key_by_turn(group: Group, key: Key, groups: Groups, usage: Usage) -> Key:
     """Return the place in its tier that a request has by current use."""
     own = _share(usage, group)
     before = 0
@@ -125,7 +125,7 @@ def place_of(group: Group, key: Key, groups: Groups, usage: Usage) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class MemberTurn:
     """A member whose requests change places with another one's within the tier.
 
     - `after`: the earliest request of a member with more use, and that member.
@@ -144,7 +144,7 @@ class Turn:
         return self.before[1] if self.before is not None and self.before[0] > key else None
 
 
-def turns(groups: Groups, usage: Usage) -> dict[str, Turn]:
+def member_turns(groups: Groups, usage: Usage) -> dict[str, MemberTurn]:
     """Return the turn of each member of a tier by current use."""
     first: dict[str, Key] = {}
     last: dict[str, Key] = {}
@@ -155,12 +155,12 @@ def turns(groups: Groups, usage: Usage) -> dict[str, Turn]:
         first[member] = min(first.get(member, keys[0]), keys[0])
         last[member] = max(last.get(member, keys[-1]), keys[-1])
     order = sorted(shares, key=lambda member: (shares[member], member))
-    after = _best_beyond(order[::-1], shares, first, min)
-    before = _best_beyond(order, shares, last, max)
-    return {member: Turn(after[member], before[member]) for member in order}
+    after = _best_key_before(order[::-1], shares, first, min)
+    before = _best_key_before(order, shares, last, max)
+    return {member: MemberTurn(after[member], before[member]) for member in order}
 
 
-def _best_beyond(
+def _best_key_before(
     order: Iterable[str],
     shares: Mapping[str, int],
     keys: Mapping[str, Key],

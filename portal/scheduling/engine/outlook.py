@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
-from portal.scheduling.engine.homes_along import HomeMover, earliest_start
-from portal.scheduling.engine.member_order import Turn
+from portal.scheduling.engine.home_moves import HomeMover, earliest_start
+from portal.scheduling.engine.member_order import MemberTurn
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
 from portal.scheduling.engine.plan import Plan, expected_choice
-from portal.scheduling.engine.ranks import in_turns
+from portal.scheduling.engine.ranks import takes_turns
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import Shortfall
 
@@ -46,11 +46,11 @@ class Outlook:
     Considers no preemption: cycles have already done so.
     """
 
-    def __init__(self, scheduler: Scheduler, settled: Cycle | None = None) -> None:
-        """`settled` is the last decision, if the next one would be the same (`Decided.settled`)."""
+    def __init__(self, scheduler: Scheduler, unchanged_cycle: Cycle | None = None) -> None:
+        """`unchanged_cycle` is the last decision, if the next one would be the same (`Decision`)."""
         self._scheduler = scheduler
-        if settled is not None:
-            self.cycle = settled
+        if unchanged_cycle is not None:
+            self.cycle = unchanged_cycle
         else:
             with without_preemption(scheduler):
                 self.cycle = scheduler.cycle(scheduler.now_s)
@@ -62,7 +62,7 @@ class Outlook:
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
-        self._turns: dict[tuple[str, int, str], Turn] | None = None
+        self._turns: dict[tuple[str, int, str], MemberTurn] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -71,7 +71,7 @@ class Outlook:
             self._plan = Plan(self._scheduler, self.cycle)
         return self._plan
 
-    def share_plan(self, other: Outlook, added: str) -> None:
+    def reuse_plan(self, other: Outlook, added: str) -> None:
         """Reuse the plan of an outlook that differs only in lacking the request `added`.
 
         Does nothing if that request has changed what starts next, or the turns of other members, or lists
@@ -93,7 +93,7 @@ class Outlook:
             return PendingOutlook(True, blocker)
         return PendingOutlook(False, blocker, self._position(request), self._eta(request, shortfall))
 
-    def kind_of(self, workload_id: str) -> object:
+    def blocker_key(self, workload_id: str) -> object:
         """Return a key that is equal for requests with the same blocker. Raises KeyError if not pending."""
         shape = self._scheduler.pending.shape_of(workload_id)
         if not self._scheduler.usage.calendar.reservations:
@@ -109,11 +109,11 @@ class Outlook:
         """
         pending, usage = self._scheduler.pending, self._scheduler.usage
         if self._turns is None:
-            self._turns = pending.turns(usage)
+            self._turns = pending.member_turns(usage)
         request = pending.items[workload_id]
         key = pending.key_of(request)
         turn = self._turns.get((request.team, key[1], request.user))
-        if turn is None or not in_turns(key):
+        if turn is None or not takes_turns(key):
             return None
         if (member := turn.overtaken(key)) is not None:
             return Reason(MemberOrderCode.USED_LESS, {"member": member})
@@ -121,7 +121,7 @@ class Outlook:
             return Reason(MemberOrderCode.USED_MORE, {"member": member})
         return None
 
-    def look_up_all(self) -> None:
+    def compute_all(self) -> None:
         """Compute all positions and ETAs at once. Faster for a long queue."""
         self._positions = self._scheduler.pending.positions(self._scheduler.usage)
         if not self._shared:
@@ -129,11 +129,11 @@ class Outlook:
 
     def _blocked_by(self, request: Workload) -> tuple[bool, Shortfall, Blocker]:
         """Return whether a limit has to change first, the shortfall, and the blocker."""
-        kind = self.kind_of(request.id)
+        kind = self.blocker_key(request.id)
         blocked = self._blocked.get(kind)
         if blocked is None:
             scheduler = self._scheduler
-            never = scheduler.usage.never(request)
+            never = scheduler.usage.permanent_shortfall(request)
             shortfall = never or self._find_shortfall(request)
             resource = shortfall[1]
             if resource not in self._holders:
@@ -190,7 +190,9 @@ class Outlook:
         if shape not in self._rooms:
             if len(self._rooms) >= MAX_ROOMS:
                 return eta
-            self._rooms[shape] = earliest_start(request, self._scheduler.placer, self._scheduler.room)
+            self._rooms[shape] = earliest_start(
+                request, self._scheduler.placer, self._scheduler.forecast_capacity
+            )
         room_s = self._rooms[shape]
         if room_s is None:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES), eta.choice)
@@ -226,7 +228,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class Forecast:
     """The next decision if no requests arrive, and the outlook after it."""
 
     cycle: Cycle
@@ -249,7 +251,7 @@ def blocker_of(
 ) -> Blocker:
     """Return the blocking rule with its numbers and largest holders (computed if not passed in)."""
     rule, resource = shortfall
-    wanted, free, limit = scheduler.usage.numbers(request, shortfall)
+    wanted, free, limit = scheduler.usage.shortfall_amounts(request, shortfall)
     if holders is None:
         holders = holders_of(scheduler, resource)
     return Blocker(rule, resource, wanted, free, limit, holders)
@@ -273,7 +275,7 @@ def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Hold
     next_end_s: int | None = None
     idle = 0
     idle_s = -1
-    for run in scheduler.of_team(team):
+    for run in scheduler.running_of_team(team):
         part = run.workload.amounts.get(resource, 0)
         if not part:
             continue

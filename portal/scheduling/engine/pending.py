@@ -11,12 +11,12 @@ from itertools import chain
 from portal.scheduling.engine.member_order import (
     Group,
     Groups,
+    MemberTurn,
     ShapeCursor,
     TierCursor,
-    Turn,
-    by_turn,
-    place_of,
-    turns,
+    key_by_turn,
+    member_turns,
+    order_by_turns,
 )
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.ranks import (
@@ -27,9 +27,9 @@ from portal.scheduling.engine.ranks import (
     Key,
     Rank,
     Shape,
-    in_turns,
     rank_of,
     shape_of,
+    takes_turns,
 )
 from portal.scheduling.engine.usage import Usage
 
@@ -110,7 +110,7 @@ class PendingQueue:
             for resource in workload.amounts:
                 self.waiting[resource] = self.waiting.get(resource, 0) + change
 
-    def asking(self, resource: str) -> int:
+    def count_requesting(self, resource: str) -> int:
         """Return the number of pending requests for the resource."""
         return sum(
             len(keys)
@@ -146,17 +146,17 @@ class PendingQueue:
                 self._discard(workload_id)
                 self._insert(self.items[workload_id], shape, OVERDUE)
 
-    def pick(self, usage: Usage, passed: set[Shape]) -> Iterator[Workload]:
-        """Yield each pending request once, best first by current shares, except shapes in `passed`.
+    def pick(self, usage: Usage, skipped: set[Shape]) -> Iterator[Workload]:
+        """Yield each pending request once, best first by current shares, except shapes in `skipped`.
 
         The caller may start the yielded requests (shares only grow); it removes them after the iteration.
         """
         sources: list[ShapeCursor | TierCursor] = [
-            ShapeCursor(group[0], keys, usage, passed)
+            ShapeCursor(group[0], keys, usage, skipped)
             for group, keys in self._lists.items()
             if group[1] is None
         ]
-        sources += [TierCursor(groups, usage, passed) for groups in self._tiers().values()]
+        sources += [TierCursor(groups, usage, skipped) for groups in self._tiers().values()]
         heads = ((source.head(), number) for number, source in enumerate(sources))
         # Shares only grow while the caller starts requests, so an unchanged rank at the top is the best.
         heap = [(head[0], number) for head, number in heads if head is not None]
@@ -167,14 +167,14 @@ class PendingQueue:
             head = source.head()
             if head is not None and head[0] == rank:
                 source.advance()
-                self._reorder(heap, source)
+                self._replace_top(heap, source)
                 yield self.items[head[1]]
             else:
                 # Its shape does not fit, or the share of its team has grown.
-                self._reorder(heap, source)
+                self._replace_top(heap, source)
 
     @staticmethod
-    def _reorder(heap: list[tuple[Rank, int]], source: ShapeCursor | TierCursor) -> None:
+    def _replace_top(heap: list[tuple[Rank, int]], source: ShapeCursor | TierCursor) -> None:
         """Replace the top of the heap by the present head of its source."""
         head = source.head()
         if head is None:
@@ -186,7 +186,7 @@ class PendingQueue:
         """Return the request's position by current shares, from 1. Raises KeyError."""
         own, key = self._keys[workload_id]
         if own[1] is not None:
-            key = place_of(own, key, self._tier_of(own), usage)
+            key = key_by_turn(own, key, self._tier_of(own), usage)
         rank = rank_of(key, usage.delay_ms(own[0][0]))
         before = 0
         for group, keys in self._lists.items():
@@ -214,12 +214,12 @@ class PendingQueue:
         own, _ = self._keys[workload_id]
         return own[1] is not None and any(group[1] != own[1] for group, _ in self._tier_of(own))
 
-    def turns(self, usage: Usage) -> dict[tuple[str, int, str], Turn]:
+    def member_turns(self, usage: Usage) -> dict[tuple[str, int, str], MemberTurn]:
         """Return the turns by team, negative priority and member, where there are several members."""
         return {
             (team, priority, member): turn
             for (team, priority), groups in self._tiers().items()
-            for member, turn in turns(groups, usage).items()
+            for member, turn in member_turns(groups, usage).items()
         }
 
     def shape_of(self, workload_id: str) -> Shape:
@@ -243,7 +243,7 @@ class PendingQueue:
                 ranks.extend((rank_of(key, delay_ms), key[4]) for key in keys)
         for (team, _), groups in self._tiers().items():
             delay_ms = usage.delay_ms(team)
-            ranks.extend((rank_of(place, delay_ms), name) for place, name in by_turn(groups, usage))
+            ranks.extend((rank_of(place, delay_ms), name) for place, name in order_by_turns(groups, usage))
         ranks.sort()
         return {name: place for place, (_, name) in enumerate(ranks, 1)}
 
@@ -268,7 +268,7 @@ class PendingQueue:
 
     def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
         key = self._key(workload, band)
-        taking_turns = workload.team in self.in_turns and in_turns(key)
+        taking_turns = workload.team in self.in_turns and takes_turns(key)
         group: Group = (shape, workload.user, key[1]) if taking_turns else (shape, None, 0)
         self._keys[workload.id] = (group, key)
         insort(self._lists.setdefault(group, []), key)

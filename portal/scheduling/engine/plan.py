@@ -89,8 +89,8 @@ class Plan:
         self._order = order = FairShareOrder(scheduler, frozenset(starts))
         for workload in started:
             need = self._need(self._left, workload)
-            self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
-            order.starts(workload, self._now_s)
+            self._take(self._left, _Slot(need, 0, int(self._end_indexes(workload.duration_s)[0])), -1)
+            order.record_start(workload, self._now_s)
             self._etas[workload.id] = Eta(self._now_s, ENOUGH_FREE)
         self._earliest = 0 if cycle is None else self._next
         while len(self._slots) < DEPTH and (pending := order.pick()) is not None:
@@ -102,7 +102,7 @@ class Plan:
                 self._by_choice[pending.id] = tuple(eta for _, eta, _ in slots)
             if slot is not None and eta.eta_s is not None:
                 self._take(self._left, slot, -1)
-                order.starts(chosen, eta.eta_s)
+                order.record_start(chosen, eta.eta_s)
 
     def eta(self, workload_id: str) -> Eta:
         """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
@@ -140,7 +140,7 @@ class Plan:
 
     def _tail(self) -> Tail:
         if self._rest is None:
-            self._rest = Tail(self, self._scheduler.pending.items, self._order.rest())
+            self._rest = Tail(self, self._scheduler.pending.items, self._order.remaining())
         return self._rest
 
     # --- used by the tail ------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Plan:
     def grid(self) -> Ints:
         return self._build_grid
 
-    def left_of(self, row: int) -> Ints:
+    def remaining_of(self, row: int) -> Ints:
         """Return what is left of a limit at each time, after the slots before the tail."""
         line: Ints = self._left[row]
         return line
@@ -164,19 +164,19 @@ class Plan:
         most = need.amounts[: need.checked].max(axis=1) if need.checked else ()
         return tuple((int(row), int(amount)) for row, amount in zip(need.rows, most, strict=False))
 
-    def never(self, workload: Workload) -> Eta | None:
+    def eta_if_impossible(self, workload: Workload) -> Eta | None:
         """Return the ETA of a request that limits keep from ever starting, else None."""
-        never = self._usage.never(workload)
+        never = self._usage.permanent_shortfall(workload)
         if never is None and not self._usage.teams[workload.team].funded:
             never = (Rule.LEDGER, "")
         return Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value})) if never else None
 
-    def alike(self, workload: Workload) -> str:
+    def start_key(self, workload: Workload) -> str:
         """Return a key that is equal for requests which, with equal demands, start at the same time."""
         need = self._needs.get(self._key(workload))
         return "" if need is not None and not self._usage.calendar.reservations else workload.team
 
-    def alone(self, workload: Workload) -> tuple[int, Eta]:
+    def start_if_first(self, workload: Workload) -> tuple[int, Eta]:
         """Return the grid index and ETA of the request if it came first in the tail."""
         slot, eta = self._find(self._left, workload, self._earliest)
         return (slot.first if slot is not None else len(self._build_grid)), eta
@@ -207,7 +207,7 @@ class Plan:
     def _find(self, left: Ints, workload: Workload, earliest: int) -> tuple[_Slot | None, Eta]:
         need = self._needs.get(key := self._key(workload))
         if need is None:
-            never = self.never(workload)
+            never = self.eta_if_impossible(workload)
             if never is not None:
                 return None, never
             need = self._need(left, workload)
@@ -221,7 +221,7 @@ class Plan:
             begins = enough & unbooked
             # Preemptible work only has to fit beside reservations when it starts.
             enough = enough if workload.preemptible else begins
-        after = self._after_of(workload.duration_s)
+        after = self._end_indexes(workload.duration_s)
         short = np.zeros(len(enough) + 1, np.int64)
         np.cumsum(~enough, out=short[1:])
         fits = (short[after] == short[:-1]) & begins
@@ -237,7 +237,7 @@ class Plan:
             amounts = amounts[:, slot.first : slot.after]
         left[slot.need.rows, slot.first : slot.after] += sign * amounts
 
-    def _after_of(self, duration_s: int) -> Rows:
+    def _end_indexes(self, duration_s: int) -> Rows:
         """Return for each grid time the index of the nearest end of a run; at least one further."""
         coarse = max(0, duration_s.bit_length() - FINE_BITS)
         key = (duration_s >> coarse << coarse) + (1 << coarse >> 1)
@@ -296,7 +296,7 @@ class Plan:
             if at_s > self._now_s
         ]
         grid = _build_grid(self._now_s, np.unique(running.ends), moments)
-        running.settle(grid)
+        running.set_grid(grid)
         # Nothing changes until a workload ends: requests that do not start now start then at the earliest.
         ends = [self._now_s + start.duration_s for start in starts]
         soonest = min((*running.ends.tolist(), *moments, *ends), default=self._now_s)
@@ -306,7 +306,7 @@ class Plan:
             both = (usage.capacity, usage.site_limits)
             limit = min(one[resource] for one in both if resource in one)
             self._row["site", resource] = len(lines)
-            lines.append(limit - running.held(resource))
+            lines.append(limit - running.usage_of_teams(resource))
         capped = {name for name, team in usage.teams.items() if team.capped}
         if capped:
             of = ((item.team, item.user) for item in scheduler.pending.items.values() if item.team in capped)
@@ -320,11 +320,11 @@ class Plan:
 
     def _member_rows(self, team: str, user: str, first: int) -> list[Ints]:
         """Return the rows of a member's caps, numbered from `first`."""
-        own = [run for run in self._scheduler.of_team(team) if run.workload.user == user]
+        own = [run for run in self._scheduler.running_of_team(team) if run.workload.user == user]
         lines: list[Ints] = []
         for resource, cap in self._usage.teams[team].caps_of(user).items():
             self._row["member", team, user, resource] = first + len(lines)
-            lines.append(cap - self._running.held_by(own, resource))
+            lines.append(cap - self._running.usage_of_member(own, resource))
         return lines
 
     def _read_member(self, team: str, user: str) -> None:
@@ -338,7 +338,7 @@ class Plan:
         """Add the rows of the node and its descendants. Returns the usage of its parent at each time."""
         teams = self._usage.tree.teams
         if teams.get(node.name) is node:
-            usage = running.held(resource, [node.name])
+            usage = running.usage_of_teams(resource, [node.name])
         else:
             # Teams without limits of their own have no row and are summed up together.
             plain = {
@@ -348,7 +348,7 @@ class Plan:
                 and child.local[resource] <= 0
                 and child.limits.get(resource, NO_LIMIT).borrowing is None
             }
-            usage = running.held(resource, plain)
+            usage = running.usage_of_teams(resource, plain)
             for child in node.children:
                 if child.name not in plain or teams.get(child.name) is not child:
                     usage = usage + self._read_node(child, resource, running, lines)
@@ -393,12 +393,12 @@ class _Running:
         self._numbers = {name: number for number, name in enumerate(self._of.teams)}
         self.ends = self._expected_ends(self._of.ends)
 
-    def settle(self, grid: Ints) -> None:
+    def set_grid(self, grid: Ints) -> None:
         """Set the grid."""
         self._build_grid = grid
         self._at = np.searchsorted(grid, self.ends)
 
-    def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
+    def usage_of_teams(self, resource: str, teams: Collection[str] | None = None) -> Ints:
         """Return the usage of the teams (None: all) at each time, freed at the first grid time after an
         end.
         """
@@ -412,7 +412,7 @@ class _Running:
         chosen = wanted[self._of.team]
         return self._profile(self._at[chosen], amounts[chosen])
 
-    def held_by(self, own: Sequence[Running], resource: str) -> Ints:
+    def usage_of_member(self, own: Sequence[Running], resource: str) -> Ints:
         """Return the amounts in use by one member at each time."""
         ends = np.array([run.ends_s for run in own], np.int64)
         at = np.searchsorted(self._build_grid, self._expected_ends(ends))

@@ -31,15 +31,15 @@ class Slots(Protocol):
     @property
     def grid(self) -> Ints: ...
 
-    def left_of(self, row: int) -> Ints: ...
+    def remaining_of(self, row: int) -> Ints: ...
 
     def demand(self, workload: Workload) -> Demand: ...
 
-    def never(self, workload: Workload) -> Eta | None: ...
+    def eta_if_impossible(self, workload: Workload) -> Eta | None: ...
 
-    def alike(self, workload: Workload) -> str: ...
+    def start_key(self, workload: Workload) -> str: ...
 
-    def alone(self, workload: Workload) -> tuple[int, Eta]: ...
+    def start_if_first(self, workload: Workload) -> tuple[int, Eta]: ...
 
     def eta_at(self, index: int) -> Eta: ...
 
@@ -88,7 +88,7 @@ class Tail:
         self._shapes: list[_Shape] = []
         for delay_ms, keys in waiting:
             first = items[keys[0][4]]
-            never = slots.never(first)
+            never = slots.eta_if_impossible(first)
             demand = slots.demand(first) if never is None else ()
             self._shapes.append(_Shape(keys, delay_ms, demand, never))
         self._alone: dict[object, tuple[int, Eta]] = {}
@@ -103,11 +103,11 @@ class Tail:
 
     def insert(self, workload: Workload, rank: Rank) -> Eta:
         """Return the ETA of an additional request with this rank, or of the one that has it."""
-        never = self._slots.never(workload)
+        never = self._slots.eta_if_impossible(workload)
         if never is not None:
             return never
         demand = self._slots.demand(workload)
-        wanted = {row for row, _ in demand}
+        wanted = {row for row, amount in demand if amount}
         before = dict.fromkeys(wanted, 0)
         for shape in self._shapes:
             rows = wanted & shape.taken.keys()
@@ -147,19 +147,19 @@ class Tail:
         return self._slots.eta_at(first)
 
     def _start_alone(self, workload: Workload, demand: Demand) -> tuple[int, Eta]:
-        """Return the result of `Slots.alone`, with the duration rounded down to a power of two."""
+        """Return the result of `Slots.start_if_first`, with the duration rounded down to a power of two."""
         bits = workload.duration_s.bit_length()
-        key = (demand, bits, workload.preemptible, self._slots.alike(workload))
+        key = (demand, bits, workload.preemptible, self._slots.start_key(workload))
         start = self._alone.get(key)
         if start is None:
-            start = self._alone[key] = self._slots.alone(replace(workload, duration_s=1 << bits - 1))
+            start = self._alone[key] = self._slots.start_if_first(replace(workload, duration_s=1 << bits - 1))
         return start
 
     def _starts(self, row: int, before: float | Floats) -> Ints:
         """Return the first grid time until which a limit has room for this much work."""
         room = self._room.get(row)
         if room is None:
-            left = self._slots.left_of(row)
+            left = self._slots.remaining_of(row)
             steps = np.diff(self._slots.grid) * np.maximum(0, left[:-1])
             room = self._room[row] = np.concatenate([[0.0], np.cumsum(steps, dtype=np.float64)])
         starts: Ints = np.searchsorted(room, before)

@@ -29,7 +29,7 @@ from portal.scheduling.engine.pending import PendingQueue
 from portal.scheduling.engine.usage import Usage, borrows, borrows_any, exceeds_nominal
 
 Fits = Callable[[Usage, Sequence[str]], bool]
-_Place = tuple[int, bool, tuple[bool | int | str, ...]]
+_SortKey = tuple[int, bool, tuple[bool | int | str, ...]]
 MAX_DOUBLINGS = 12
 """Maximum number of times that preemption protection grows, by a factor of four each time."""
 
@@ -73,7 +73,7 @@ def delay_of_others_s(
     """
     return min(
         (
-            lost * (pending.asking(name) - 1) // usage.capacity[name]
+            lost * (pending.count_requesting(name) - 1) // usage.capacity[name]
             for name, lost in _lost_work(incoming, victims, resource, now_s).items()
             if usage.capacity.get(name)
         ),
@@ -110,7 +110,7 @@ def find_victims(
     shortfall = usage.shortfall(incoming, now_s)
     if shortfall is None or shortfall[0] is Rule.LEDGER:
         return ()
-    lacking = usage.lacking(incoming, now_s)
+    lacking = usage.short_resources(incoming, now_s)
     if lacking and fits is not None and not fits(usage, ()):
         # The nodes have no capacity either, so every holder of a requested resource is a candidate.
         lacking = frozenset(name for name, amount in incoming.amounts.items() if amount > 0)
@@ -134,7 +134,7 @@ class _Search:
         self.usage, self.incoming, self.now_s, self.policy = usage, incoming, now_s, policy
         self._fits = fits
         self._lacking = lacking
-        self._capped = usage.over_cap(incoming)
+        self._capped = usage.capped_resources(incoming)
         self._own = usage.tree.teams[incoming.team]
         self._path = self._own.path()
         usage.add(incoming)
@@ -150,7 +150,7 @@ class _Search:
     def collect(self, running: Callable[[str], Iterable[Running]], unsettled: Iterable[Workload]) -> None:
         """Collect the preemptible workloads by team, sorted so that the next victim is last."""
         for workload in unsettled:
-            self._leave_out(workload)
+            self._exclude_from_usage(workload)
         # A preempted borrower does not preempt other borrowers: workloads must not preempt each other in
         # turn.
         may_reclaim = self.usage.teams[self.incoming.team].reclaim and (
@@ -174,7 +174,7 @@ class _Search:
                 continue
             age_s = self.now_s - candidate.started_s
             if not own and age_s < self.policy.min_run_s:
-                self._leave_out(other)
+                self._exclude_from_usage(other)
             if not other.preemptible or age_s < protected_s(other, self.policy):
                 continue
             if not own and not self._gain_exceeds_loss(candidate):
@@ -215,7 +215,7 @@ class _Search:
         ahead_ms = usage.delay_ms(candidate.workload.team) - usage.delay_ms(self.incoming.team)
         return self.policy.due_after * excess_s <= waited_s + max(0, ahead_ms) // 1000
 
-    def _leave_out(self, workload: Workload) -> None:
+    def _exclude_from_usage(self, workload: Workload) -> None:
         """Exclude the workload from its team's usage while the team is judged as a borrower."""
         if workload.team == self.incoming.team:
             return
@@ -235,7 +235,7 @@ class _Search:
                     del self._candidates[team]
             enough = self._first_strategy() or self._second_strategy()
             if enough:
-                self._give_back()
+                self._restore_unnecessary()
         finally:
             self._count_unsettled(1)
             for victim, _ in taken:
@@ -311,22 +311,22 @@ class _Search:
         On a tie, cohorts come before teams, and teams are ordered by their next victim. Cohorts and teams
         that do not borrow are dropped, except on the incoming team's own path.
         """
-        best: tuple[tuple[_Place, ...], str] | None = None
+        best: tuple[tuple[_SortKey, ...], str] | None = None
         for team in list(candidates):
             members = candidates[team]
-            place = self._place(team, members[-1]) if members else None
+            place = self._sort_key(team, members[-1]) if members else None
             if place is None:
                 del candidates[team]
             elif best is None or place < best[0]:
                 best = (place, team)
         return best[1] if best else None
 
-    def _place(self, team: str, following: Running) -> tuple[_Place, ...] | None:
+    def _sort_key(self, team: str, following: Running) -> tuple[_SortKey, ...] | None:
         node = self.usage.tree.teams[team]
         path = node.path()[:-1]
         if not path:
             return ()
-        place: list[_Place] = []
+        place: list[_SortKey] = []
         for ancestor in reversed(path[1:]):
             share = dominant_share(ancestor)
             if not share and ancestor not in self._path and not borrows_any(ancestor):
@@ -364,7 +364,7 @@ class _Search:
         my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
         return dominant_share(mine, my_avg) <= dominant_share(theirs, their_avg)
 
-    def _give_back(self) -> None:
+    def _restore_unnecessary(self) -> None:
         """Remove victims that turn out to be unnecessary, from the last but one backwards."""
         for index in range(len(self._taken) - 2, -1, -1):
             spared = self._taken.pop(index)

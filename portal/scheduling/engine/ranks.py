@@ -31,6 +31,6 @@ def rank_of(key: Key, delay_ms: int) -> Rank:
     return (band, priority, usual, due_ms + delay_ms if usual == UNRESERVED else due_ms, name)
 
 
-def in_turns(key: Key) -> bool:
+def takes_turns(key: Key) -> bool:
     """Return whether members can take turns with this request: it is neither nominated nor overdue."""
     return key[0] == USUAL

@@ -11,14 +11,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from portal.quota.limits.types import Amounts
-from portal.scheduling.engine.backfill import End, Keeper, Placer, Room, expected_ends, room_on_nodes
+from portal.scheduling.engine.backfill import (
+    CapacityForecast,
+    ExpectedEnd,
+    Placer,
+    SimulatingPlacer,
+    expected_ends,
+    forecast_capacity,
+)
 from portal.scheduling.engine.cycle import decide
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Running, Snapshot, Victim, Workload
 from portal.scheduling.engine.pending import PendingQueue
 from portal.scheduling.engine.running_amounts import RunningAmounts
 from portal.scheduling.engine.usage import Usage
 
-__all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
+__all__ = ["Placer", "Scheduler", "SimulatingPlacer", "schedule"]
 
 
 class Scheduler:
@@ -92,7 +99,7 @@ class Scheduler:
         self._preempting.pop(workload_id, None)
         self._hold(Running(chosen or workload, now_s))
 
-    def adopt(self, run: Running) -> None:
+    def add_running(self, run: Running) -> None:
         """Add a workload that is already running."""
         self._hold(run)
         if run.preempt_at_s is not None and run.preempted_by:
@@ -152,7 +159,7 @@ class Scheduler:
         self.now_s = now_s
         return decide(self, now_s)
 
-    def of_team(self, team: str) -> Iterator[Running]:
+    def running_of_team(self, team: str) -> Iterator[Running]:
         """Return the team's running workloads in no particular order."""
         return (self.running[name] for name in self._by_team.get(team, ()))
 
@@ -170,12 +177,14 @@ class Scheduler:
         """Return the workloads under notice for the request that still run."""
         return self._preempting.get(workload_id, frozenset())
 
-    def room(self, workload: Workload, preempted: Iterable[str] = ()) -> Room | None:
+    def forecast_capacity(self, workload: Workload, preempted: Iterable[str] = ()) -> CapacityForecast | None:
         """Return when the nodes will have capacity by expected ends, and which workloads left, or None."""
         assert self.placer is not None  # callers check for a placer
-        return room_on_nodes(workload, self.expected_ends(preempted, ()), self.placer)
+        return forecast_capacity(workload, self.expected_ends(preempted, ()), self.placer)
 
-    def expected_ends(self, preempted: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
+    def expected_ends(
+        self, preempted: Iterable[str], more: Iterable[tuple[int, Workload]]
+    ) -> Iterator[ExpectedEnd]:
         """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
         return expected_ends(self._ends, self.running, self.now_s, self.policy, preempted, more)
 
@@ -183,7 +192,7 @@ class Scheduler:
         """Return the earliest expected end, or `FOREVER_S` if nothing runs."""
         return self._ends[0][0] if self._ends else FOREVER_S
 
-    def ending(self, after_s: int, until_s: int) -> list[str]:
+    def ending_between(self, after_s: int, until_s: int) -> list[str]:
         """Return the workloads expected to end after `after_s` and by `until_s`."""
         first, last = (bisect_left(self._ends, (at_s + 1, "")) for at_s in (after_s, until_s))
         return [name for _, name in self._ends[first:last]]

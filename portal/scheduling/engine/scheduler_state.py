@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from portal.scheduling.engine.backfill import End, Placer, Room
+from portal.scheduling.engine.backfill import CapacityForecast, ExpectedEnd, Placer
 from portal.scheduling.engine.model import Policy, Running, Workload
 from portal.scheduling.engine.pending import PendingQueue
 from portal.scheduling.engine.running_amounts import RunningAmounts
@@ -37,7 +37,7 @@ class SchedulerState(Protocol):
     def amounts_by_end(self) -> RunningAmounts:
         """Return running workloads as arrays."""
 
-    def of_team(self, team: str) -> Iterator[Running]:
+    def running_of_team(self, team: str) -> Iterator[Running]:
         """Return the team's running workloads in no particular order."""
 
 
@@ -50,14 +50,16 @@ class CycleState(SchedulerState, Protocol):
     def preempting_for(self, workload_id: str) -> AbstractSet[str]:
         """Return the workloads under notice for the request that still run."""
 
-    def ending(self, after_s: int, until_s: int) -> list[str]:
+    def ending_between(self, after_s: int, until_s: int) -> list[str]:
         """Return the workloads expected to end after `after_s` and by `until_s`."""
 
     def ended_by(self, at_s: int) -> list[str]:
         """Return the workloads expected to have ended by `at_s`."""
 
-    def expected_ends(self, preempted: Iterable[str], more: Iterable[tuple[int, Workload]]) -> Iterator[End]:
+    def expected_ends(
+        self, preempted: Iterable[str], more: Iterable[tuple[int, Workload]]
+    ) -> Iterator[ExpectedEnd]:
         """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
 
-    def room(self, workload: Workload, preempted: Iterable[str]) -> Room | None:
+    def forecast_capacity(self, workload: Workload, preempted: Iterable[str]) -> CapacityForecast | None:
         """Return when the nodes will have capacity, and which workloads have left by then; None: not soon."""

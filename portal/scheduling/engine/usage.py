@@ -19,7 +19,7 @@ from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 
 DEFAULT_FUNGIBILITY = Fungibility()
 Shortfall = tuple[Rule, str]
-Promised = Mapping[str, Mapping[str, int]]
+PromisedAmounts = Mapping[str, Mapping[str, int]]
 """Additional future usage: amounts by team and resource."""
 
 
@@ -48,14 +48,14 @@ class Calendar:
         ]
         return max(
             (
-                self._booked_at(near, max(start_s, reservation.start_s), resource, usage)
+                self._reserved_at(near, max(start_s, reservation.start_s), resource, usage)
                 for reservation in near
             ),
             default=0,
         )
 
     @staticmethod
-    def _booked_at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
+    def _reserved_at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
         booked: dict[str, int] = {}
         for reservation in near:
             if reservation.start_s <= at_s < reservation.end_s:
@@ -252,7 +252,7 @@ class Usage:
                     return Rule.BOOKING
         return None
 
-    def lacking(self, workload: Workload, at_s: int) -> frozenset[str]:
+    def short_resources(self, workload: Workload, at_s: int) -> frozenset[str]:
         """Return all requested resources of which quota, the site or its calendar has not enough left."""
         amounts = ((name, amount) for name, amount in workload.amounts.items() if amount > 0)
         node = self.tree.teams[workload.team]
@@ -262,7 +262,7 @@ class Usage:
             if node.available(name) < amount or self._short_at_site(workload, name, amount, at_s)
         )
 
-    def over_cap(self, workload: Workload) -> frozenset[str]:
+    def capped_resources(self, workload: Workload) -> frozenset[str]:
         """Return all resources of which the member would exceed its cap."""
         return frozenset(
             name
@@ -275,7 +275,7 @@ class Usage:
         """Return the most that the team could use under its own and its cohorts' limits on an empty site."""
         return self.tree.teams[team].potential(resource)
 
-    def never(self, workload: Workload) -> Shortfall | None:
+    def permanent_shortfall(self, workload: Workload) -> Shortfall | None:
         """Return the first rule by which the workload could never start, even on an empty site."""
         team = self.teams[workload.team]
         for resource, amount in workload.amounts.items():
@@ -290,7 +290,7 @@ class Usage:
                 return (Rule.USER_CAP, resource)
         return None
 
-    def times_at_site(self, workload: Workload) -> int:
+    def copies_at_site(self, workload: Workload) -> int:
         """Return how often the workload would fit into the site's capacity."""
         return min(
             (
@@ -301,7 +301,7 @@ class Usage:
             default=0,
         )
 
-    def numbers(self, workload: Workload, shortfall: Shortfall) -> tuple[int, int, int]:
+    def shortfall_amounts(self, workload: Workload, shortfall: Shortfall) -> tuple[int, int, int]:
         """Return wanted, free and limit of the resource for the blocking rule."""
         rule, resource = shortfall
         wanted = workload.amounts.get(resource, 0)
@@ -332,7 +332,7 @@ def with_fallbacks(usage: Usage, choices: Sequence[Workload]) -> Workload:
 
     `choices` has the request on each flavor, in order of preference. Without any allowed, the first alone.
     """
-    allowed = [choice for choice in choices if usage.never(choice) is None] or choices[:1]
+    allowed = [choice for choice in choices if usage.permanent_shortfall(choice) is None] or choices[:1]
     return replace(allowed[0], fallbacks=tuple(allowed[1:]))
 
 
@@ -357,13 +357,13 @@ def exceeds_nominal(usage: Usage, team: str, resources: Iterable[str]) -> bool:
     )
 
 
-def within_nominal(usage: Usage, workload: Workload, promised: Promised | None = None) -> bool:
+def within_nominal(usage: Usage, workload: Workload, promised: PromisedAmounts | None = None) -> bool:
     """Return whether the team stays within nominal quota with the workload and what it has been promised."""
     return stays_within(usage, workload.team, workload.amounts.items(), promised)
 
 
 def stays_within(
-    usage: Usage, team: str, amounts: Iterable[tuple[str, int]], promised: Promised | None = None
+    usage: Usage, team: str, amounts: Iterable[tuple[str, int]], promised: PromisedAmounts | None = None
 ) -> bool:
     """Return the same as `within_nominal`, for amounts."""
     node = usage.tree.teams[team]
@@ -379,7 +379,7 @@ def stays_within(
 __all__ = [
     "NO_LIMIT",
     "Calendar",
-    "Promised",
+    "PromisedAmounts",
     "Shortfall",
     "Usage",
     "borrows",

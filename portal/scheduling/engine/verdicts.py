@@ -21,7 +21,7 @@ from portal.scheduling.engine.usage import Shortfall
 __all__ = ["Eta", "decide", "forecast", "refusal", "starting_now", "verdict"]
 
 
-class _Peek:
+class _ReadOnlyPlacer:
     """A placer that takes no capacity."""
 
     def __init__(self, placer: Placer) -> None:
@@ -80,7 +80,7 @@ def verdict(
 
 def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall] | None:
     """Return the limit that keeps the request out of the queue until it changes, or None."""
-    never = scheduler.usage.never(request)
+    never = scheduler.usage.permanent_shortfall(request)
     if never is not None:
         refused = never[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
         return (Outcome.IMPOSSIBLE if refused else Outcome.NEEDS_APPROVAL), never
@@ -97,7 +97,7 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
         if scheduler.usage.shortfall(candidate, scheduler.now_s) is not None:
             continue
         trial = scheduler.clone()
-        trial.placer = _Peek(placer) if placer is not None else None
+        trial.placer = _ReadOnlyPlacer(placer) if placer is not None else None
         trial.submit(candidate)
         if candidate.id in trial.cycle(trial.now_s).starts:
             starting.append(candidate.id)

@@ -29,7 +29,7 @@ class Preview:
     whether it uses accelerators.
     """
 
-    fits: fits.Fits
+    fits: fits.FlavorFit
     price: tuple[float, float]
     team: Team | None = None
     verdict: admission.Verdict | None = None
@@ -73,7 +73,7 @@ def preview(
     Raises `NotAllowed` if the actor may not see the team.
     """
     runs_in = software.default_of(template, team or template.team).digest if template is not None else ""
-    fit = fits.where(flavor, template, environment=runs_in)
+    fit = fits.fit_flavor(flavor, template, environment=runs_in)
     price, takes = prices.hourly(fit.charges), flavor.accelerator_count > 0
     if team is None or template is None:
         return Preview(fit, price, devices=takes)

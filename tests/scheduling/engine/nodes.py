@@ -16,7 +16,7 @@ GPU = "gpu:h100"
 
 
 class NodePlacer:
-    """Places on nodes of some GPUs each, and keeps what is reserved there (`backfill.Keeper`)."""
+    """Places on nodes of some GPUs each, and keeps what is reserved there (`backfill.SimulatingPlacer`)."""
 
     def __init__(self, *sizes: int) -> None:
         self.cluster = Cluster(
@@ -39,7 +39,9 @@ class NodePlacer:
         self.cluster.commit(placement, request)
         self.held[workload.id] = (placement, request)
 
-    def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+    def fits_beside(
+        self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]
+    ) -> bool:
         request = self.request(other)
         with self.without(left):
             placement = self.cluster.find(request)

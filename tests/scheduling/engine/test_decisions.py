@@ -40,7 +40,7 @@ def held(name: str, gpus: int, team: str = "vision", started_s: int = NOW - 1800
     return Running(ask(name, gpus, team, **more), started_s)
 
 
-def test_it_fits_or_says_who_is_in_the_way_and_until_when():
+def test_blocked_request_names_its_holders_and_their_ends():
     assert decide(site(), ask("n", 4)).outcome is Outcome.FITS_NOW
     snapshot = site(held("v", 7, preemptible=False))
     verdict = decide(snapshot, ask("n", 2), alternatives=[ask("small", 1), ask("big", 3)])
@@ -70,7 +70,7 @@ def test_a_members_cap_keeps_that_member_alone_waiting():
     assert decide(snapshot, ask("x", 1, user="bob")).outcome is Outcome.FITS_NOW
 
 
-def test_the_owner_takes_back_and_the_room_is_kept_for_it_until_the_others_left():
+def test_owner_reclaims_and_capacity_is_reserved_until_victims_leave():
     scheduler = Scheduler(site(held("v1", 4), held("v2", 4, started_s=NOW - 1000)))
     scheduler.submit(ask("owner", 2))
     cycle = scheduler.cycle(NOW)
@@ -82,7 +82,7 @@ def test_the_owner_takes_back_and_the_room_is_kept_for_it_until_the_others_left(
     assert scheduler.cycle(NOW + 60).starts[0] == "owner"
 
 
-def test_who_has_just_begun_or_may_not_be_stopped_is_left_alone():
+def test_recent_or_nonpreemptible_workloads_are_not_victims():
     young = site(held("v", 8, started_s=NOW - 10), queued=(ask("n", 2),))
     assert schedule(young).victims == ()
     fixed = site(held("v", 8, preemptible=False), queued=(ask("n", 2),))
@@ -166,7 +166,7 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
     ],
     ids=lambda value: value.code.value if isinstance(value, Reason) else "",
 )
-def test_what_it_rests_on_is_made_a_sentence_at_the_edge(basis, text):
+def test_eta_basis_has_a_text(basis, text):
     assert message_of(basis) == text
 
 

@@ -54,7 +54,7 @@ def test_a_shorter_one_overtakes_for_as_long_as_the_difference_is_worth(later_s,
     assert order(*queued)[0] == first
 
 
-def test_who_has_waited_too_long_comes_before_all_shorter_ones():
+def test_overdue_request_precedes_shorter_ones():
     old = ask("old", made_s=0, lasts_s=30 * DAY)
     assert order(ask("short", made_s=8 * DAY - 60, lasts_s=60), old)[0] == "old"
     assert order(ask("short", made_s=8 * DAY - 60, lasts_s=60), replace(old, created_s=2 * DAY))[0] == "short"

@@ -63,7 +63,7 @@ def check(diary: Diary, wanted: list[Workload]) -> None:
 
 @FEW
 @given(arrivals())
-def test_nobody_has_to_leave_more_than_a_few_times_and_all_get_their_turn(wanted):
+def test_preemptions_per_workload_are_bounded_and_all_finish(wanted):
     check(live(Scheduler(site()), wanted), wanted)
 
 
@@ -108,7 +108,7 @@ def test_protection_grows_with_each_preemption():
     assert schedule(snapshot).victims == ()
 
 
-def test_nobody_is_asked_where_the_place_comes_free_soon():
+def test_no_preemption_when_capacity_is_freed_soon():
     soon = Running(ask("ends", "c", 4, duration_s=2 * HOUR), -2 * HOUR + 600)
     late = Running(ask("stays", "c", 4, duration_s=DAY), -HOUR)
     snapshot = site(running=(soon, late), queued=(ask("mine", "a", 4, -10),))
@@ -141,7 +141,7 @@ def test_work_that_would_be_lost_is_weighed_against_all_that_wait(others, waited
 
 
 @pytest.mark.parametrize(("loses_work", "ran_h", "asked"), [(True, 3, 0), (True, 9, 1), (False, 3, 1)])
-def test_what_has_outrun_its_expectation_may_end_at_any_moment(loses_work, ran_h, asked):
+def test_overdue_workload_is_expected_to_end_any_moment(loses_work, ran_h, asked):
     """It is expected to go on for as long as it has run: no work is lost for a wait no longer than it."""
     stays = Running(ask("stays", "c", 4, duration_s=DAY, loses_work=loses_work), -5 * HOUR)
     late = Running(ask("late", "c", 4, duration_s=HOUR, loses_work=loses_work), -ran_h * HOUR)
@@ -248,7 +248,7 @@ def test_between_borrowers_what_was_borrowed_of_late_counts_too(average, asked):
     assert len(schedule(snapshot).victims) == asked
 
 
-def test_the_node_on_which_others_make_room_is_left_to_the_one_they_make_it_for():
+def test_node_of_victims_is_reserved_for_the_nominated_request():
     placer = NodePlacer(4, 4)
     there = [Running(ask("wall", "a", 4, duration_s=DAY, preemptible=False), -HOUR)]
     there.append(Running(ask("leaves", "c", 2, duration_s=DAY), -HOUR, preempt_at_s=30, preempted_by="wide"))

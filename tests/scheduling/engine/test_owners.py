@@ -41,7 +41,7 @@ def test_an_owner_passes_a_head_that_would_borrow():
     assert heads(cycle) == {"b": 100 + 30 * HOUR}
 
 
-def test_who_would_borrow_as_well_does_not_pass_it():
+def test_borrower_does_not_overtake_a_head_that_borrows():
     cycle = schedule(site(ask("b", 2, 1), ask("c", 1, 2, hours=30), running=LENT))
     assert cycle.starts == ()
     assert heads(cycle) == {"b": 100 + 22 * HOUR}
@@ -65,7 +65,7 @@ def test_a_head_of_its_own_team_does_not_hide_an_owner_behind_another_teams_head
     assert cycle.starts == ()
 
 
-def test_nobody_passes_who_has_waited_too_long():
+def test_no_request_overtakes_an_overdue_one():
     cycle = schedule(site(ask("b", 2, 1), ask("a", 1, 2, hours=30), running=LENT, now_s=8 * DAY))
     assert (cycle.starts, list(heads(cycle))) == ((), ["b"])
 
@@ -77,7 +77,7 @@ def test_without_back_fill_owners_pass_all_the_same():
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(sites(preemption=False))
-def test_no_owner_waits_where_its_own_is_free(snapshot):
+def test_owner_never_waits_for_free_nominal_quota(snapshot):
     """But behind what is older, or more urgent, of its own team."""
     scheduler = Scheduler(snapshot)
     now_s = snapshot.now_s

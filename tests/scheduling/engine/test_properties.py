@@ -63,7 +63,7 @@ def test_no_limit_is_overrun_and_the_answer_is_the_same_each_time(snapshot):
 @given(sites(reservations=True))
 def test_whoever_can_ever_start_does(snapshot):
     scheduler = Scheduler(snapshot)
-    possible = {each.id for each in snapshot.queued if scheduler.usage.never(each) is None}
+    possible = {each.id for each in snapshot.queued if scheduler.usage.permanent_shortfall(each) is None}
     started = run_on(scheduler, snapshot.now_s, 400)
     assert possible <= set(started)
     assert not set(started) - possible
@@ -151,7 +151,7 @@ def assert_created_as(said, scheduler, request):
     assert said.victims == tuple(each for each in made.victims if each.beneficiary == request.id)
     if said.outcome is Outcome.QUEUED:
         outlook = Outlook(scheduler)
-        outlook.look_up_all()
+        outlook.compute_all()
         got = outlook.of(request.id)
         assert (said.position, said.eta_s, said.basis) == (got.position, got.eta.eta_s, got.eta.basis)
         assert said.blocker == got.blocker
@@ -199,7 +199,7 @@ def test_looked_up_all_at_once_or_one_by_one_etas_and_places_are_the_same(depth,
     scheduler.apply(scheduler.cycle(scheduler.now_s), scheduler.now_s)
     with mock.patch.object(plan, "DEPTH", depth):
         single, all_at_once = Outlook(scheduler), Outlook(scheduler)
-        all_at_once.look_up_all()
+        all_at_once.compute_all()
         for name in scheduler.pending.items:
             assert single.of(name) == all_at_once.of(name)
 
@@ -211,8 +211,8 @@ def test_after_a_decision_that_changed_nothing_the_next_is_the_same(snapshot):
     scheduler = Scheduler(snapshot)
     for _ in range(6):
         decided = decision.decide(mock.Mock(scheduler=scheduler, now_s=snapshot.now_s, pending_workloads={}))
-        if decided.settled is not None:
-            assert Outlook(scheduler).cycle == decided.settled
+        if decided.unchanged_cycle is not None:
+            assert Outlook(scheduler).cycle == decided.unchanged_cycle
 
 
 @FEW

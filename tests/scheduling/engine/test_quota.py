@@ -71,7 +71,7 @@ def test_shares_count_what_is_borrowed_now_and_of_late_over_the_weight():
     assert dominant_share(site.teams["b"]) == 0
 
 
-def test_who_borrows_with_no_weight_comes_last():
+def test_borrower_without_weight_is_last():
     site = tree(Team("a", "c", {GPU: Limit(1)}, weight_milli=0), Team("b", "c", {GPU: Limit(8)}))
     site.add("a", {GPU: 2})
     assert dominant_share(site.teams["a"]) >= MAX_SHARE

@@ -215,7 +215,9 @@ class NodeArrays:
             memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
         self.free_device_memory[row, column] = memory
 
-    def take_aside(self, row: int, uuid: str, milli: int, memory_mib: int, *, restored: bool = False) -> None:
+    def take_outside_arrays(
+        self, row: int, uuid: str, milli: int, memory_mib: int, *, restored: bool = False
+    ) -> None:
         """Take from a device outside the arrays: a MIG instance, or one that is unusable."""
         node = self.states[row]
         for place, device in enumerate(node.devices):
@@ -243,16 +245,14 @@ class NodeArrays:
     def hold_gpus(self, row: int, uuids: Sequence[str], hold: bool) -> None:
         """Make GPUs in MIG mode unusable while their layout changes, or usable again. Raises ValueError."""
         node = self.states[row]
-        there = {device.uuid: device for device in node.devices if device.uuid in uuids}
-        if len(there) != len(uuids) or any(
-            (device.unusable == CHANGING) is hold for device in there.values()
-        ):
+        gpus = {device.uuid: device for device in node.devices if device.uuid in uuids}
+        if len(gpus) != len(uuids) or any((device.unusable == CHANGING) is hold for device in gpus.values()):
             raise ValueError(f"{node.name}: these GPUs' MIG layouts cannot be changed, or are not: {uuids}")
-        if hold and any(device.unusable for device in there.values()):
+        if hold and any(device.unusable for device in gpus.values()):
             raise ValueError(f"{node.name}: one of these GPUs is out of use: {uuids}")
         reason = CHANGING if hold else None
         devices = tuple(
-            replace(device, unusable=reason) if device.uuid in there else device for device in node.devices
+            replace(device, unusable=reason) if device.uuid in gpus else device for device in node.devices
         )
         self.states[row] = replace(node, devices=devices)
 

@@ -26,14 +26,14 @@ from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.peers import TIE_BITS, Peers
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, policy_named, scarcity
 from portal.scheduling.engine.placement.scoring.base import LEVEL_BITS, NO_GAIN
-from portal.scheduling.engine.placement.topology import Bond, tightest
+from portal.scheduling.engine.placement.topology import Bond, tightest_group
 from portal.scheduling.engine.placement.types import (
     Candidate,
     DeviceCapacity,
+    ModelPreference,
     NodeCapacity,
     Placed,
     Unplaceable,
-    Worth,
 )
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
@@ -49,18 +49,18 @@ _NEVER = -(1 << 62)
 _MAX_ROWS = 1024
 _MAX_EXPLAINED = 8
 """Number of requests for which the reasons of all nodes are cached."""
-_AT_ONCE = 1024
+_BATCH_ROWS = 1024
 """Number of nodes scored per batch, so that intermediate results stay in the processor's cache."""
-_WORTH_GROUPING = 2048
+_MIN_ROWS_TO_GROUP = 2048
 """Number of nodes from which identical ones are grouped and scored once."""
-_LATELY = 256
+_MAX_REMEMBERED_CHANGES = 256
 """Number of changes remembered individually; older rows are refreshed by a scan of all nodes."""
 _LARGEST_GROUP = 63
 # From the highest bit: the bond between devices, no warning, how small the group is; then the policy's level
 # and the tie-break. Together they stay below 2**62.
 _GROUP_BITS = 6
-_SOUND = 1 << _GROUP_BITS
-_BOND_UNIT = _SOUND << 1
+_NO_WARNING_UNIT = 1 << _GROUP_BITS
+_BOND_UNIT = _NO_WARNING_UNIT << 1
 # The cost of a choice of MIG instances, from the highest bit below _SOUND: slot fractions lost to all
 # profiles, then layout changes, then how empty the GPUs are.
 _MIG_STEPS = 512
@@ -116,16 +116,16 @@ class Cluster:
         self._clock = 0
         self._touched = np.zeros(len(nodes), np.int64)
         # Rows of the latest changes in order; each advances the clock by one.
-        self._lately: deque[int] = deque(maxlen=_LATELY)
+        self._lately: deque[int] = deque(maxlen=_MAX_REMEMBERED_CHANGES)
         # Reused by all decisions: allocating an array of this size each time is slow.
         self._total = np.zeros(len(nodes), np.int64)
         self._bonded = bool(self._nodes.bonded.any())
 
-    def weigh(self, mix: RequestMix) -> RequestMix:
+    def weight_by_scarcity(self, mix: RequestMix) -> RequestMix:
         """Return the mix, weighted by the current scarcity of what each shape can use."""
-        return mix.weighed(scarcity.measure(self._nodes, mix))
+        return mix.with_scarcity(scarcity.measure(self._nodes, mix))
 
-    def expect(self, mix: RequestMix) -> None:
+    def set_mix(self, mix: RequestMix) -> None:
         """Replace the mix for later decisions. Committed placements stay."""
         if mix == self._mix:
             return
@@ -160,16 +160,16 @@ class Cluster:
         request: ResourceRequest,
         *,
         repartition: bool = False,
-        worth: Worth | None = None,
+        preference: ModelPreference | None = None,
         new_home: bool = False,
     ) -> Candidate | None:
         """Return the best place with its rank among clusters, or None.
 
-        `worth` compares the models of a request that may get several; such a request has one node. With
+        `preference` compares the models of a request that may get several; such a request has one node. With
         `new_home`, the request brings a home that stays on the node.
         """
         row = self._scores(request, repartition)
-        chosen = self._chosen_rows(row, request, worth, new_home)
+        chosen = self._chosen_rows(row, request, preference, new_home)
         if not chosen:
             return None
         placement = Placement(tuple(self._grant(best, row, request) for best in chosen))
@@ -177,16 +177,16 @@ class Cluster:
         if not (self._policy.gains or row.by_layout):
             # The levels of this policy say nothing about a gain.
             level = level >> LEVEL_BITS << LEVEL_BITS | NO_GAIN
-        dearness = int(self._home_levels(row)[chosen[0]]) if new_home and request.nodes == 1 else 0
-        model, value = "", 0
+        penalty = int(self._home_levels(row)[chosen[0]]) if new_home and request.nodes == 1 else 0
+        model, value_rank = "", 0
         if request.accelerators.count and not row.by_layout:
             first = chosen[0]
             model = self._nodes.devices[first][int(row.first[first])].model
-            if worth is not None:
-                dearness += worth.dearness.get(model, 0)
-                value = worth.value.get(model, 0)
-        level -= min(dearness, level & _LEVEL_MASK)
-        return Candidate(placement, (level, -value), model)
+            if preference is not None:
+                penalty += preference.penalty.get(model, 0)
+                value_rank = preference.value_rank.get(model, 0)
+        level -= min(penalty, level & _LEVEL_MASK)
+        return Candidate(placement, (level, -value_rank), model)
 
     @property
     def mixes_models(self) -> bool:
@@ -204,37 +204,43 @@ class Cluster:
         return row
 
     def _chosen_rows(
-        self, row: _RequestScores, request: ResourceRequest, worth: Worth | None, new_home: bool
+        self,
+        row: _RequestScores,
+        request: ResourceRequest,
+        preference: ModelPreference | None,
+        new_home: bool,
     ) -> list[int] | None:
         if not len(self._nodes):
             return None
         if request.nodes != 1:
             return self._best_rows(row, request)
-        if worth is not None or new_home:
-            return self._worthiest(row, worth, new_home)
+        if preference is not None or new_home:
+            return self._best_by_preference(row, preference, new_home)
         score = np.add(row.score, self._peers.tie, out=self._total)
         best = int(score.argmax())
         return [best] if score[best] >= 0 else None
 
-    def _worthiest(self, row: _RequestScores, worth: Worth | None, new_home: bool) -> list[int] | None:
+    def _best_by_preference(
+        self, row: _RequestScores, preference: ModelPreference | None, new_home: bool
+    ) -> list[int] | None:
         """Return the best node by its level less the dearness of its model and what homes need there.
 
         Then by the least value of the model and, for a new home, by the least load of homes.
         """
         nodes = self._nodes
         level = row.score >> TIE_BITS
-        dearness: Ints = np.zeros(len(nodes), np.int64)
-        value: Ints = dearness
-        if worth is not None:
+        penalty: Ints = np.zeros(len(nodes), np.int64)
+        value_rank: Ints = penalty
+        if preference is not None:
             models = [model for _, model in nodes.classes] or [""]
             kinds = np.take_along_axis(nodes.device_class, row.first[:, None], axis=1)[:, 0]
-            dearness = np.array([worth.dearness.get(model, 0) for model in models], np.int64)[kinds]
-            value = np.array([worth.value.get(model, 0) for model in models], np.int64)[kinds]
+            penalty = np.array([preference.penalty.get(model, 0) for model in models], np.int64)[kinds]
+            value_rank = np.array([preference.value_rank.get(model, 0) for model in models], np.int64)[kinds]
         if new_home:
-            dearness = dearness + self._home_levels(row)
-        rank = level - np.minimum(dearness, level & _LEVEL_MASK)
+            penalty = penalty + self._home_levels(row)
+        rank = level - np.minimum(penalty, level & _LEVEL_MASK)
         rank <<= _VALUE_BITS
-        rank -= value
+        rank -= value_rank
         rank[row.score < 0] = _NEVER
         most = rank.max()
         if most == _NEVER:
@@ -302,7 +308,7 @@ class Cluster:
         row = self._nodes.index[name]
         self._nodes.take_home(row, gpu_milli, cpu_milli)
 
-    def sharing(self, placement: Placement, request: ResourceRequest) -> Placement:
+    def with_requested_share(self, placement: Placement, request: ResourceRequest) -> Placement:
         """Return the placement with device grants reduced to the share that `request` takes."""
         return Placement(tuple(self._place_share(part, request) for part in placement.nodes))
 
@@ -384,8 +390,8 @@ class Cluster:
             levels = self._mig_levels([choice for choice in choices if choice is not None])
         else:
             first, twin = self._representatives(rows)
-            for begin in range(0, len(first), _AT_ONCE):
-                self._score(row, first[begin : begin + _AT_ONCE], request)
+            for begin in range(0, len(first), _BATCH_ROWS):
+                self._score(row, first[begin : begin + _BATCH_ROWS], request)
             if twin is not None:
                 row.score[rows], row.first[rows] = row.score[twin], row.first[twin]
             return
@@ -397,7 +403,7 @@ class Cluster:
         The second value is None, and the first is all of `rows`, where grouping does not pay: for few nodes,
         or where bonds between devices distinguish otherwise identical ones.
         """
-        if len(rows) < _WORTH_GROUPING or self._bonded:
+        if len(rows) < _MIN_ROWS_TO_GROUP or self._bonded:
             return rows, None
         contents = self._nodes.contents(rows)
         # Equal contents have equal sums; the comparison below rules out collisions.
@@ -413,7 +419,7 @@ class Cluster:
         """Score nodes that fit, except those that grant MIG instances."""
         eligible, healthy = self._nodes.preferred(rows, request)
         levels, row.first[rows] = self._policy.levels(rows, request, eligible)
-        raised = healthy.astype(np.int64) * _SOUND
+        raised = healthy.astype(np.int64) * _NO_WARNING_UNIT
         if self._bonded and request.accelerators.count > 1:
             self._raise_bonded(raised, rows, request)
         row.score[rows] = (levels + (raised << LEVEL_BITS)) << TIE_BITS
@@ -425,7 +431,7 @@ class Cluster:
                 bond, size, columns = bonded
                 devices = self._nodes.devices[row]
                 raised[place] = (Bond.NODE - bond) * _BOND_UNIT
-                raised[place] += _SOUND * (not any(devices[column].warned for column in columns))
+                raised[place] += _NO_WARNING_UNIT * (not any(devices[column].warned for column in columns))
                 if bond is not Bond.NODE:
                     raised[place] += _LARGEST_GROUP - min(size, _LARGEST_GROUP)
 
@@ -438,7 +444,9 @@ class Cluster:
         rows = np.array([row])
         eligible = self._nodes.eligible(rows, request)
         order = self._policy.preference(rows, eligible)[0].tolist()
-        return tightest(self._nodes.devices[row], eligible[0], wanted.count, wanted.within, order.__getitem__)
+        return tightest_group(
+            self._nodes.devices[row], eligible[0], wanted.count, wanted.within, order.__getitem__
+        )
 
     def _mig_levels(self, choices: Sequence[MigChoice]) -> Ints:
         """Rank choices by growth of fragmentation on the GPUs' free slots, then changes, then fullness."""
@@ -450,7 +458,7 @@ class Cluster:
             for many, bits in ((choice.destroyed, 3), (choice.created, 3), (choice.slots_free, 6)):
                 most = (1 << bits) - 1
                 level = (level << bits) | (most - min(many, most))
-            levels.append((_SOUND << LEVEL_BITS) * (not choice.warned) + level)
+            levels.append((_NO_WARNING_UNIT << LEVEL_BITS) * (not choice.warned) + level)
         return np.array(levels, np.int64)
 
     def _best_rows(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
@@ -561,7 +569,9 @@ class Cluster:
         if column is not None and not nodes.devices[row][column].unusable:
             nodes.take_device(row, column, sign * grant.milli, sign * grant.memory_mib, restored=restored)
         else:
-            nodes.take_aside(row, grant.uuid, sign * grant.milli, sign * grant.memory_mib, restored=restored)
+            nodes.take_outside_arrays(
+                row, grant.uuid, sign * grant.milli, sign * grant.memory_mib, restored=restored
+            )
 
     def _changed_since(self, seen: int) -> Ints:
         """Return the rows changed after `seen`, ascending; all rows if never seen."""

@@ -89,7 +89,7 @@ class _Gpu:
     def slots_of(self, device: DeviceCapacity) -> int:
         return (_bits(self.layout, device) or 0) if self.layout else 0
 
-    def makes_room(self, profile: Profile, bits: int) -> list[DeviceCapacity] | None:
+    def instances_to_destroy(self, profile: Profile, bits: int) -> list[DeviceCapacity] | None:
         """Return the idle instances to destroy for one of the profile on these slots; None if impossible.
 
         These instances overlap with the slots, or use up the GPU's maximum of the profile or of media
@@ -191,7 +191,7 @@ def choose(
     )
 
 
-def carried_out(node: NodeCapacity, part: NodePlacement) -> tuple[NodeCapacity, NodePlacement]:
+def with_repartition(node: NodeCapacity, part: NodePlacement) -> tuple[NodeCapacity, NodePlacement]:
     """Return the node and the placement on it as if the plan of `part` had been executed.
 
     New instances have no UUIDs yet and get `planned_uuid` instead.
@@ -323,7 +323,7 @@ def _new_options(gpus: Sequence[_Gpu], wanted: AcceleratorRequest, weights: Weig
         if profile is None or profile.memory_mib < wanted.memory_mib:
             continue
         for start, bits in zip(profile.starts, profile.masks(), strict=True):
-            doomed = gpu.makes_room(profile, bits)
+            doomed = gpu.instances_to_destroy(profile, bits)
             if doomed is None:
                 continue
             yield _Option(
@@ -348,7 +348,7 @@ def _take(gpu: _Gpu, option: _Option, wanted: AcceleratorRequest) -> None:
     profile = gpu.layout.profile(wanted.mig_profile) if gpu.layout else None
     assert profile is not None  # only GPUs with the profile yield options
     bits = ((1 << profile.width) - 1) << option.start
-    doomed = gpu.makes_room(profile, bits) or []
+    doomed = gpu.instances_to_destroy(profile, bits) or []
     gpu.idle = [device for device in gpu.idle if device not in doomed]
     gpu.destroyed.extend(doomed)
     gpu.free &= ~bits

@@ -16,12 +16,12 @@ from provisioning.types import AcceleratorRequest, ResourceRequest
 
 WINDOW = 2000
 """Number of latest requests that a mix is learnt from. Each counts the same."""
-CATALOG_WORTH = 10
+CATALOG_WEIGHT = 10
 """Weight of the catalog, in requests, while no requests exist; fades out as they arrive."""
 LEARN_PERCENT = 25
-LEARN_AFTER_AT_MOST = 250
+MAX_LEARN_AFTER = 250
 """A mix is learnt again once this many requests are new."""
-PLAIN = 16
+SCARCITY_ONE = 16
 """Scarcity of a shape that can use all free capacity. Unit: 1/16."""
 _KEEP_PERCENT = 99
 _TOTAL_WEIGHT = 10_000
@@ -56,7 +56,7 @@ class RequestMix:
     """Shapes with their weights, the most popular first.
 
     `scarcity` gives the scarcity of what each shape can use, for fragmentation and for room, in units of
-    1/`PLAIN`; 0 for a shape that could never fit the pool. Shapes without an entry are not scarce.
+    1/`SCARCITY_ONE`; 0 for a shape that could never fit the pool. Shapes without an entry are not scarce.
     """
 
     shapes: tuple[tuple[Shape, int], ...]
@@ -83,7 +83,7 @@ class RequestMix:
     def learnt(cls, recent: Sequence[ResourceRequest], offered: Sequence[ResourceRequest]) -> RequestMix:
         """Return the mix of the last requests (at most `WINDOW`) of a pool whose catalog offers `offered`.
 
-        Each request counts 1. Without requests the catalog counts `CATALOG_WORTH` in total, spread evenly
+        Each request counts 1. Without requests the catalog counts `CATALOG_WEIGHT` in total, spread evenly
         over its entries; this fades out in proportion as the window fills. Returns `DEFAULT_MIX` if both are
         empty.
         """
@@ -92,7 +92,7 @@ class RequestMix:
             return DEFAULT_MIX
         # Scaled so that both are integers: a request is WINDOW × entries / CATALOG_WORTH.
         weight = WINDOW * max(len(offered), 1)
-        entry = CATALOG_WORTH * (WINDOW - len(recent))
+        entry = CATALOG_WEIGHT * (WINDOW - len(recent))
         return cls.weighted(
             [*((request, weight) for request in recent), *((item, entry) for item in offered)]
         )
@@ -125,21 +125,23 @@ class RequestMix:
         """Return the typical shapes among those with whole or shared devices."""
         return _typical([item for item in self.shapes if item[0].count and not item[0].mig_profile])
 
-    def weighed(self, scarcity: Mapping[Shape, tuple[int, int]]) -> RequestMix:
+    def with_scarcity(self, scarcity: Mapping[Shape, tuple[int, int]]) -> RequestMix:
         """Return the mix with these scarcities."""
         return replace(self, scarcity=tuple((s, scarcity[s]) for s, _ in self.shapes if s in scarcity))
 
     def fragmentation_weights(self) -> tuple[list[tuple[Shape, int]], int]:
         """Return weight × scarcity of the typical shapes with devices, and the total weight at scarcity 1."""
         typical, scarcity = self.typical(), dict(self.scarcity)
-        weights = [(s, weight * scarcity.get(s, (PLAIN, PLAIN))[0]) for s, weight in typical if s.count]
-        return weights, PLAIN * sum(weight for _, weight in typical)
+        weights = [
+            (s, weight * scarcity.get(s, (SCARCITY_ONE, SCARCITY_ONE))[0]) for s, weight in typical if s.count
+        ]
+        return weights, SCARCITY_ONE * sum(weight for _, weight in typical)
 
     def room_weights(self) -> tuple[list[tuple[Shape, int]], int]:
         """Return weight × scarcity for room of the typical accelerated shapes, and their weight at 1."""
         typical, scarcity = self.typical_accelerated(), dict(self.scarcity)
-        weights = [(s, weight * scarcity.get(s, (PLAIN, PLAIN))[1]) for s, weight in typical]
-        return weights, PLAIN * sum(weight for _, weight in typical)
+        weights = [(s, weight * scarcity.get(s, (SCARCITY_ONE, SCARCITY_ONE))[1]) for s, weight in typical]
+        return weights, SCARCITY_ONE * sum(weight for _, weight in typical)
 
     def mig_profiles(self) -> tuple[tuple[str, int], ...]:
         """Return the weight of each requested MIG profile, by name."""
@@ -150,9 +152,9 @@ class RequestMix:
         return tuple(sorted(weights.items()))
 
 
-def learn_again(learnt_count: int, fresh: int) -> bool:
+def is_learning_due(learnt_count: int, fresh: int) -> bool:
     """Return whether a mix learnt from `known` requests is due again after `fresh` more."""
-    return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * learnt_count or fresh >= LEARN_AFTER_AT_MOST)
+    return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * learnt_count or fresh >= MAX_LEARN_AFTER)
 
 
 def _popularity(item: tuple[Shape, int]) -> tuple[object, ...]:

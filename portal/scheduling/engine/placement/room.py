@@ -10,7 +10,7 @@ from portal.scheduling.engine.placement.mig import choose
 from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import AcceleratorRequest
 
-MOST_INSTANCES = 256
+MAX_INSTANCES = 256
 """Search limit per node: 16 GPUs with 7 instances each are 112."""
 
 
@@ -32,7 +32,7 @@ def devices_with_room(node: NodeCapacity, wanted: AcceleratorRequest, *, reparti
 
 def _instances(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool) -> int:
     """Bisects: a larger number never fits where a smaller one does not."""
-    least, beyond = 0, MOST_INSTANCES + 1
+    least, beyond = 0, MAX_INSTANCES + 1
     while beyond - least > 1:
         count = (least + beyond) // 2
         if choose(node, replace(wanted, count=count), (), repartition=repartition) is None:

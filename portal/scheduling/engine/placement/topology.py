@@ -53,7 +53,7 @@ def largest_group(devices: Sequence[DeviceCapacity], eligible: Bools, within: Wi
     return max(counts.values(), default=0)
 
 
-def tightest(
+def tightest_group(
     devices: Sequence[DeviceCapacity],
     eligible: Bools,
     count: int,

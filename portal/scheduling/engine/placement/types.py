@@ -150,15 +150,15 @@ class NodeCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What else counts when a request may get devices of several models.
+class ModelPreference:
+    """Differences between models for a request that accepts several, besides their placements.
 
-    - `dearness`: by model, levels of the score to subtract: what others need or pay for it.
-    - `value`: by model, its position from the least valuable, 0 to 63. Among equal scores the lowest wins.
+    - `penalty`: by model, levels of the score to subtract: what others need or pay for it.
+    - `value_rank`: by model, its position from the least valuable, 0 to 63. The lowest wins a tie.
     """
 
-    dearness: Mapping[str, int]
-    value: Mapping[str, int]
+    penalty: Mapping[str, int]
+    value_rank: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ def _flavor_field(
     wishes: _Preferences, template: Template, team: Team | None, environment: str
 ) -> _FlavorField:
     """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
-    choosable = offers.choosable(wishes.actor, team)
+    choosable = offers.choosable_flavors(wishes.actor, team)
     flavors, left_out = _visible_entries(choosable, wishes.find, _first_wish(wishes.flavors))
     sized = offers.flavor_offers(
         template,
@@ -345,8 +345,8 @@ def _flavor_field(
             "expected_s": wishes.expected_s,
             "environment": environment,
         }
-        without_gpu = admission.without_gpus(chosen.verdict, **asked)
-        with_home = home_offers.with_home(chosen.verdict, **asked)
+        without_gpu = admission.verdict_without_gpus(chosen.verdict, **asked)
+        with_home = home_offers.verdict_with_home_move(chosen.verdict, **asked)
     cards = [
         FlavorCard(
             flavor=offer.flavor,

@@ -233,10 +233,10 @@ def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name:
     if secret_names := _selected_secrets(request):
         query["secrets"] = " ".join(secret_names)
     query |= {f"git_{name}": value for name, value in _git_fields(request.POST).items() if value}
-    if verdict is not None and verdict.ask is not None:
+    if verdict is not None and verdict.quota_request is not None:
         query |= {
-            "kind": verdict.ask.kind,
-            "resource": verdict.ask.resource,
-            "amount": str(verdict.ask.amount),
+            "kind": verdict.quota_request.kind,
+            "resource": verdict.quota_request.resource,
+            "amount": str(verdict.quota_request.amount),
         }
     return redirect(f"{reverse('quota_requests:ask')}?{urlencode(query)}")

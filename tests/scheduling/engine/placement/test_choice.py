@@ -143,7 +143,7 @@ def test_names_and_order_decide_nothing(nodes, request, seed, policy):
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("n0", "n1"), ("n1", "n0")])
-def test_of_nodes_that_differ_in_where_they_stand_the_place_decides_and_not_the_name(names):
+def test_location_decides_between_nodes_instead_of_the_name(names):
     first, second = names
     here = node(first, *gpus(first, 1000))
     there = replace(node(second, *gpus(second, 1000)), block="b1")

@@ -84,7 +84,7 @@ def test_nodes_that_are_alike_are_scored_once_and_decided_on_as_if_they_were_not
     ]
     decisions = []
     for worth in (1, len(nodes) + 1):
-        monkeypatch.setattr(cluster_module, "_WORTH_GROUPING", worth)
+        monkeypatch.setattr(cluster_module, "_MIN_ROWS_TO_GROUP", worth)
         cluster = Cluster(nodes, policy=policy)
         decisions.append([])
         for request in requests:
@@ -95,7 +95,7 @@ def test_nodes_that_are_alike_are_scored_once_and_decided_on_as_if_they_were_not
     assert decisions[0] == decisions[1]
 
 
-def test_what_is_not_free_cannot_be_taken_and_nothing_changes():
+def test_commit_beyond_free_capacity_fails_without_changes():
     nodes = [node("a", *gpus("a", 1000, 400)), node("b", *gpus("b", 0))]
     cluster = Cluster(nodes)
     request = wants(1)
@@ -114,7 +114,7 @@ def test_what_is_not_free_cannot_be_taken_and_nothing_changes():
     assert cluster.snapshot() == nodes
 
 
-def test_what_was_not_taken_cannot_be_given_back():
+def test_release_without_commit_fails():
     cluster = Cluster([node("a", gpu("g"))])
     with pytest.raises(ValueError, match="given back"):
         cluster.release(Placement((NodePlacement("a"),)), wants())
@@ -132,7 +132,7 @@ def test_an_overcommitted_node_takes_nothing_until_enough_is_given_back():
     assert cluster.find(wants(cpu=2000)) is not None
 
 
-def test_what_an_overcommitted_node_has_given_out_can_be_imagined_gone_and_back():
+def test_overcommitted_allocations_can_be_released_and_restored():
     """It has become smaller since: 2 CPU cores and 1 GiB more are held there than it has."""
     small = node("n1", *gpus("a", 0, 1000), cpu=-2000, memory=-1024, disk=-10)
     cluster = Cluster([small])
@@ -302,7 +302,7 @@ def test_a_shape_not_asked_for_in_a_long_time_sees_every_change_since():
     first = cluster.find(seldom)
     assert first is not None
     cluster.commit(first, seldom)
-    for _ in range(cluster_module._LATELY):
+    for _ in range(cluster_module._MAX_REMEMBERED_CHANGES):
         taken = cluster.find(often)
         assert taken is not None
         cluster.commit(taken, often)

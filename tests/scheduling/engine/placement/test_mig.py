@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.filters import devices
-from portal.scheduling.engine.placement.mig import carried_out, choose, fragmentation
+from portal.scheduling.engine.placement.mig import choose, fragmentation, with_repartition
 from portal.scheduling.engine.placement.mig_layouts import geometry, reported_geometry
 from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import DeviceCapacity, Placed
@@ -284,7 +284,7 @@ def test_what_has_been_carried_out_can_be_given_back():
     placement = cluster.find(request, repartition=True)
     assert placement is not None
     (before,) = cluster.snapshot()
-    after, part = carried_out(before, placement.nodes[0])
+    after, part = with_repartition(before, placement.nodes[0])
     assert [device.uuid for device in after.devices] == ["p", f"p/{LARGE}@0", f"p/{SMALL}@6", f"p/{MEDIUM}@4"]
     cluster.update(after)
     cluster.commit(Placement((part,)), request)
@@ -330,7 +330,7 @@ def test_over_a_life_of_changing_layouts_a_kept_cluster_decides_as_one_built_ane
         (part,) = found.nodes
         held = {device.uuid for device in before[part.node].devices if device.free_milli == 0}
         assert not held & {uuid for change in part.repartitions for uuid in change.destroy}
-        after, granted = carried_out(before[part.node], part)
+        after, granted = with_repartition(before[part.node], part)
         for parent in ("p", "q", "r"):
             places = [
                 bits_of(device.mig_profile, device.mig_start)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.arrays import NodeArrays
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, place
-from portal.scheduling.engine.placement.mix import PLAIN, Shape
+from portal.scheduling.engine.placement.mix import SCARCITY_ONE, Shape
 from portal.scheduling.engine.placement.scoring.fragmentation import (
     LEVELS,
     Fragmentation,
@@ -114,15 +114,15 @@ def test_what_few_devices_suit_is_scarce():
     any_one, an_h100, four = wants(1, cpu=0), wants(1, cpu=0, models=(H100,)), wants(4, cpu=8000)
     nowhere, too_many = wants(1, models=("B200",)), wants(5)
     mix = RequestMix.of([any_one, an_h100, four, nowhere, too_many, wants(0)])
-    found = dict(Cluster(nodes).weigh(mix).scarcity)
+    found = dict(Cluster(nodes).weight_by_scarcity(mix).scarcity)
     reserve = 80
 
     def scarcity(usable: int) -> tuple[int, int]:
         ratio = (8000 + reserve) / (usable + reserve)
-        return math.floor(PLAIN * ratio**0.75), math.floor(PLAIN * ratio)
+        return math.floor(SCARCITY_ONE * ratio**0.75), math.floor(SCARCITY_ONE * ratio)
 
     assert found == {
-        Shape.of(any_one): (PLAIN, PLAIN),
+        Shape.of(any_one): (SCARCITY_ONE, SCARCITY_ONE),
         Shape.of(an_h100): scarcity(1000),
         Shape.of(four): scarcity(4000),
         Shape.of(nowhere): (0, 0),
@@ -133,9 +133,9 @@ def test_what_few_devices_suit_is_scarce():
 def test_what_is_scarce_weighs_more():
     mix = RequestMix.of([wants(1), wants(2), wants(0)])
     one, two = Shape.of(wants(1)), Shape.of(wants(2))
-    scarce = mix.weighed({one: (PLAIN, PLAIN), two: (3 * PLAIN, 2 * PLAIN)})
-    assert dict(scarce.fragmentation_weights()[0]) == {one: 3333 * PLAIN, two: 3 * 3333 * PLAIN}
-    assert dict(scarce.room_weights()[0]) == {one: 5000 * PLAIN, two: 2 * 5000 * PLAIN}
+    scarce = mix.with_scarcity({one: (SCARCITY_ONE, SCARCITY_ONE), two: (3 * SCARCITY_ONE, 2 * SCARCITY_ONE)})
+    assert dict(scarce.fragmentation_weights()[0]) == {one: 3333 * SCARCITY_ONE, two: 3 * 3333 * SCARCITY_ONE}
+    assert dict(scarce.room_weights()[0]) == {one: 5000 * SCARCITY_ONE, two: 2 * 5000 * SCARCITY_ONE}
     for weights in (RequestMix.fragmentation_weights, RequestMix.room_weights):
         assert weights(scarce)[1] == weights(mix)[1]
 
@@ -143,7 +143,7 @@ def test_what_is_scarce_weighs_more():
 @given(nodes_(), mixes)
 def test_scarcity_does_not_depend_on_names_or_order(nodes, mix):
     aliased = [replace(state, name=f"x{hash(state.name)}") for state in reversed(nodes)]
-    assert Cluster(nodes).weigh(mix) == Cluster(aliased).weigh(mix)
+    assert Cluster(nodes).weight_by_scarcity(mix) == Cluster(aliased).weight_by_scarcity(mix)
 
 
 def test_a_model_that_few_can_use_is_worth_less():

@@ -266,6 +266,6 @@ def test_racks_of_one_name_in_two_blocks_are_two_racks():
     assert {name[:2] for name in where(nodes, wants(nodes=2))} == {"b3"}
 
 
-def test_nodes_that_stand_nowhere_are_no_rack():
+def test_nodes_without_a_location_form_no_rack():
     nodes = [node("x"), node("y"), *rack("b", "r", 2)]
     assert set(where(nodes, wants(nodes=2))) == {"br0", "br1"}

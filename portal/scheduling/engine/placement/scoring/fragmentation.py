@@ -80,21 +80,21 @@ class Fragmentation(Policy):
 
     def loss(self) -> Ints:
         """Return the current fragmentation of each node, in milli-GPU × weight of the mix."""
-        self._catch_up()
+        self._apply_changes()
         return self._loss
 
     def room(self) -> Ints:
         """Return the current room on each node, in milli-GPU × weight of the accelerated shapes."""
-        self._catch_up()
+        self._apply_changes()
         return self._value
 
-    def _catch_up(self) -> None:
+    def _apply_changes(self) -> None:
         if self._stale:
             self._refresh(np.array(sorted(self._stale)))
             self._stale.clear()
 
     def levels(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> tuple[Ints, Ints]:
-        self._catch_up()
+        self._apply_changes()
         nodes, wanted = self.nodes, request.accelerators
         cpu = nodes.free_cpu[rows] - request.cpu_milli
         memory = nodes.free_memory[rows] - request.memory_mib

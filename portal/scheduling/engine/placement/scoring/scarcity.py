@@ -19,16 +19,16 @@ import math
 import numpy as np
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from portal.scheduling.engine.placement.mix import PLAIN, RequestMix, Shape
+from portal.scheduling.engine.placement.mix import SCARCITY_ONE, RequestMix, Shape
 from provisioning.types import WHOLE_DEVICE_MILLI
 
 RESERVE_PERCENT = 1
 
 
 def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
-    """Return the scarcity of each typical shape with devices, for fragmentation and for room, in 1/`PLAIN`.
+    """Return the scarcity of each typical shape with devices, for fragmentation and for room.
 
-    Both are 0 for a shape that no node could take if it were empty.
+    Both are in 1/`SCARCITY_ONE`, and 0 for a shape that no node could take if it were empty.
     """
     free = nodes.free_milli * nodes.usable[:, None]
     total = int(free.sum())
@@ -49,10 +49,10 @@ def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
         room = int(_slots(shape, left, nodes.free_cpu, nodes.free_memory).sum())
         room *= shape.count * shape.share_milli
         above = total + reserve
-        fragmentation = PLAIN**4 * above**3 // (min(usable, total) + reserve) ** 3
+        fragmentation = SCARCITY_ONE**4 * above**3 // (min(usable, total) + reserve) ** 3
         measures[shape] = (
             math.isqrt(math.isqrt(fragmentation)),
-            PLAIN * above // (min(room, total) + reserve),
+            SCARCITY_ONE * above // (min(room, total) + reserve),
         )
     return measures
 

@@ -149,7 +149,7 @@ def test_a_large_home_moves_only_when_asked_for(blocked, alice, team, make, sent
     settings.BERTH_MOVE_HOME_LIMIT_MIB = SMALL_MIB - 1
     said = preview(alice, team)
     assert said.outcome is Outcome.QUEUED
-    offer = home_offers.with_home(
+    offer = home_offers.verdict_with_home_move(
         said,
         template=Template.objects.get(slug="jupyterlab"),
         flavor=Flavor.objects.get(slug="one-gpu"),
@@ -310,7 +310,7 @@ def test_a_silent_node_ends_the_move_and_the_start_is_queued_again(blocked, alic
 
 
 @pytest.mark.parametrize("lost", range(5))
-def test_whatever_is_lost_once_the_start_comes_with_its_home(blocked, alice, make, sent, clock, lost):
+def test_start_with_a_home_move_survives_any_single_lost_message(blocked, alice, make, sent, clock, lost):
     """The process that sends, or the one that answers, is killed at each step in turn."""
     workspace = make(alice, "one-gpu")
     for step in range(12):
@@ -370,7 +370,7 @@ def test_a_machine_out_of_reach_keeps_its_homes_and_a_cordoned_one_does_not(bloc
 
 @pytest.mark.slow("whole histories for each seed")
 @pytest.mark.parametrize("seed", quick_of(range(4), (), "test_home_load has histories in `make test`"))
-def test_whatever_happens_a_preview_is_the_creation(one_gpu, team, make, sent, clock, seed, settings):
+def test_preview_equals_creation_for_home_moves(one_gpu, team, make, sent, clock, seed, settings):
     """People start, stop and change their files; homes move, fail to move, and are large."""
     settings.BERTH_MOVE_HOME_LIMIT_MIB = 5000
     chance = random.Random(seed)
@@ -425,5 +425,5 @@ def as_read(pool: Pool) -> None:
     """The kept snapshot is as if it were read now."""
     kept_as_read(pool)
     fresh = load()
-    with snapshot_cache.previews.use() as kept:
+    with snapshot_cache.preview_cache.use() as kept:
         assert kept.scheduler.pending.items == fresh.scheduler.pending.items

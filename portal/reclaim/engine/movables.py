@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from portal.common.reasons.reason import Reason
-from portal.reclaim.engine.placement_health import FULLY
+from portal.reclaim.engine.placement_health import MAX_SCORE
 from provisioning.types import Placement, ResourceRequest
 
 
@@ -15,25 +15,25 @@ from provisioning.types import Placement, ResourceRequest
 class Movable:
     """A workspace on one node.
 
-    - `held`: what it uses of its node.
+    - `allocated`: what it uses of its node.
     - `request`: its request for a new placement in its pool.
     - `milli`: its accelerators in milli-GPU.
     - `score`, `reasons`: its placement health.
-    - `free`: False while it is changing or under notice; then it is skipped.
+    - `can_move`: False while it is changing or under notice; then it is skipped.
     """
 
     id: str
     pool: str
     placement: Placement
-    held: ResourceRequest
+    allocated: ResourceRequest
     request: ResourceRequest
     milli: int = 0
-    score: int = FULLY
+    score: int = MAX_SCORE
     reasons: tuple[Reason, ...] = ()
     preemptible: bool = True
     loses_work: bool = False
     started_s: int = 0
-    free: bool = True
+    can_move: bool = True
 
     @property
     def node(self) -> str:
@@ -43,12 +43,12 @@ class Movable:
     def devices(self) -> frozenset[str]:
         return frozenset(grant.uuid for grant in self.placement.nodes[0].devices)
 
-    def lost(self, now_s: int) -> int:
+    def lost_work(self, now_s: int) -> int:
         """Return the work to repeat after a move, in milli-GPU-seconds; without accelerators in seconds."""
         return max(self.milli, 1) * max(0, now_s - self.started_s) if self.loses_work else 0
 
 
-class Crowd(Protocol):
+class MovableSource(Protocol):
     """Running workspaces, read on demand: there may be 10,000."""
 
     def discontent(self) -> Sequence[Movable]:
@@ -57,12 +57,12 @@ class Crowd(Protocol):
     def nodes(self, pool: str) -> Collection[str]:
         """Return the nodes of a pool that are in use."""
 
-    def on(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
+    def on_nodes(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
         """Return the workspaces on these nodes of a pool."""
 
 
-class Everybody:
-    """A crowd from a list."""
+class ListedMovables:
+    """A source from a list."""
 
     def __init__(self, running: Sequence[Movable]) -> None:
         self._running = running
@@ -76,92 +76,92 @@ class Everybody:
     def nodes(self, pool: str) -> Collection[str]:
         return self._on.get(pool, {})
 
-    def on(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
-        there = self._on.get(pool, {})
-        return [movable for name in nodes for movable in there.get(name, ())]
+    def on_nodes(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
+        on_node = self._on.get(pool, {})
+        return [movable for name in nodes for movable in on_node.get(name, ())]
 
 
 def is_movable(movable: Movable, resting: Collection[str]) -> bool:
     """Return whether the workspace itself allows a move."""
-    return movable.free and movable.id not in resting and len(movable.placement.nodes) == 1
+    return movable.can_move and movable.id not in resting and len(movable.placement.nodes) == 1
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class NodeMovables:
     """The movable workspaces of a node in order of preference.
 
-    `devices` is their total number of devices; `lost` and `milli` are minimums.
+    `devices` is their total number of devices; `min_lost_work` and `min_milli` are minimums.
     """
 
     movable: Sequence[Movable]
     devices: int
-    lost: int
-    milli: int
+    min_lost_work: int
+    min_milli: int
 
     @classmethod
-    def of(cls, movable: Sequence[Movable], now_s: int) -> Crew:
+    def of(cls, movable: Sequence[Movable], now_s: int) -> NodeMovables:
         return cls(
             movable,
             len(frozenset[str]().union(*(member.devices for member in movable))),
-            min(member.lost(now_s) for member in movable),
+            min(member.lost_work(now_s) for member in movable),
             min(member.milli for member in movable),
         )
 
 
-class Crews:
-    """The crews of nodes, preemptible workspaces only. Reads each node once."""
+class PreemptibleMovables:
+    """The preemptible workspaces of nodes that can move. Reads each node once."""
 
-    def __init__(self, people: Crowd, resting: Collection[str], now_s: int) -> None:
-        self._people = people
+    def __init__(self, source: MovableSource, resting: Collection[str], now_s: int) -> None:
+        self._source = source
         self._resting = resting
         self._now_s = now_s
-        self._asked: set[tuple[str, str]] = set()
-        self._crews: dict[tuple[str, str], Crew] = {}
+        self._read: set[tuple[str, str]] = set()
+        self._by_node: dict[tuple[str, str], NodeMovables] = {}
 
     def nodes(self, pool: str) -> list[str]:
-        """Return the nodes that may have a crew."""
+        """Return the nodes that may have movable workspaces."""
         return [
             name
-            for name in self._people.nodes(pool)
-            if (pool, name) in self._crews or (pool, name) not in self._asked
+            for name in self._source.nodes(pool)
+            if (pool, name) in self._by_node or (pool, name) not in self._read
         ]
 
-    def know(self, pool: str, names: Collection[str]) -> bool:
+    def has_read(self, pool: str, names: Collection[str]) -> bool:
         """Return whether all of these nodes have been read."""
-        return all((pool, name) in self._asked for name in names)
+        return all((pool, name) in self._read for name in names)
 
-    def ask(self, pool: str, names: Collection[str]) -> None:
+    def read(self, pool: str, names: Collection[str]) -> None:
         """Read the workspaces on these nodes."""
-        fresh: dict[str, list[Movable]] = {name: [] for name in names if (pool, name) not in self._asked}
-        for movable in self._people.on(pool, fresh):
+        fresh: dict[str, list[Movable]] = {name: [] for name in names if (pool, name) not in self._read}
+        for movable in self._source.on_nodes(pool, fresh):
             if movable.preemptible and is_movable(movable, self._resting):
                 fresh[movable.node].append(movable)
-        for name, there in fresh.items():
-            self._set(pool, name, there)
+        for name, on_node in fresh.items():
+            self._set(pool, name, on_node)
 
-    def on(self, pool: str, names: Collection[str]) -> list[Crew]:
-        """Return the crews of these nodes, which must have been read."""
-        return [crew for name in names if (crew := self._crews.get((pool, name))) is not None]
+    def on_nodes(self, pool: str, names: Collection[str]) -> list[NodeMovables]:
+        """Return the movable workspaces of these nodes, which must have been read."""
+        return [group for name in names if (group := self._by_node.get((pool, name))) is not None]
 
-    def leave(self, pool: str, moved: Collection[str], names: Collection[str]) -> None:
+    def remove(self, pool: str, moved: Collection[str], names: Collection[str]) -> None:
         """Remove the moved workspaces: each moves for one request only."""
         for name in names:
-            there = self._crews.pop((pool, name)).movable
-            self._set(pool, name, [movable for movable in there if movable.id not in moved])
+            on_node = self._by_node.pop((pool, name)).movable
+            self._set(pool, name, [movable for movable in on_node if movable.id not in moved])
 
-    def _set(self, pool: str, name: str, there: Sequence[Movable]) -> None:
+    def _set(self, pool: str, name: str, on_node: Sequence[Movable]) -> None:
         now_s = self._now_s
-        self._asked.add((pool, name))
-        if there:
+        self._read.add((pool, name))
+        if on_node:
             # Those without loss first, the largest of them first: so fewer have to leave.
             order = sorted(
-                there,
+                on_node,
                 key=lambda movable: (
-                    movable.lost(now_s),
+                    movable.lost_work(now_s),
                     -movable.milli,
-                    -movable.held.cpu_milli,
+                    -movable.allocated.cpu_milli,
                     -movable.started_s,
                     movable.id,
                 ),
             )
-            self._crews[pool, name] = Crew.of(order, now_s)
+            self._by_node[pool, name] = NodeMovables.of(order, now_s)

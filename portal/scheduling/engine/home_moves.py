@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from portal.scheduling.engine.backfill import Placer, Room
+from portal.scheduling.engine.backfill import CapacityForecast, Placer
 from portal.scheduling.engine.model import Workload
 
 
@@ -23,52 +23,52 @@ class HomeMover(Protocol):
     def home_move_s(self, workload: Workload) -> int | None:
         """Return the expected seconds of a move of the home, or None if the home cannot move now."""
 
-    def take_home_along(self, workload: Workload, along: bool) -> None:
+    def set_home_moves(self, workload: Workload, moves: bool) -> None:
         """Place the request away from its home from now on, or at its home again."""
 
 
-def fit_with_home(
+def fit_with_home_move(
     workload: Workload,
     placer: HomeMover,
-    fit: Callable[[Workload], Workload | None],
-    room_at_home: Callable[[Workload], Room | None],
+    place: Callable[[Workload], Workload | None],
+    forecast_at_home: Callable[[Workload], CapacityForecast | None],
     now_s: int,
 ) -> Workload | None:
     """Return the request as it starts now away from its home, or None if it cannot or waiting is quicker.
 
-    Limits allow the request, and its home's node has no room now. `fit` returns the request as the placer
-    would start it. `room_at_home` returns when the nodes will have room for it at its home. If the result is
-    not None, the placer takes the home along.
+    Limits allow the request, and its home's node has no room now. `place` returns the request as the placer
+    would start it. `forecast_at_home` returns when the nodes will have room for it at its home. If the result
+    is not None, the placer moves the home with the start.
     """
     seconds = placer.home_move_s(workload)
     if seconds is None:
         return None
-    placer.take_home_along(workload, True)
-    start = fit(workload)
-    placer.take_home_along(workload, False)
+    placer.set_home_moves(workload, True)
+    start = place(workload)
+    placer.set_home_moves(workload, False)
     if start is None:
         return None
-    rooms = [room_at_home(way) for way in workload.ways()]
-    if any(room is not None and room[0] <= now_s + seconds for room in rooms):
+    forecasts = [forecast_at_home(way) for way in workload.ways()]
+    if any(forecast is not None and forecast[0] <= now_s + seconds for forecast in forecasts):
         return None
-    placer.take_home_along(workload, True)
+    placer.set_home_moves(workload, True)
     return start
 
 
 def earliest_start(
-    workload: Workload, placer: Placer | None, room: Callable[[Workload], Room | None]
+    workload: Workload, placer: Placer | None, forecast: Callable[[Workload], CapacityForecast | None]
 ) -> int | None:
     """Return when nodes are expected to have room for the request, in UTC seconds, or None if not soon.
 
-    That is at its home, or elsewhere once its home has moved there. `room` returns when the placer will have
-    room for it.
+    That is at its home, or elsewhere once its home has moved there. `forecast` returns when the placer will
+    have room for it.
     """
-    at_home = room(workload)
-    times = [at_home[0]] if at_home is not None else []
+    home_forecast = forecast(workload)
+    times = [home_forecast[0]] if home_forecast is not None else []
     if isinstance(placer, HomeMover) and (seconds := placer.home_move_s(workload)) is not None:
-        placer.take_home_along(workload, True)
-        elsewhere = room(workload)
-        placer.take_home_along(workload, False)
-        if elsewhere is not None:
-            times.append(elsewhere[0] + seconds)
+        placer.set_home_moves(workload, True)
+        other_forecast = forecast(workload)
+        placer.set_home_moves(workload, False)
+        if other_forecast is not None:
+            times.append(other_forecast[0] + seconds)
     return min(times, default=None)

@@ -24,7 +24,7 @@ from tests.scheduling.engine.test_over_time import FEW, arrivals, site
 from tests.suite.choice import examples
 
 GONE = str(UUID(int=7))
-ASKED = mock.patch.object(backfill.Rooms, "of", lambda self, workload, key, ask: ask())
+ASKED = mock.patch.object(backfill.CapacityForecasts, "get", lambda self, workload, key, compute: compute())
 
 
 @settings(FEW, max_examples=examples(40))
@@ -34,7 +34,7 @@ ASKED = mock.patch.object(backfill.Rooms, "of", lambda self, workload, key, ask:
     st.booleans(),
     st.booleans(),
 )
-def test_days_are_as_if_each_had_been_asked_about(sizes, wanted, alike, preemption):
+def test_cached_forecasts_give_the_same_decisions(sizes, wanted, alike, preemption):
     if alike:
         wanted = [replace(each, amounts=wanted[0].amounts) for each in wanted]
     wanted = [each for each in wanted if each.amounts["gpu:h100"] <= 1000 * max(sizes)]
@@ -47,7 +47,7 @@ def test_days_are_as_if_each_had_been_asked_about(sizes, wanted, alike, preempti
         assert days() == usual
 
 
-def test_those_that_are_alike_are_asked_about_once():
+def test_equal_requests_are_queried_once():
     asked = []
     scheduler = Scheduler(site(policy=Policy(preemption=False)), NodePlacer(4, 4))
     three = Workload("a", "a", {"gpu:h100": 3000}, duration_s=600)
@@ -57,7 +57,7 @@ def test_those_that_are_alike_are_asked_about_once():
     for team in "ab":
         # Enough is free in all, and on no node.
         scheduler.submit(replace(three, id=f"w{team}", team=team, amounts={"gpu:h100": 2000}))
-    with mock.patch("portal.scheduling.engine.scheduler.room_on_nodes") as room:
+    with mock.patch("portal.scheduling.engine.scheduler.forecast_capacity") as room:
         room.side_effect = lambda workload, ends, placer: asked.append(workload.id)
         scheduler.cycle(20)
         assert asked == ["wa"]
@@ -80,26 +80,26 @@ def test_steps_through_one_list_answer_as_each_part_of_it(data):
         placement = pool.find(request)
         if placement is not None:
             pool.cluster.commit(placement, request)
-            placer.runs(str(UUID(int=at)))
+            placer.add_running(str(UUID(int=at)))
             held[str(UUID(int=at))] = [(pool.pool.pk, placement, request)]
     workloads = []
     for count in data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)):
         workloads.append(Workload(f"w{count}", "a", {}))
         asked = PlacementRequest.of_size(wants(count, model="H100"), [pool], simulated=False)
-        placer.expect(f"w{count}", asked)
+        placer.register(f"w{count}", asked)
     order = data.draw(st.permutations([*held, str(UUID(int=99))]))
     before = pool.cluster.snapshot()
-    with mock.patch.object(capacity, "held_by", return_value=held):
+    with mock.patch.object(capacity, "allocations_by_workspace", return_value=held):
         steps = [
             (data.draw(st.sampled_from(workloads)), order[: data.draw(st.integers(0, len(order)))])
             for _ in range(data.draw(st.integers(1, 6)))
         ]
         alone = [placer.fits(*each) for each in steps]
         assert pool.cluster.snapshot() == before
-        with placer.stepping() as fits:
+        with placer.prefix_fits() as fits:
             assert [fits(*each) for each in steps] == alone
     assert pool.cluster.snapshot() == before
-    assert isinstance(placer, backfill.Stepper)
+    assert isinstance(placer, backfill.PrefixPlacer)
 
 
 def test_leaving_a_node_that_has_become_too_small_is_imagined_and_taken_back():
@@ -108,12 +108,14 @@ def test_leaving_a_node_that_has_become_too_small_is_imagined_and_taken_back():
     pool = PoolNodes(Pool(name="p", slug="p"), (small,))
     placer, request = PoolPlacer({pool.pool.pk: pool}), wants(1, cpu=2000, model="H100")
     held = Placement((NodePlacement("n1", (DeviceGrant("a0", 1000),)),))
-    placer.runs(GONE)
+    placer.add_running(GONE)
     asked = PlacementRequest.of_size(wants(1, cpu=1000, model="H100"), [pool], simulated=False)
-    placer.expect("w", asked)
+    placer.register("w", asked)
     workload = Workload("w", "a", {})
-    with mock.patch.object(capacity, "held_by", return_value={GONE: [(pool.pool.pk, held, request)]}):
+    with mock.patch.object(
+        capacity, "allocations_by_workspace", return_value={GONE: [(pool.pool.pk, held, request)]}
+    ):
         assert placer.fits(workload, [GONE])
-        with placer.stepping() as fits:
+        with placer.prefix_fits() as fits:
             assert [fits(workload, []), fits(workload, [GONE]), fits(workload, [])] == [False, True, False]
     assert pool.cluster.snapshot() == [small]
