@@ -45,6 +45,8 @@ IDLE_TIMEOUT_NS = 300 * SECOND_NS
 APP_IDLE_NS = 4 * SECOND_NS
 # Maximum delay of a response that is not known to be a stream.
 FLUSH_NS = SECOND_NS // 10
+# Longer than Caddy needs to end, so that its connections end with it.
+STREAM_CLOSE_DELAY_NS = 60 * SECOND_NS
 AGENT_BODY_MAX_BYTES = 4 << 20
 AGENT_READ_TIMEOUT_NS = 30 * SECOND_NS
 
@@ -57,6 +59,10 @@ SERVER: dict[str, Any] = {
     "write_idle_timeout": -1,
     "idle_timeout": IDLE_TIMEOUT_NS,
 }
+
+TO_APP: dict[str, Any] = {"flush_interval": FLUSH_NS, "stream_close_delay": STREAM_CLOSE_DELAY_NS}
+"""Settings of each handler to an app. Without the delay, Caddy closes WebSockets with code 1001 when it ends,
+and JupyterLab 4.6 does not reconnect. It does after a connection that ends without a code."""
 
 CHUNKED: dict[str, Any] = {"header": {"Transfer-Encoding": ["*"]}}
 """Matcher of requests in chunks. Caddy drops a `Content-Length` that they have, too, before it matches."""
@@ -200,7 +206,7 @@ def to_socket(group: str = "socket") -> dict[str, Any]:
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{{http.regexp.{group}.1}}/app.{{http.regexp.{group}.2}}.sock"}],
         "transport": transport(idle_ns=APP_IDLE_NS, idle=64),
-        "flush_interval": FLUSH_NS,
+        **TO_APP,
     }
 
 

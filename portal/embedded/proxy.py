@@ -460,7 +460,7 @@ def _to_stream() -> dict[str, Any]:
             "request": {"set": {STREAM_HEADER: [_auth_header(STREAM_HEADER)]}},
             "response": {"delete": _ONCE},
         },
-        "flush_interval": node_gateway.FLUSH_NS,
+        **node_gateway.TO_APP,
     }
 
 
@@ -538,5 +538,5 @@ def _to_app(
         "upstreams": [{"dial": address}],
         "transport": node_gateway.transport(idle_ns=node_gateway.APP_IDLE_NS, idle=64, **more),
         "headers": {"request": {"set": headers}, "response": {"delete": _ONCE}},
-        "flush_interval": node_gateway.FLUSH_NS,
+        **node_gateway.TO_APP,
     }

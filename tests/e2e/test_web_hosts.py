@@ -1,190 +1,39 @@
-"""Two web hosts behind one address, over one PostgreSQL and one Redis: docs/web-hosts.md.
-
-A first server has Redis, the workers and the doors. A node joins it from a network of its own, and both web
-hosts reach the app of a workspace there. Then the hosts are restarted one after the other, under load.
-"""
+"""Two web hosts behind one address share sessions and keys. Under load, one is restarted after the other."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-import socket
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
-from portal.cli.loopback import Connection, LoopbackTransport
-from tests import instance, postgresql
-from tests.e2e.second_machine import HOME_LIMIT_MIB, SecondMachine, network
-from tests.e2e.web_hosts import WebHost, balancer
-from tests.instance import Api, Berth, eventually
+from portal.cli.loopback import LoopbackTransport
+from tests.e2e.web_site import LIMIT_S, Address, Site, running_site
+from tests.instance import Api, eventually
 from tests.populate import PASSWORD
-from tests.ports import consecutive_ports, free_port
 
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.xdist_group("web-hosts"),
     pytest.mark.thorough("three sets of processes; `make test` has sessions, streams and keys in one"),
 ]
-LIMIT_S = 180
-PROXY_SECRET = "5b" * 32
 SETTLED_S = 5
 """Longer than the address needs to see that a host answers again."""
-APP = Path(__file__).with_name("counting_app.py")
-SET_UP = """
-import sys
-import django; django.setup()
-from portal.catalog.models import Template
-from portal.common.actors import SYSTEM
-from portal.fleet.inventory.models import Pool
-from portal.fleet.machines import services
-from portal.people.accounts import tokens
-from portal.people.accounts.models import User
-argv = ["python3", "-I", "-c", sys.argv[1], "{port}"]
-Template.objects.create(
-    slug="counting", name="Counting", program="bash", argv=argv, ready_path="/", open_path="/"
-)
-print(services.make_join_token(actor=SYSTEM, pool=Pool.objects.get(simulated=False)).text)
-admin = User.objects.get(username="admin")
-print(tokens.create_token(actor=SYSTEM, user=admin, name="tests").secret)
-"""
-
-
-@dataclass
-class Address:
-    """What people know: one address. `Api` takes it for a Berth."""
-
-    port: int
-    tokens: dict[str, str]
-
-    @property
-    def url(self) -> str:
-        return f"http://localhost:{self.port}"
-
-    def host(self, workspace_id: str) -> str:
-        return f"ws-{workspace_id.replace('-', '')}.localhost:{self.port}"
-
-    def origin(self, workspace_id: str) -> str:
-        return f"http://{self.host(workspace_id)}"
-
-
-@dataclass
-class Site:
-    address: Address
-    hosts: list[WebHost]
-    ada: Api
-    workspace: str = ""
-
-    def client(self, host: WebHost | None = None, **named: Any) -> httpx.Client:
-        """A client of the address, or of one host as the address would ask it."""
-        port = self.address.port if host is None else host.port
-        headers = {"Host": f"localhost:{self.address.port}"}
-        return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20, **named)
-
-    @contextlib.contextmanager
-    def websocket(self) -> Iterator[ClientConnection]:
-        """A WebSocket to the app of the workspace."""
-        with Connection(self.address.origin(self.workspace), self.address.tokens["ada"]) as connection:
-            target = connection.websocket("/")
-        plug = socket.create_connection((target.host, target.port), timeout=20)
-        with connect(target.uri, sock=plug, additional_headers=target.headers, open_timeout=30) as channel:
-            yield channel
-
-    def bearer(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.address.tokens['ada']}"}
-
-
-@contextlib.contextmanager
-def database() -> Iterator[str]:
-    """The URL of a PostgreSQL of its own; skips where there is none."""
-    try:
-        binaries, identity = postgresql.find_binaries(), postgresql.unprivileged()
-    except postgresql.Unavailable as reason:
-        pytest.skip(str(reason))
-    with tempfile.TemporaryDirectory(prefix="berth-postgres-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        if identity:
-            postgresql.os.chown(folder, identity["user"], identity["group"])
-        postgresql.initialize(binaries, folder, identity)
-        with postgresql.running(binaries, folder, identity) as url:
-            yield url
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("hosts")
-    with contextlib.ExitStack() as stack:
-        wire = stack.enter_context(network())
-        url = stack.enter_context(database())
-        port, door_port = free_port(), consecutive_ports(2)
-        common = {
-            "DATABASE_URL": url,
-            "BERTH_PUBLIC_URL": f"http://localhost:{port}",
-            "BERTH_TRUSTED_PROXIES": "127.0.0.1",
-            "BERTH_PROXY_SECRET": PROXY_SECRET,
-            "BERTH_NODES_ADDRESS": wire.here,
-            "BERTH_NODES_PORT": str(door_port),
-            "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
-            # The node says soon after it has joined what it has installed.
-            "BERTH_INVENTORY_INTERVAL_S": "5",
-        }
-        node = SecondMachine(folder / "node", wire, environment=folder / "none")
-        node.environ["BERTH_SKIP_NOTEBOOK"] = "1"
-        stack.callback(node.end)
-        first = stack.enter_context(instance.running(folder, environment=None, **common))
-        stack.callback(node.end)
-        limits = {name: value for name, value in first.environ.items() if "_PER_" in name}
-        hosts = [WebHost(name, folder, first, **common, **limits) for name in ("a", "b")]
-        for host in hosts:
-            stack.callback(host.end)
-            host.prepare()
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(WebHost.start, hosts))
-        stack.enter_context(balancer(folder, port, hosts, PROXY_SECRET))
-        address = Address(port, first.tokens)
-        ada = Api(address, first.tokens["ada"])  # type: ignore[arg-type]
-        stack.callback(ada.close)
-        eventually(lambda: answers(address), limit_s=30, what="the address answers")
-        join(first, address, node, f"https://{wire.here}:{door_port}")
-        yield Site(address, hosts, ada)
-        for row in ada.json("GET", "workspaces")["results"]:
-            ada.act(row["id"], "delete")
-            ada.wait(row["id"], "terminated")
-
-
-def answers(address: Address) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"http://127.0.0.1:{address.port}/healthz/live", timeout=5).is_success
-    return False
-
-
-def join(first: Berth, address: Address, node: SecondMachine, door: str) -> None:
-    """Make the second machine the only node that takes work."""
-    lines = first.run("-c", SET_UP, APP.read_text(), DJANGO_SETTINGS_MODULE="portal.settings").split()
-    done = node.join(door, lines[0], "node-b")
-    assert done.returncode == 0, done.stdout + done.stderr
-    node.run()
-    admin = Api(address, lines[1])  # type: ignore[arg-type]
-
-    def online() -> dict[str, Any] | None:
-        rows = {row["name"]: row for row in admin.json("GET", "nodes")["results"]}
-        return rows if rows.get("node-b", {}).get("online") else None
-
-    rows = eventually(online, limit_s=LIMIT_S, what=lambda: node.log.read_text()[-3000:])
-    admin.json("POST", f"nodes/{rows['node-a']['id']}/cordon", {})
-    admin.close()
+    with running_site(tmp_path_factory.mktemp("hosts")) as found:
+        yield found
 
 
 def sign_in(client: httpx.Client, address: Address) -> None:

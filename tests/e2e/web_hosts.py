@@ -101,6 +101,11 @@ class WebHost:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
+    def kill(self, unit: str) -> None:
+        """Kill one process, which comes back with `restart`."""
+        self._processes[unit].kill()
+        self._processes[unit].wait()
+
     def restart(self) -> None:
         self.stop()
         self.start()

@@ -16,6 +16,7 @@
   const TERMINAL_LAYOUT = "terminal";
   const TERMINAL_NAME = "1";
   const KERNEL = /\/api\/kernels\/[0-9a-f-]+$/;
+  const UNANSWERED = [401, 502, 504];
   const ENDED = ["stopping", "stopped", "terminating", "terminated", "failed"];
   const STYLE = `
     .berth-bar { display: flex; align-items: center; gap: 10px; padding: 0 10px; margin-left: auto;
@@ -228,25 +229,28 @@
   }
 
   /**
-   * JupyterLab takes a kernel for dead if it cannot ask about it. Report a missing session as a failure of the network,
-   * after which JupyterLab asks again.
+   * JupyterLab takes a kernel for dead if it cannot ask about it. Report a missing session, and a portal that is being
+   * restarted, as a failure of the network, after which JupyterLab asks again.
    */
   function keepKernels(settings) {
     const fetchAnswer = settings.fetch;
     settings.fetch = async (...request) => {
       const answer = await fetchAnswer(...request);
-      if (answer.status === 401 && KERNEL.test(new URL(answer.url).pathname)) {
-        throw new TypeError("Signed out");
+      if (UNANSWERED.includes(answer.status) && KERNEL.test(new URL(answer.url).pathname)) {
+        throw new TypeError(`No answer about a kernel: ${answer.status}`);
       }
       return answer;
     };
   }
 
-  /** Connect kernels and terminals again: JupyterLab gives up after some tries. */
-  function reconnect(app) {
+  /**
+   * Connect kernels and terminals again whose connection is in one of these states. JupyterLab leaves them disconnected
+   * after some tries, and at once where a proxy has closed the WebSocket with code 1000 or 1001.
+   */
+  function reconnect(app, states) {
     for (const widget of app.shell.widgets("main")) {
       for (const connection of [widget.sessionContext?.session?.kernel, widget.content?.session]) {
-        if (connection?.reconnect && connection.connectionStatus !== "connected") {
+        if (connection?.reconnect && !connection.isDisposed && states.includes(connection.connectionStatus)) {
           connection.reconnect().catch(() => {});
         }
       }
@@ -270,10 +274,8 @@
         }
         if (seen) {
           view.show(seen);
-          if (signedOut) {
-            signedOut = false;
-            reconnect(app);
-          }
+          reconnect(app, signedOut ? ["disconnected", "connecting"] : ["disconnected"]);
+          signedOut = false;
         }
       } catch (error) {
         wait = ASK_AGAIN_MS; // the portal is away for a moment
