@@ -25,6 +25,7 @@ urlpatterns = [
     path("", include("portal.web.fleet.urls")),
     path("", include("portal.gpu_checks.urls")),
     path("", include("portal.web.inbox.urls")),
+    path("", include("portal.web.navigation.urls")),
     path("", include("portal.people.join_requests.urls")),
     path("", include("portal.quota.ledger.urls")),
     path("", include("portal.fleet.machines.urls")),

@@ -73,6 +73,7 @@ INSTALLED_APPS = [
     "portal.web.event_feed",
     "portal.quota.requests",
     "portal.web.inbox",
+    "portal.web.navigation",
     "portal.site_file",
     "portal.reports",
     "portal.embedded",

@@ -202,6 +202,29 @@
     }
   });
 
+  /* --- Search: Ctrl-K opens it, arrows go through what was found --------------------------------------- */
+  document.addEventListener("keydown", (event) => {
+    const dialog = document.getElementById("find");
+    if (!dialog) return;
+    if ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      if (!dialog.open) dialog.showModal();
+      dialog.querySelector("input").select();
+      return;
+    }
+    if (!dialog.open || !["ArrowDown", "ArrowUp", "Enter"].includes(event.key)) return;
+    const links = [...dialog.querySelectorAll("#results a")];
+    const at = links.indexOf(document.activeElement);
+    if (event.key === "Enter") {
+      // Enter in the field opens the first result; without one, the form leads to the page of the search.
+      if (at < 0 && links.length) { event.preventDefault(); links[0].click(); }
+      return;
+    }
+    event.preventDefault();
+    const next = at + (event.key === "ArrowDown" ? 1 : -1);
+    (links[next] || (next < 0 ? dialog.querySelector("input") : links[links.length - 1]))?.focus();
+  });
+
   /* --- Copy -------------------------------------------------------------------------------------------- */
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");

@@ -617,6 +617,9 @@ GET    api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 
 POST   api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 403 403 201 users:write
 DELETE api/v1/sign-in-providers/<slug:idp>/links/<username:username> 401 403 403 403 403 403 403 403 204 users:write
 
+# --- the search over everything: everybody finds what they may open ---
+GET    search/                                              302 200 200 200 200 200 200 200   -
+
 # --- the inbox: everybody has his own ---
 GET    inbox/                                               302 200 200 200 200 200 200 200   -
 GET    inbox/badge/                                         302 200 200 200 200 200 200 200   -

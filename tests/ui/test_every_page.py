@@ -269,6 +269,10 @@ class TestInbox(PageCase):
         join_requests.request_to_join(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
 
 
+class TestSearch(PageCase):
+    url, fixtures, partials = "/search/?q=vision", ("team",), ("results",)
+
+
 class TestPools(PageCase):
     url, fixtures = "/pools/", ("pool",)
 

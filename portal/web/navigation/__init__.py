@@ -1,0 +1,1 @@
+"""Navigation of all pages: the menu by role, and the search over everything (Ctrl-K)."""

@@ -1,0 +1,198 @@
+"""Pages in the menu, in groups, by what the reader may do. The search offers the same pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog import selectors as catalog
+from portal.people.accounts.models import User
+
+Text = str | Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the menu.
+
+    `url` and `current` are names of views; the page is the current one on any of `current`. `words` are
+    further words by which the search finds it.
+    """
+
+    url: str
+    label: Text
+    icon: str
+    current: tuple[str, ...] = ()
+    words: str = ""
+    shown: Callable[[User], bool] = lambda _user: True
+
+    def is_current(self, view_name: str) -> bool:
+        return view_name == self.url or view_name in self.current
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A titled group of pages."""
+
+    title: Text
+    pages: tuple[Page, ...]
+
+
+def may_start(user: User) -> bool:
+    """Whether the user can start workspaces somewhere."""
+    return not user.only_views
+
+
+def sees_all(user: User) -> bool:
+    return user.sees_all
+
+
+def sees_people(user: User) -> bool:
+    return user.sees_people
+
+
+def works_with_gpus(user: User) -> bool:
+    """Whether the user reads the state of GPUs: a flavor with GPUs is offered to them, or they see all."""
+    return user.sees_all or catalog.flavors_for(user).filter(accelerator_count__gt=0).exists()
+
+
+GROUPS = (
+    Group(
+        _("Work"),
+        (
+            Page(
+                "home:home",
+                _("Workspaces"),
+                "home",
+                ("workspaces:detail", "workspaces:delete", "workspaces:stop", "workspaces:logs"),
+                "home start overview",
+            ),
+            Page("home:new", _("New workspace"), "plus", words="create start notebook", shown=may_start),
+            Page(
+                "environments:list",
+                _("Environments"),
+                "box",
+                tuple(f"environments:{name}" for name in ("detail", "new", "edit", "build", "delete")),
+                "packages software python images",
+            ),
+            Page(
+                "workspaces:homes",
+                _("Files"),
+                "file-text",
+                ("home_files:list", "home_files:archives"),
+                "home folders archives upload download",
+            ),
+        ),
+    ),
+    Group(
+        _("Team"),
+        (
+            Page(
+                "accounts:teams",
+                _("Teams"),
+                "users",
+                (
+                    *("home:team", "join_requests:teams", "join_requests:ask", "join_requests:request"),
+                    *("service_accounts:list", "service_accounts:account", "service_accounts:trust-rules"),
+                    *("webhooks:team", "channels:team"),
+                ),
+                "members quota ledger join",
+            ),
+            Page(
+                "inbox:inbox",
+                _("Inbox"),
+                "inbox",
+                tuple(f"quota_requests:{name}" for name in ("approvals", "request", "rules", "ask")),
+                "approvals requests decide",
+            ),
+        ),
+    ),
+    Group(
+        _("Capacity"),
+        (
+            Page("scheduling:queue", _("Queue"), "hourglass", words="waiting position"),
+            Page(
+                "fleet:gpus",
+                _("GPUs"),
+                "cpu-2",
+                (
+                    *(f"fleet:{name}" for name in ("device", "node", "drain-device", "drain-node")),
+                    *("fleet:device-charts", "gpu_checks:check"),
+                ),
+                "map devices nodes checks health",
+                works_with_gpus,
+            ),
+            Page("reservations:calendar", _("Calendar"), "clock", (), "reservations", works_with_gpus),
+            Page("fleet:pools", _("Pools"), "server-2", ("fleet:pool",), "machines nodes join", sees_all),
+        ),
+    ),
+    Group(
+        _("Administration"),
+        (
+            Page(
+                "catalog_pages:templates",
+                _("Catalog"),
+                "book-2",
+                (
+                    *(f"catalog_pages:{name}" for name in ("template", "flavors", "flavor")),
+                    *(f"reclaim:{name}" for name in ("policies", "policy", "new-policy", "edit-policy")),
+                ),
+                "templates flavors policies sizes",
+                sees_all,
+            ),
+            Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
+            Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
+            Page("webhooks:site", _("Webhooks"), "bolt", ("webhooks:detail",), "", sees_all),
+            Page(
+                "accounts:users",
+                _("Users"),
+                "user-circle",
+                ("accounts:user", "identity:providers", "identity:provider"),
+                "people accounts invite sign-in",
+                sees_people,
+            ),
+            Page("events:audit", _("Audit log"), "history", (), "events who did what", sees_people),
+        ),
+    ),
+)
+ACCOUNT = (
+    Page(
+        "accounts:account",
+        _("Account"),
+        "settings",
+        ("channels:own", "channels:detail"),
+        "settings password passkeys sessions notices ssh keys dotfiles",
+    ),
+    Page("accounts:tokens", _("Tokens"), "key", ("accounts:site-tokens",), "api rest cli secret"),
+    Page(
+        "documents:overview",
+        _("Documentation"),
+        "book-2",
+        tuple(f"documents:{name}" for name in ("search", "page", "decisions", "decision")),
+        "help docs guide",
+    ),
+)
+"""Pages of the account menu."""
+
+
+def groups_for(user: User) -> list[Group]:
+    """Return the groups with the pages that the user needs, without empty groups."""
+    groups = (Group(group.title, tuple(page for page in group.pages if page.shown(user))) for group in GROUPS)
+    return [group for group in groups if group.pages]
+
+
+def pages_for(user: User) -> list[Page]:
+    """Return all pages of the menu and of the account menu."""
+    return [*(page for group in groups_for(user) for page in group.pages), *ACCOUNT]
+
+
+def with_current(groups: list[Group], view_name: str) -> list[dict[str, Any]]:
+    """Return groups for the template: each page with whether it is the current one."""
+    return [
+        {"title": group.title, "pages": [(page, page.is_current(view_name)) for page in group.pages]}
+        for group in groups
+    ]
