@@ -335,6 +335,7 @@ def test_the_theme_switch_holds_across_pages_without_a_flash(visit: Visit, alice
     page.goto("/teams/")
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
+    page.locator(".account-menu > summary").click()
     page.get_by_role("button", name="Dark theme").click()
     assert page.get_by_role("button", name="Dark theme").get_attribute("aria-pressed") == "true"
     dark = page.evaluate(background)
@@ -343,6 +344,7 @@ def test_the_theme_switch_holds_across_pages_without_a_flash(visit: Visit, alice
     assert answer is not None
     assert 'data-theme="dark"' in answer.text(), "the server renders it, so nothing flashes"
     assert page.evaluate(background) == dark
+    page.locator(".account-menu > summary").click()
     page.get_by_role("button", name="System theme").click()
     assert page.evaluate(background) == light
 
@@ -424,8 +426,10 @@ def test_everything_works_without_javascript(
     page.get_by_label("Name", exact=True).fill("charlie")
     page.get_by_role("button", name="Add").click()
     page.get_by_text("charlie is now member of Vision.").wait_for()
+    page.locator(".account-menu > summary").click()
     page.get_by_role("button", name="Dark theme").click()
     assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.locator(".account-menu > summary").click()
     page.get_by_role("button", name="Sign out").click()
     assert page.url.endswith("/sign-in/")
 
