@@ -31,11 +31,12 @@ def found(user: User, text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.django_db
-def test_each_role_sees_its_pages(alice: User, olga: User, team: Team) -> None:
+def test_each_role_sees_its_pages(alice: User, bob: User, olga: User, team: Team) -> None:
     everyone = ["Workspaces", "New workspace", "Environments", "Files", "Teams", "Inbox", "Queue"]
-    assert labels(alice) == everyone, "no flavor has GPUs"
+    assert labels(bob) == everyone, "no flavor has GPUs"
+    assert labels(alice) == [*everyone, "Catalog"], "owners manage templates of their team"
     FlavorFactory(slug="one-gpu", accelerator_count=1)
-    assert labels(alice) == [*everyone, "GPUs", "Calendar"]
+    assert labels(bob) == [*everyone, "GPUs", "Calendar"]
     assert labels(olga)[-6:] == ["Calendar", "Pools", "Catalog", "Quotas", "Reports", "Webhooks"]
     root = UserFactory(is_superuser=True)
     assert labels(root)[-2:] == ["Users", "Audit log"]

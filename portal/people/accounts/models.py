@@ -225,7 +225,12 @@ class User(AbstractUser):
     @cached_property
     def only_views(self) -> bool:
         """Whether the user can start nothing: auditors, and viewers in all of their teams."""
-        return self.is_auditor or {place.role for place in self.memberships.all()} == {Role.VIEWER}
+        return self.is_auditor or self.team_roles == {Role.VIEWER}
+
+    @cached_property
+    def team_roles(self) -> frozenset[str]:
+        """The roles that the user has in teams."""
+        return frozenset(place.role for place in self.memberships.all())
 
     @property
     def state(self) -> AccountState:

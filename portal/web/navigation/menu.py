@@ -10,7 +10,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from portal.catalog import selectors as catalog
-from portal.people.accounts.models import User
+from portal.people.accounts.models import Role, User
 
 Text = str | Promise
 
@@ -53,6 +53,11 @@ def sees_all(user: User) -> bool:
 
 def sees_people(user: User) -> bool:
     return user.sees_people
+
+
+def keeps_catalog(user: User) -> bool:
+    """Whether the user manages templates, if only those of a team, or reads all."""
+    return user.sees_all or Role.OWNER in user.team_roles
 
 
 def works_with_gpus(user: User) -> bool:
@@ -142,7 +147,7 @@ GROUPS = (
                     *(f"reclaim:{name}" for name in ("policies", "policy", "new-policy", "edit-policy")),
                 ),
                 "templates flavors policies sizes",
-                sees_all,
+                keeps_catalog,
             ),
             Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
             Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
