@@ -44,6 +44,13 @@ def test_each_role_sees_its_pages(alice: User, bob: User, olga: User, team: Team
 
 
 @pytest.mark.django_db
+def test_the_menu_costs_two_queries(bob: User, team: Team, django_assert_num_queries: Any) -> None:
+    bob = User.objects.get(pk=bob.pk)
+    with django_assert_num_queries(2):
+        menu.groups_for(bob)
+
+
+@pytest.mark.django_db
 def test_nobody_finds_what_they_may_not_open(alice: User, bob: User, team: Team, pool: Pool) -> None:
     other = TeamFactory(slug="secret-lab", name="Secret lab")
     stranger = UserFactory(username="secret-agent")

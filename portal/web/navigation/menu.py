@@ -15,6 +15,10 @@ from portal.people.accounts.models import Role, User
 Text = str | Promise
 
 
+def everybody(_user: User) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page of the menu.
@@ -28,7 +32,7 @@ class Page:
     icon: str
     current: tuple[str, ...] = ()
     words: str = ""
-    shown: Callable[[User], bool] = lambda _user: True
+    shown: Callable[[User], bool] = everybody
 
     def is_current(self, view_name: str) -> bool:
         return view_name == self.url or view_name in self.current
@@ -184,9 +188,16 @@ ACCOUNT = (
 """Pages of the account menu."""
 
 
+_CONDITIONS = {page.shown for group in GROUPS for page in group.pages}
+
+
 def groups_for(user: User) -> list[Group]:
     """Return the groups with the pages that the user needs, without empty groups."""
-    groups = (Group(group.title, tuple(page for page in group.pages if page.shown(user))) for group in GROUPS)
+    # Several pages ask the same, and some answers cost a query.
+    shown = {condition: condition(user) for condition in _CONDITIONS}
+    groups = (
+        Group(group.title, tuple(page for page in group.pages if shown[page.shown])) for group in GROUPS
+    )
     return [group for group in groups if group.pages]
 
 
