@@ -23,11 +23,11 @@ def requirements() -> list[str]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of each line that is about one requirement."""
+    """The cells of each line about requirements; the first holds their numbers."""
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
-        if re.match(rf"\| {NUMBER} \|", line)
+        if re.match(rf"\| {NUMBER}(?:, {NUMBER})* \|", line)
     ]
 
 
@@ -40,7 +40,7 @@ def section(title: str) -> str:
 def states() -> dict[str, list[str]]:
     """The requirements in each state, in the order of the columns of the summary."""
     return {
-        "holds": [row[0] for row in rows(EVIDENCE)],
+        "holds": [number for row in rows(EVIDENCE) for number in row[0].split(", ")],
         "partly": [row[0] for row in rows(section("Requirements that hold partly"))],
         "does not hold": [row[0] for row in rows(section("Requirements that do not hold"))],
         "not applicable": re.findall(NUMBER, section("Requirements that do not apply")),
