@@ -1,4 +1,4 @@
-/* Charts: times in the reader's zone, tables that stay open over a refresh, and rest in hidden tabs. */
+/* Plots and their tables: times in the reader's zone, tables that stay open over a refresh, and rest in hidden tabs. */
 (() => {
   "use strict";
   const language = document.documentElement.lang || "en";
@@ -18,7 +18,7 @@
     if (document.hidden && event.detail.elt.matches("[data-when-seen]")) event.preventDefault();
   });
   document.addEventListener("htmx:beforeSwap", (event) => {
-    open = [...event.detail.target.querySelectorAll(".charts details[open]")].map((node) => [
+    open = [...event.detail.target.querySelectorAll(".plot details[open]")].map((node) => [
       node.id, node.querySelector(".table-wrap")?.scrollTop || 0,
     ]);
   });

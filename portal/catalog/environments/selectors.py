@@ -451,6 +451,13 @@ def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
     }
 
 
+def failed_environments(actor: User) -> list[Environment]:
+    """Return the visible environments whose newest version failed to build. Two queries."""
+    environments = list(environments_for(actor).order_by("name"))
+    states = newest_states(environments)
+    return [row for row in environments if states.get(row.pk) == VersionState.FAILED]
+
+
 def display_state(state: str, *, running: bool) -> str:
     """Return the state of a version as people see it: queued until a node works on its build."""
     return BuildState.QUEUED.value if state == VersionState.BUILDING and not running else state

@@ -74,11 +74,18 @@ GROUPS = (
         _("Work"),
         (
             Page(
+                "home:overview",
+                _("Overview"),
+                "layout-dashboard",
+                words="dashboard site health",
+                shown=sees_all,
+            ),
+            Page(
                 "home:home",
                 _("Workspaces"),
                 "home",
                 ("workspaces:detail", "workspaces:delete", "workspaces:stop", "workspaces:logs"),
-                "home start overview",
+                "home start",
             ),
             Page("home:new", _("New workspace"), "plus", words="create start notebook", shown=may_start),
             Page(

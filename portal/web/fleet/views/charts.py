@@ -38,6 +38,5 @@ def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
         "span": span,
         "charts": charts.device_charts(device, device_series, series.holders(device, begun, now)),
         "simulated": device.node.pool.simulated,
-        "thinned_h": charts.hours_per_point(device_series),
     }
     return render(request, partial_of(request, "fleet/charts.html", "charts"), context)
