@@ -139,7 +139,7 @@
           y: { range: (_u, _min, max) => [0, plot.top || Math.max(max || 0, highest) * 1.05 || 1] },
         },
         axes: [
-          { ...axis, values: axisTimes, space: 56 },
+          { ...axis, size: 28, values: axisTimes, space: 56 },
           { ...axis, size: 44, space: 28, values: (_u, splits) => splits.map((value) => number(value, 2)) },
         ],
         series: [{}, ...seriesOf(figure, plot)],

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from portal.common import plots
 from portal.common.formatting import format_number
 from portal.common.plots import Limit, Line, Plot, Style, Values
-from portal.fleet.inventory.use_history import MeasuredUse, Window
+from portal.fleet.inventory.use_history import DAYS, MONTH, WEEK, MeasuredUse, Window
 from provisioning.gpu.rollup import MINUTE_S
 
 MIB_PER_GIB = 1024
+
+
+SPAN_TEXTS = ((WEEK, gettext_lazy("Last 7 days")), (MONTH, gettext_lazy("Last 30 days")))
+
+
+@dataclass(frozen=True, slots=True)
+class UsePlots:
+    """Plots of use, and sentences about what is not shown and why."""
+
+    plots: tuple[Plot, ...]
+    notes: tuple[str, ...] = ()
 
 
 def allocated_plot(values: Values, window: Window, *, devices: int | None = None) -> Plot:
@@ -94,3 +108,34 @@ def _plot(
         top=top,
         limits=limits,
     )
+
+
+def span_of(requested: str) -> str:
+    """Return the requested span, or a week for an unknown one."""
+    return requested if requested in DAYS else WEEK
+
+
+def use_plots(
+    first: Plot | None, use: MeasuredUse, window: Window, *, total_mib: int, simulated: bool
+) -> UsePlots:
+    """Return a first plot, if any, with those of the measured use, and a note if nothing was measured."""
+    found = (first, utilisation_plot(use, window), memory_plot(use, window, total_mib=total_mib))
+    measured = any(value is not None for value in (*use.gpu_pct, *use.memory_mib))
+    notes: tuple[str, ...] = ()
+    if simulated:
+        notes = (_("Simulated GPUs are not measured, so there is no GPU use and no GPU memory to show."),)
+    elif not measured:
+        notes = (_("GPU use and GPU memory were not measured in this period."),)
+    return UsePlots(tuple(plot for plot in found if plot is not None), notes)
+
+
+def page_context(found: UsePlots, *, name: str, url: str, here: str, simulated: bool) -> dict[str, Any]:
+    """Return the context of `templates/components/use_page.html`, without spans."""
+    return {
+        "plots": found.plots,
+        "notes": found.notes,
+        "name": name,
+        "url": url,
+        "here": here,
+        "simulated": simulated,
+    }

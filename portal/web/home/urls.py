@@ -10,4 +10,5 @@ urlpatterns = [
     path("overview/", overview.overview, name="overview"),
     path("workspaces/new/", new.new, name="new"),
     path("teams/<slug:slug>/", team.team, name="team"),
+    path("teams/<slug:slug>/use/", team.team_use, name="team-use"),
 ]

@@ -53,10 +53,16 @@ class _RowCount(Func):
     output_field = IntegerField()
 
 
-def keys(actor: User, kinds: Collection[str] = ()) -> list[SortKey]:
-    """Return the sorted keys of all items, or of these `kinds`. One query per source."""
+def keys(
+    actor: User, kinds: Collection[str] = (), *, counted: Mapping[str, int] | None = None
+) -> list[SortKey]:
+    """Return the sorted keys of all items, or of these `kinds`. One query per source.
+
+    With `counted`, the result of `counts_by_source`, sources without items are not asked.
+    """
     now = timezone.now()
-    return sorted(key for source in sources_of_kinds(kinds) for key in source.keys(actor, now))
+    sources = (source for source in sources_of_kinds(kinds) if counted is None or counted.get(source.name))
+    return sorted(key for source in sources for key in source.keys(actor, now))
 
 
 def items(actor: User, wanted: Sequence[SortKey]) -> list[Item]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from django.utils.translation import gettext as _
 
 from portal.common import plots
@@ -16,25 +14,17 @@ MAX_DRAWN = 336
 STYLES = (Style.IN_USE, Style.IDLE, Style.FREE, Style.CHECKING, Style.OUT)
 
 
-@dataclass(frozen=True, slots=True)
-class StatePlot:
-    """The plot, or None before the first sample. `partial` if recording began within the period."""
-
-    plot: Plot | None
-    partial: bool
-
-
-def plot_of(history: StateHistory) -> StatePlot:
-    """Return the stacked plot of these samples. The title has the mean number in use."""
+def plot_of(history: StateHistory) -> Plot | None:
+    """Return the stacked plot of these samples, or None without one. The title has the mean number in use."""
     if not history.recorded:
-        return StatePlot(None, True)
+        return None
     layers = [_values(history, name) for name in COLUMNS]
     in_use = plots.mean(layers[0]) or 0.0
     totals = plots.mean([None if point is None else float(point.total) for point in history.points]) or 0.0
     values = {"in_use": format_number(in_use, 1), "total": format_number(totals, 1)}
     bundle = max(1, -(-len(history.points) // MAX_DRAWN))
     names = (_("In use"), _("Idle"), _("Free"), _("Being checked"), _("Out of service"))
-    plot = Plot(
+    return Plot(
         key="states",
         title=_("%(in_use)s of %(total)s GPUs in use on average") % values,
         quantity=_("GPUs and MIG instances by state, number"),
@@ -51,7 +41,6 @@ def plot_of(history: StateHistory) -> StatePlot:
         stacked=True,
         digits=1,
     )
-    return StatePlot(plot, history.points[0] is None)
 
 
 def _values(history: StateHistory, name: str) -> Values:

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from portal.catalog.environments.selectors import failed_environments
-from portal.common.plots import moment
+from portal.common.plots import Plot, moment
 from portal.fleet.inventory import counting, series
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.counting import CountedDevice, StateCounts
@@ -59,11 +59,13 @@ SOURCE_TEXTS: dict[str, tuple[ItemKind, Promise]] = {
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """GPUs and MIG instances now, and over the last days. `simulated` if the site has no real ones."""
+    """GPUs and MIG instances now and, once there is a sample, over the last days.
+
+    `simulated` if the site has no real ones."""
 
     states: StateCounts
     simulated: bool
-    history: state_plot.StatePlot
+    plot: Plot | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,7 @@ def _failed_text(names: list[str]) -> str:
 
 def first_items(actor: User, counts: Mapping[str, int]) -> list[Item]:
     """Return the most urgent items of the actor's inbox."""
-    kinds = inbox.by_kind(counts)
-    return inbox.items(actor, inbox.keys(actor, kinds)[:MAX_ITEMS]) if kinds else []
+    return inbox.items(actor, inbox.keys(actor, counted=counts)[:MAX_ITEMS])
 
 
 def _start_rows(day: StartFigures | None, week: StartFigures | None) -> list[tuple[str, StartFigures | None]]:
