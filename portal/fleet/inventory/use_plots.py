@@ -129,8 +129,10 @@ def use_plots(
     return UsePlots(tuple(plot for plot in found if plot is not None), notes)
 
 
-def page_context(found: UsePlots, *, name: str, url: str, here: str, simulated: bool) -> dict[str, Any]:
-    """Return the context of `templates/components/use_page.html`, without spans."""
+def page_context(
+    found: UsePlots, *, name: str, url: str, here: str, simulated: bool, span: str = ""
+) -> dict[str, Any]:
+    """Return the context of `templates/components/use_page.html`; without a span, it offers none."""
     return {
         "plots": found.plots,
         "notes": found.notes,
@@ -138,4 +140,6 @@ def page_context(found: UsePlots, *, name: str, url: str, here: str, simulated: 
         "url": url,
         "here": here,
         "simulated": simulated,
+        "span": span,
+        "spans": SPAN_TEXTS if span else (),
     }

@@ -77,6 +77,6 @@ def team_use(request: SignedInRequest, slug: str) -> HttpResponse:
         url=reverse("home:team", args=[team.slug]),
         here=reverse("home:team-use", args=[team.slug]),
         simulated=simulated,
+        span=span,
     )
-    context |= {"span": span, "spans": use_plots.SPAN_TEXTS}
     return render(request, partial_of(request, "components/use_page.html", "charts"), context)
