@@ -90,7 +90,7 @@ def caveat(report: GpuUseReport) -> str:
     }
 
 
-def chart(report: GpuUseReport) -> Plot:
+def plot(report: GpuUseReport) -> Plot:
     """Return the plot of the share without work per day (UTC), in percent."""
     shares = tuple(
         None if amounts is None or amounts.idle_share is None else 100 * amounts.idle_share

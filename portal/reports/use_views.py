@@ -73,7 +73,7 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
         "caveat": presenters.caveat(report),
         "total": presenters.row("", report.total),
         "budget": budgets.statement(report.team) if report.team is not None else None,
-        "chart": presenters.chart(report),
+        "plot": presenters.plot(report),
         "rows": [presenters.row(line.key, line.amounts) for line in report.lines],
         "idle": presenters.idle_table(_idle_report(request)),
     }

@@ -29,4 +29,4 @@ def use(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         here=reverse("workspaces:use", args=[workspace.pk]),
         simulated=workspace.simulated,
     )
-    return render(request, partial_of(request, "components/use_page.html", "charts"), context)
+    return render(request, partial_of(request, "components/use_page.html", "plots"), context)

@@ -1,9 +1,11 @@
-/* Draws plots with uPlot from the `data-plot` of their elements (portal/common/plots.py), in the colours of their legends. */
+/* Draws plots with uPlot from the `data-plot` of their elements (portal/common/plots.py), in the colours of their legends.
+   Times of their tables are in the reader's zone, and open tables stay open over a refresh. */
 (() => {
   "use strict";
   const language = document.documentElement.lang || "en";
   const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const date = new Intl.DateTimeFormat(language, { day: "numeric", month: "short" });
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone.replaceAll("_", " ");
   const DAY_S = 86400;
   const STRIP_PX = 4;
   const drawn = new Map();
@@ -128,7 +130,7 @@
     };
     const highest = [...plot.lines.flatMap((line) => line.values), ...plot.limits].reduce((a, b) => Math.max(a, b || 0), 0);
     element.textContent = "";
-    const chart = new uPlot(
+    const picture = new uPlot(
       {
         width: element.clientWidth, height: element.clientHeight,
         padding: [8, 8, 0, 0],
@@ -153,7 +155,7 @@
       [x, ...(plot.stacked ? stacked(plot) : plot.lines.map((line) => line.values))],
       element,
     );
-    drawn.set(element, chart);
+    drawn.set(element, picture);
   }
 
   function redraw(element) {
@@ -163,19 +165,19 @@
 
   const sizes = new ResizeObserver((entries) => {
     for (const { target } of entries) {
-      const chart = drawn.get(target);
-      if (chart && target.clientWidth && chart.width !== target.clientWidth) {
-        chart.setSize({ width: target.clientWidth, height: target.clientHeight });
+      const picture = drawn.get(target);
+      if (picture && target.clientWidth && picture.width !== target.clientWidth) {
+        picture.setSize({ width: target.clientWidth, height: target.clientHeight });
       }
     }
   });
 
   /* Draws what has come and forgets what has gone with an update of the page. */
   function refresh() {
-    for (const [element, chart] of drawn) {
+    for (const [element, picture] of drawn) {
       if (element.isConnected) continue;
       sizes.unobserve(element);
-      chart.destroy();
+      picture.destroy();
       drawn.delete(element);
     }
     for (const element of document.querySelectorAll("[data-plot]")) {
@@ -185,11 +187,40 @@
     }
   }
 
+  function showTimes(root) {
+    for (const node of root.querySelectorAll("[data-clock]")) node.textContent = clock.format(new Date(node.dataset.clock));
+    for (const node of root.querySelectorAll("[data-zone]")) node.textContent = node.dataset.zone.replace("%s", zone);
+  }
+
+  /* Tables that are open before a part is replaced: their id, and how far each is scrolled. */
+  let open = [];
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    open = [...event.detail.target.querySelectorAll(".plot details[open]")].map((node) => [
+      node.id, node.querySelector(".table-wrap")?.scrollTop || 0,
+    ]);
+  });
+
+  function reopen(root) {
+    for (const [id, scrolled] of open) {
+      const node = root.querySelector("#" + CSS.escape(id));
+      if (!node) continue;
+      node.open = true;
+      const wrap = node.querySelector(".table-wrap");
+      if (wrap) wrap.scrollTop = scrolled;
+    }
+    open = [];
+  }
+
   const recolour = () => [...drawn.keys()].forEach(redraw);
   new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
     matchMedia(query).addEventListener("change", recolour);
   }
-  document.addEventListener("htmx:afterSwap", refresh);
+  document.addEventListener("htmx:afterSwap", (event) => {
+    reopen(event.detail.target);
+    showTimes(event.detail.target);
+    refresh();
+  });
+  showTimes(document);
   refresh();
 })();

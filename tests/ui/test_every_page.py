@@ -51,7 +51,7 @@ class TestWorkspace(PageCase):
 
 
 class TestWorkspaceUse(TestWorkspace):
-    partials = ("charts",)
+    partials = ("plots",)
 
     @pytest.fixture(autouse=True)
     def _page(self, _workspace: None) -> None:
@@ -211,7 +211,7 @@ class TestTeam(PageCase):
 
 
 class TestTeamUse(PageCase):
-    url, partials = "/teams/vision/use/", ("charts",)
+    url, partials = "/teams/vision/use/", ("plots",)
 
 
 class TestTeamNetwork(PageCase):
@@ -298,7 +298,7 @@ class TestPool(PageCase):
 
 
 class TestPoolUse(PageCase):
-    url, fixtures, partials = "/pools/sim/use/", ("pool",), ("charts",)
+    url, fixtures, partials = "/pools/sim/use/", ("pool",), ("plots",)
 
 
 class TestMachines(PageCase):
@@ -455,7 +455,7 @@ class TestNode(PageCase):
 
 
 class TestNodeUse(TestNode):
-    partials = ("charts",)
+    partials = ("plots",)
 
     @property
     def url(self) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -130,9 +132,20 @@ def use_plots(
 
 
 def page_context(
-    found: UsePlots, *, name: str, url: str, here: str, simulated: bool, span: str = ""
+    found: UsePlots,
+    *,
+    name: str,
+    url: str,
+    here: str,
+    simulated: bool,
+    span: str = "",
+    spans: Sequence[tuple[str, str | Promise]] = SPAN_TEXTS,
+    every_s: int = 300,
 ) -> dict[str, Any]:
-    """Return the context of `templates/components/use_page.html`; without a span, it offers none."""
+    """Return the context of `templates/components/use_page.html`; without a span, it offers none.
+
+    The page is refreshed every `every_s` seconds.
+    """
     return {
         "plots": found.plots,
         "notes": found.notes,
@@ -141,5 +154,6 @@ def page_context(
         "here": here,
         "simulated": simulated,
         "span": span,
-        "spans": SPAN_TEXTS if span else (),
+        "spans": spans if span else (),
+        "every_s": every_s,
     }

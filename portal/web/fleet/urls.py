@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web.fleet.views import charts, gpus, pool_changes, pools, use
+from portal.web.fleet.views import gpus, pool_changes, pools, use
 
 app_name = "fleet"
 urlpatterns = [
@@ -22,5 +22,5 @@ urlpatterns = [
     path("gpus/nodes/<uuid:node_id>/drain/", gpus.drain_node, name="drain-node"),
     path("gpus/devices/<uuid:device_id>/", gpus.device, name="device"),
     path("gpus/devices/<uuid:device_id>/drain/", gpus.drain_device, name="drain-device"),
-    path("gpus/devices/<uuid:device_id>/charts/", charts.device_charts, name="device-charts"),
+    path("gpus/devices/<uuid:device_id>/use/", use.device_use, name="device-use"),
 ]

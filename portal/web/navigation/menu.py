@@ -146,7 +146,7 @@ GROUPS = (
                         f"fleet:{name}"
                         for name in ("device", "node", "node-use", "drain-device", "drain-node")
                     ),
-                    *("fleet:device-charts", "gpu_checks:check"),
+                    *("fleet:device-use", "gpu_checks:check"),
                 ),
                 "map devices nodes checks health",
                 works_with_gpus,

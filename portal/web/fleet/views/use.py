@@ -1,4 +1,4 @@
-"""Plots of the use of a pool or a node: a part of its page, or a separate page without JavaScript."""
+"""Plots of pools, nodes and devices: a part of their pages, or separate pages without JavaScript."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from portal.common.errors import NotFound
 from portal.common.htmx import partial_of
+from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
-from portal.fleet.inventory import selectors, use_plots
+from portal.fleet.inventory import selectors, series, use_plots
+from portal.fleet.inventory.cordons import display_name
+from portal.web.fleet.codes import MapCode
+from portal.web.fleet.presenters import device_plots
 from portal.web.fleet.presenters import use as presenters
 from portal.web.fleet.views.gpus import node_by_id
 
@@ -53,5 +58,27 @@ def node_use(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     return _page(request, context)
 
 
+@require_safe
+@never_cache
+def device_use(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """Show plots of a device for the last hour or the last 30 days: `?span=hour|month`."""
+    device = selectors.devices().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound(Reason(MapCode.DEVICE_NOT_ON_MAP))
+    requested = request.GET.get("span", "")
+    span = requested if requested in series.SPANS else series.HOUR
+    context = use_plots.page_context(
+        device_plots.use_of(device, span, timezone.now()),
+        name=display_name(device),
+        url=reverse("fleet:device", args=[device.pk]),
+        here=reverse("fleet:device-use", args=[device.pk]),
+        simulated=device.node.pool.simulated,
+        span=span,
+        spans=device_plots.SPAN_TEXTS,
+        every_s=30 if span == series.HOUR else 300,
+    )
+    return _page(request, context)
+
+
 def _page(request: SignedInRequest, context: dict[str, Any]) -> HttpResponse:
-    return render(request, partial_of(request, "components/use_page.html", "charts"), context)
+    return render(request, partial_of(request, "components/use_page.html", "plots"), context)

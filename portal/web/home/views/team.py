@@ -79,4 +79,4 @@ def team_use(request: SignedInRequest, slug: str) -> HttpResponse:
         simulated=simulated,
         span=span,
     )
-    return render(request, partial_of(request, "components/use_page.html", "charts"), context)
+    return render(request, partial_of(request, "components/use_page.html", "plots"), context)

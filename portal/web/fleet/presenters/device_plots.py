@@ -1,13 +1,10 @@
-"""Plots of a device: GPU use, memory, power and temperature, each with the finding as its title.
-
-Pure functions that do not read the database. Times are UTC in the markup; charts.js shows them in the
-reader's zone.
-"""
+"""Plots of a device: GPU use, memory, power and temperature, each with the finding as its title."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -18,7 +15,17 @@ from portal.common.formatting import format_duration, format_number
 from portal.common.plots import Line, Plot, Style, TableRow
 from portal.common.svg import nice
 from portal.fleet.inventory.models import Device
-from portal.fleet.inventory.series import HOUR, DeviceAllocation, Series, SeriesPoint
+from portal.fleet.inventory.series import (
+    HOUR,
+    MONTH,
+    DeviceAllocation,
+    Series,
+    SeriesPoint,
+    device_series,
+    holders,
+    start_of,
+)
+from portal.fleet.inventory.use_plots import UsePlots
 
 MIB_PER_GIB = 1024
 
@@ -36,7 +43,27 @@ class _Quantity:
     digits: int = 0
 
 
-def device_charts(device: Device, series: Series, allocations: Sequence[DeviceAllocation] = ()) -> list[Plot]:
+SPAN_TEXTS = ((HOUR, gettext_lazy("Last hour")), (MONTH, gettext_lazy("Last 30 days")))
+
+
+def use_of(device: Device, span: str, now: datetime) -> UsePlots:
+    """Return the plots of a device, or a note why there are none. Raises `KeyError` for another span."""
+    measured = device_series(device, span, now=now)
+    allocations = holders(device, start_of(measured), now)
+    if found := device_plots(device, measured, allocations):
+        return UsePlots(tuple(found))
+    if device.node.pool.simulated:
+        return UsePlots((), (_("Simulated GPUs are not measured."),))
+    text = (
+        _("No samples in the last hour. Nodes send measurements once a minute.")
+        if span == HOUR
+        else _("No samples in the last 30 days. Nodes send measurements once a minute.")
+    )
+    advice = _("Check that the node worker runs on %(node)s, and that nvidia-smi lists this GPU there.")
+    return UsePlots((), (text, advice % {"node": device.node.name}))
+
+
+def device_plots(device: Device, series: Series, allocations: Sequence[DeviceAllocation] = ()) -> list[Plot]:
     """Return plots of GPU use, memory, power and temperature; empty if nothing was measured."""
     if not series.measured and series.live is None:
         return []
@@ -49,8 +76,8 @@ def device_charts(device: Device, series: Series, allocations: Sequence[DeviceAl
     hottest = [float(p.temperature_max_c) for p in points if p.temperature_max_c is not None]
     memory += [p.memory_max_mib / MIB_PER_GIB for p in points if p.memory_max_mib is not None]
     return [
-        _chart(_USE, series, _use_title(series), allocations, _now(series, "gpu_util_pct", 1, "%")),
-        _chart(
+        _plot(_USE, series, _use_title(series), allocations, _now(series, "gpu_util_pct", 1, "%")),
+        _plot(
             _quantity(
                 "memory", _("GPU memory"), "GiB", _scaled_by("memory_mib", MIB_PER_GIB),
                 _scaled_by("memory_max_mib", MIB_PER_GIB), max(memory) or 1.0, digits=1,
@@ -58,14 +85,14 @@ def device_charts(device: Device, series: Series, allocations: Sequence[DeviceAl
             series, _memory_title(device, series), (),
             _now(series, "memory_used_mib", MIB_PER_GIB, "GiB", 1),
         ),
-        _chart(
+        _plot(
             _quantity(
                 "power", _("Power"), "W", _scaled_by("power_mw", 1000), _scaled_by("power_max_mw", 1000),
                 nice(max(powers, default=100)),
             ),
             series, _power_title(series), (), _now(series, "power_mw", 1000, "W"),
         ),
-        _chart(
+        _plot(
             _quantity(
                 "temperature", _("Temperature"), "°C",
                 _scaled_by("temperature_c"), _scaled_by("temperature_max_c"),
@@ -186,7 +213,7 @@ _USE = _Quantity(
 )
 
 
-def _chart(
+def _plot(
     quantity: _Quantity,
     series: Series,
     title: str,
