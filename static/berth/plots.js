@@ -174,6 +174,11 @@
 
   /* Draws what has come and forgets what has gone with an update of the page. */
   function refresh() {
+    if (typeof uPlot === "undefined") {
+      // The library did not load: the tables have the same figures.
+      for (const element of document.querySelectorAll("[data-plot]")) element.hidden = true;
+      return;
+    }
     for (const [element, picture] of drawn) {
       if (element.isConnected) continue;
       sizes.unobserve(element);

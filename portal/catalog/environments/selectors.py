@@ -452,10 +452,10 @@ def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
 
 
 def failed_environments(actor: User) -> list[Environment]:
-    """Return the visible environments whose newest version failed to build. Two queries."""
-    environments = list(environments_for(actor).order_by("name"))
-    states = newest_states(environments)
-    return [row for row in environments if states.get(row.pk) == VersionState.FAILED]
+    """Return the visible environments whose newest version failed to build, by name. One query."""
+    newest = EnvironmentVersion.objects.filter(environment=OuterRef("pk")).order_by("-number")
+    rows = environments_for(actor).annotate(newest_state=Subquery(newest.values("state")[:1]))
+    return list(rows.filter(newest_state=VersionState.FAILED).order_by("name"))
 
 
 def display_state(state: str, *, running: bool) -> str:

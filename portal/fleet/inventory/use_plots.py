@@ -17,8 +17,6 @@ from portal.fleet.inventory.use_history import DAYS, MONTH, WEEK, MeasuredUse, W
 from provisioning.gpu.rollup import MINUTE_S
 
 MIB_PER_GIB = 1024
-
-
 SPAN_TEXTS = ((WEEK, gettext_lazy("Last 7 days")), (MONTH, gettext_lazy("Last 30 days")))
 
 

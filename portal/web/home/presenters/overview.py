@@ -61,7 +61,8 @@ SOURCE_TEXTS: dict[str, tuple[ItemKind, Promise]] = {
 class Gpus:
     """GPUs and MIG instances now and, once there is a sample, over the last days.
 
-    `simulated` if the site has no real ones."""
+    `simulated` if the site has no real ones.
+    """
 
     states: StateCounts
     simulated: bool
@@ -110,7 +111,7 @@ def gpus(devices: Sequence[CountedDevice], now: datetime) -> Gpus:
     """Return the states of these GPUs; of simulated ones only if none is real. Two queries."""
     simulated = dict(Pool.objects.filter(enabled=True).values_list("pk", "simulated"))
     by_pool = state_samples.pool_states(devices)
-    only_simulated = not any(not simulated.get(pool, False) for pool in by_pool)
+    only_simulated = all(simulated.get(pool, False) for pool in by_pool)
     chosen = [pool for pool, pretends in simulated.items() if pretends == only_simulated]
     states = sum((by_pool[pool] for pool in chosen if pool in by_pool), StateCounts())
     history = state_samples.history(chosen, days=DAYS, now=now)
