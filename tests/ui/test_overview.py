@@ -18,7 +18,8 @@ from portal.scheduling import selectors as queue
 from portal.web.home.presenters import overview
 from portal.web.inbox import selectors as inbox
 from portal.workspaces.models import QueueEntry, Workspace
-from tests.factories import WorkspaceFactory, local_pool_with, node_info
+from tests.factories import PASSWORD, WorkspaceFactory, local_pool_with, node_info
+from tests.ui.test_browser import DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 pytestmark = pytest.mark.django_db
 
@@ -134,7 +135,6 @@ def test_queries_do_not_grow(lab, team, alice, as_user, olga):
 
 
 def test_operators_land_on_it_after_sign_in(client, olga, alice, team):
-    from tests.factories import PASSWORD
 
     for user, landing in ((olga, "/overview/"), (alice, "/")):
         form = {"username": user.username, "password": PASSWORD, "next": "/"}
@@ -142,3 +142,30 @@ def test_operators_land_on_it_after_sign_in(client, olga, alice, team):
         client.post("/sign-out/")
     form = {"username": olga.username, "password": PASSWORD, "next": "/queue/"}
     assert client.post("/sign-in/", form)["Location"] == "/queue/"
+
+
+@pytest.mark.browser
+@pytest.mark.thorough("axe on pages with plots; `make test` draws the plots of a device")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators")
+def test_pages_with_plots_are_accessible_and_fit(visit, transactional_db, lab, team, alice, olga):
+    state_samples.run()
+    pending(team, alice, "home_moving")
+    workspace = Workspace.objects.get(allocations__node__name="gpu-0", allocations__devices__device__index=0)
+    node = Node.objects.get(name="gpu-0")
+    paths = (
+        *("/overview/", "/pools/lab/", "/teams/vision/use/"),
+        *(f"/gpus/nodes/{node.pk}/use/", f"/workspaces/{workspace.pk}/"),
+    )
+    page = visit(olga, viewport=DESKTOP)
+    wrong: list[str] = []
+    for path in paths:
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.set_viewport_size(DESKTOP)
+            page.goto(path)
+            page.wait_for_load_state("networkidle")
+            wrong += [f"{path}, {theme}: {line}" for line in violations(page) + too_small(page)]
+        for size in (PHONE, NARROW):
+            page.set_viewport_size(size)
+            wrong += [f"{path}: wider than {size['width']} px, {font} font" for font in overflows(page)]
+    assert not wrong, "\n".join(wrong)
