@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -142,21 +141,6 @@ def can_open(actor: User, workspace: Workspace) -> bool:
         and not is_cut_off(workspace)
         and policies.may_open(actor, workspace)
     )
-
-
-def filter_workspaces(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
-    """Return workspaces in `state` whose name, template, flavor, team or owner contains each word of `q`."""
-    for term in q.split()[:8]:
-        workspaces = workspaces.filter(
-            Q(name__icontains=term)
-            | Q(template__name__icontains=term)
-            | Q(flavor__name__icontains=term)
-            | Q(team__name__icontains=term)
-            | Q(owner__username__icontains=term)
-        )
-    if state in State.values:
-        workspaces = workspaces.filter(state=state)
-    return workspaces
 
 
 @dataclass(frozen=True, slots=True)

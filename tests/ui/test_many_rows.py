@@ -49,17 +49,6 @@ def workspaces(numbers: range, team: Team, owner: User, pool: Pool) -> None:
     WorkspaceStatus.objects.bulk_create(WorkspaceStatus(workspace=each) for each in made)
 
 
-def test_an_administrators_home(
-    as_user: Browse, olga: User, alice: User, team: Team, catalog: Any, local_pool: Pool
-) -> None:
-    browser = as_user(olga)
-    paths = ("/?whose=all", "/?whose=all&page=2", "/?whose=all&q=work-0012")
-    workspaces(range(FEW), team, alice, local_pool)
-    few = [asked(browser, path) for path in paths]
-    workspaces(range(FEW, MANY), team, alice, local_pool)
-    assert [asked(browser, path) for path in paths] == few
-
-
 @pytest.mark.parametrize(
     "path, make, model",
     [

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.catalog import selectors as catalog
 from portal.people.accounts.models import Role, User
+from portal.workspaces.policies import may_see_others
 
 Text = str | Promise
 
@@ -79,6 +80,14 @@ GROUPS = (
                 "home",
                 ("workspaces:detail", "workspaces:delete", "workspaces:stop", "workspaces:logs"),
                 "home start overview",
+            ),
+            Page(
+                "workspace_list:list",
+                _("All workspaces"),
+                "notebook",
+                ("workspace_list:act",),
+                "table everybody team stop extend message export csv",
+                may_see_others,
             ),
             Page("home:new", _("New workspace"), "plus", words="create start notebook", shown=may_start),
             Page(
