@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -11,22 +13,36 @@ from django.views.decorators.http import require_safe
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.scheduling import selectors as selectors
+from portal.scheduling import queue_groups, selectors
 from portal.scheduling.models import QueueState
+from portal.scheduling.queue_groups import GroupKey
 
 ROWS_PER_PAGE = 50
+GROUPS_PER_PAGE = 20
+MAX_KEY = 300
 
 
 @require_safe
 @never_cache
 def queue(request: SignedInRequest) -> HttpResponse:
-    """Show all pending workspaces in order to every user; names only of those that the user may see."""
+    """Show all pending workspaces by reason to every user; names only of those that the user may see."""
     team = strip_nul(request.GET.get("team", ""))[:40]
-    rows = selectors.filtered(selectors.waiting(), team=team)
-    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    context = {
+    rows = selectors.waiting()
+    if team:
+        rows = rows.filter(team__slug=team)
+    key = GroupKey.parse(strip_nul(request.GET.get("reason", ""))[:MAX_KEY])
+    number = request.GET.get("page")
+    context: dict[str, Any] = {"one": key is not None, "group_key": str(key or "")}
+    if key is not None:
+        page: Any = Paginator(queue_groups.of_key(rows, key), ROWS_PER_PAGE).get_page(number)
+        group = queue_groups.group_of(request.user, key, page.object_list, page.paginator.count)
+        context["groups"] = [group] if group is not None else []
+    else:
+        page = Paginator(queue_groups.groups(request.user, rows), GROUPS_PER_PAGE).get_page(number)
+        context["groups"] = page.object_list
+    context |= {
         "page": page,
-        "entries": selectors.entries(request.user, list(page.object_list)),
+        "total": rows.count(),
         "preempting": selectors.preempting(request.user),
         "team": team,
         "teams": selectors.teams_waiting(),

@@ -93,6 +93,27 @@ def stage_text(workspace: Workspace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedStart:
+    """When a queued workspace is expected to start: a time to come `at`, else why there is none as `text`."""
+
+    at: datetime | None
+    text: str
+    overdue: bool = False
+
+
+def expected_start(workspace: Workspace) -> ExpectedStart:
+    """Return the estimate of the queue. An estimate that has passed is not repeated."""
+    entry = workspace.queue_entry
+    if entry.outcome == QueueOutcome.NEEDS_APPROVAL:
+        return ExpectedStart(None, _("when approved"))
+    if entry.eta_at is None:
+        return ExpectedStart(None, _("unknown"))
+    if entry.eta_at <= timezone.now():
+        return ExpectedStart(None, _("overdue"), overdue=True)
+    return ExpectedStart(entry.eta_at, "")
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceCard:
     """A workspace in the list, with the actions available to the reader."""
 

@@ -25,7 +25,7 @@ class Act(models.TextChoices):
 
     STOP = "stop", gettext_lazy("Stop")
     EXTEND = "extend", gettext_lazy("Extend")
-    MESSAGE = "message", gettext_lazy("Write to owners")
+    MESSAGE = "message", gettext_lazy("Message")
 
 
 @dataclass(frozen=True, slots=True)
