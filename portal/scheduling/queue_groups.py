@@ -1,17 +1,15 @@
-"""The queue by reason: requests that wait for the same are one group with one heading and one next step.
-
-Groups are computed by the database in one query, whatever the length of the queue.
-"""
+"""The queue by reason: requests that wait for the same are one group with one heading and one next step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import UUID
 
-from django.db.models import BooleanField, Case, CharField, Count, F, Q, QuerySet, Value, When, Window
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
-from django.db.models.functions import Coalesce, RowNumber
+import msgspec
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -79,8 +77,6 @@ class GroupKey(NamedTuple):
         return cls(parts[0], parts[1], parts[2] == "1", parts[3]) if len(parts) == 4 else None
 
 
-KEY = ("by_code", "by_resource", "by_approval", "by_team")
-
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
@@ -115,67 +111,61 @@ class Group:
         return self.rows[0].blocker_text if self.key.code in HEADINGS else ""
 
 
-def keyed(rows: QuerySet[Workspace]) -> QuerySet[Workspace]:
-    """Return the rows with the columns of their `GroupKey`."""
-    reason = "queue_entry__reason"
-    params = KeyTransform("params", reason)
-    text = CharField()
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The requests of a group in queue order: their ids, and which are the reader's."""
 
-    def param(name: str, rules: Iterable[Rule]) -> Case:
-        value = Coalesce(KeyTextTransform(name, params), Value(""))
-        return Case(When(by_code__in=rules, then=value), default=Value(""), output_field=text)
+    ids: list[UUID]
+    own: set[UUID]
 
-    code = Coalesce(KeyTextTransform("code", reason), Value(""), output_field=text)
-    return rows.annotate(by_code=code).annotate(
-        by_resource=param("resource", RESOURCE_RULES),
-        by_approval=Case(
-            When(queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL, then=Value(True)),
-            default=Value(False),
-            output_field=BooleanField(),
-        ),
-        by_team=param("team", TEAM_RULES),
+    @property
+    def shown(self) -> list[UUID]:
+        """The first ones, and the reader's own."""
+        first = self.ids[:ROWS_PER_GROUP]
+        later = [pk for pk in self.ids[ROWS_PER_GROUP:] if pk in self.own]
+        return [*first, *later[:OWN_PER_GROUP]]
+
+
+def members(actor: User, waiting: QuerySet[Workspace]) -> dict[GroupKey, Members]:
+    """Return the groups of these rows, in the order of their first requests.
+
+    One query reads the whole queue, and each distinct reason is parsed once: most are alike.
+    """
+    columns = waiting.select_related(None).annotate(reason_text=Cast("queue_entry__reason", TextField()))
+    keys: dict[tuple[str, str], GroupKey] = {}
+    found: dict[GroupKey, Members] = {}
+    for pk, owner, outcome, text in columns.values_list(
+        "pk", "owner_id", "queue_entry__outcome", "reason_text"
+    ).iterator(chunk_size=2000):
+        key = keys.get((outcome, text))
+        if key is None:
+            key = keys[outcome, text] = _key(outcome, text)
+        group = found.setdefault(key, Members([], set()))
+        group.ids.append(pk)
+        if owner == actor.pk:
+            group.own.add(pk)
+    return found
+
+
+def _key(outcome: str, text: str) -> GroupKey:
+    stored: dict[str, Any] = msgspec.json.decode(text)
+    code, params = str(stored.get("code", "")), stored.get("params") or {}
+    return GroupKey(
+        code=code,
+        resource=str(params.get("resource", "")) if code in RESOURCE_RULES else "",
+        needs_approval=outcome == QueueOutcome.NEEDS_APPROVAL,
+        team=str(params.get("team", "")) if code in TEAM_RULES else "",
     )
 
 
-def of_key(rows: QuerySet[Workspace], key: GroupKey) -> QuerySet[Workspace]:
-    """Return the rows of one group."""
-    return keyed(rows).filter(**dict(zip(KEY, key, strict=True)))
-
-
-def groups(actor: User, waiting: QuerySet[Workspace]) -> list[Group]:
-    """Return the groups of these rows: the one that starts next first, those that need approval last."""
-    window: dict[str, Any] = {"partition_by": [F(name) for name in KEY]}
-    ranked = (
-        keyed(waiting)
-        .annotate(
-            group_size=Window(Count("pk"), **window),
-            rank=Window(RowNumber(), order_by=selectors.QUEUE_ORDER, **window),
-        )
-        .filter(Q(rank__lte=ROWS_PER_GROUP) | Q(owner=actor))
-        .order_by(*selectors.QUEUE_ORDER)
-    )
-    keys: dict[GroupKey, list[Any]] = {}
-    sizes: dict[GroupKey, int] = {}
-    for pk, size, rank, owner, *parts in ranked.values_list("pk", "group_size", "rank", "owner", *KEY):
-        key = GroupKey(*parts)
-        sizes[key] = size
-        shown = keys.setdefault(key, [])
-        if rank <= ROWS_PER_GROUP or (owner == actor.pk and len(shown) < ROWS_PER_GROUP + OWN_PER_GROUP):
-            shown.append(pk)
-    rows = selectors.waiting().filter(pk__in=[pk for shown in keys.values() for pk in shown])
+def groups(
+    actor: User, shown: Mapping[GroupKey, Sequence[UUID]], counts: Mapping[GroupKey, int]
+) -> list[Group]:
+    """Return groups with these rows, without rows that have left the queue meanwhile."""
+    rows = selectors.waiting().filter(pk__in=[pk for ids in shown.values() for pk in ids])
     entries = {entry.workspace.pk: entry for entry in selectors.entries(actor, list(rows))}
-    present = (
-        (key, [entries[pk] for pk in shown if pk in entries]) for key, shown in keys.items()
-    )
-    return [
-        Group(key, sizes[key], found, next_step(actor, key, found)) for key, found in present if found
-    ]
-
-
-def group_of(actor: User, key: GroupKey, rows: Iterable[Workspace], count: int) -> Group | None:
-    """Return a page of one group, or None without rows."""
-    found = selectors.entries(actor, list(rows))
-    return Group(key, count, found, next_step(actor, key, found)) if found else None
+    present = ((key, [entries[pk] for pk in ids if pk in entries]) for key, ids in shown.items())
+    return [Group(key, counts[key], found, next_step(actor, key, found)) for key, found in present if found]
 
 
 def next_step(actor: User, key: GroupKey, rows: list[QueueRow]) -> NextStep | None:

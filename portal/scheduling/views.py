@@ -30,19 +30,23 @@ def queue(request: SignedInRequest) -> HttpResponse:
     rows = selectors.waiting()
     if team:
         rows = rows.filter(team__slug=team)
-    key = GroupKey.parse(strip_nul(request.GET.get("reason", ""))[:MAX_KEY])
+    groups = queue_groups.members(request.user, rows)
+    counts = {key: len(group.ids) for key, group in groups.items()}
+    one = GroupKey.parse(strip_nul(request.GET.get("reason", ""))[:MAX_KEY])
     number = request.GET.get("page")
-    context: dict[str, Any] = {"one": key is not None, "group_key": str(key or "")}
-    if key is not None:
-        page: Any = Paginator(queue_groups.of_key(rows, key), ROWS_PER_PAGE).get_page(number)
-        group = queue_groups.group_of(request.user, key, page.object_list, page.paginator.count)
-        context["groups"] = [group] if group is not None else []
+    if one is not None:
+        ids = groups[one].ids if one in groups else []
+        page: Any = Paginator(ids, ROWS_PER_PAGE).get_page(number)
+        shown = {one: page.object_list} if ids else {}
     else:
-        page = Paginator(queue_groups.groups(request.user, rows), GROUPS_PER_PAGE).get_page(number)
-        context["groups"] = page.object_list
-    context |= {
+        page = Paginator(list(groups), GROUPS_PER_PAGE).get_page(number)
+        shown = {key: groups[key].shown for key in page.object_list}
+    context = {
+        "one": one is not None,
+        "group_key": str(one or ""),
         "page": page,
-        "total": rows.count(),
+        "groups": queue_groups.groups(request.user, shown, counts),
+        "total": sum(counts.values()),
         "preempting": selectors.preempting(request.user),
         "team": team,
         "teams": selectors.teams_waiting(),

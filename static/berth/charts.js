@@ -23,15 +23,17 @@
     ]);
   });
   document.addEventListener("htmx:afterSwap", (event) => {
+    // After a step back in the history, the whole page is new and there is no target.
+    const root = event.detail.target || document;
     for (const [id, scrolled] of open) {
-      const node = event.detail.target.querySelector("#" + CSS.escape(id));
+      const node = root.querySelector("#" + CSS.escape(id));
       if (!node) continue;
       node.open = true;
       const wrap = node.querySelector(".table-wrap");
       if (wrap) wrap.scrollTop = scrolled;
     }
     open = [];
-    show(event.detail.target);
+    show(root);
   });
   show(document);
 })();

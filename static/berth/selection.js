@@ -45,7 +45,7 @@
 
   document.addEventListener("htmx:beforeSwap", (event) => {
     const root = event.detail.target;
-    if (!root.matches("[data-selection]")) return;
+    if (!root || !root.matches("[data-selection]")) return;
     const filtered = event.detail.requestConfig && event.detail.requestConfig.elt !== root;
     const all = root.querySelector("[data-select-all]");
     kept = {
@@ -56,7 +56,7 @@
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     const root = event.detail.target;
-    if (!kept || !root.matches("[data-selection]")) return;
+    if (!kept || !root || !root.matches("[data-selection]")) return;
     for (const box of root.querySelectorAll(BOXES)) box.checked = kept.boxes.has(box.value);
     const all = root.querySelector("[data-select-all]");
     if (all) all.checked = kept.all;

@@ -235,6 +235,10 @@ POST   gpus/checks/<uuid:check_id>/                         302 403 403 403 403 
 # --- pages: workspaces ---
 GET    .                                                    302 200 200 200 200 200 200 200   -
 GET    events/                                              401 200 200 200 200 200 200 200   -
+GET    workspaces/                                          302 200 200 200 200 200 200 200   -
+GET    workspaces/csv/                                      302 200 200 200 200 200 200 200   -
+GET    workspaces/act/                                      302 302 302 302 302 302 302 302   -
+POST   workspaces/act/                                      302 200 200 200 200 200 200 200   -
 GET    workspaces/new/                                      302 200 200 200 200 200 200 200   -
 POST   workspaces/new/                                      302 404 403 302 302 302 403 403   -
 GET    workspaces/<uuid:workspace_id>/                      302 404 200 404 200 200 200 200   -
@@ -298,6 +302,8 @@ POST   workspaces/<uuid:workspace_id>/files/archives/<uuid:archive_id>/cancel/ 3
 GET    api/v1/workspaces                                    401 200 200 200 200 200 200 200   workspaces:read
 POST   api/v1/workspaces                                    401 400 403 201 201 201 403 403   workspaces:write
 POST   api/v1/workspaces/stop                               401 202 202 202 202 202 202 202   workspaces:write
+POST   api/v1/workspaces/extend                             401 202 202 202 202 202 202 202   workspaces:write
+POST   api/v1/workspaces/message                            401 202 202 202 202 202 202 202   workspaces:write
 POST   api/v1/workspaces/delete                             401 202 202 202 202 202 202 202   workspaces:write
 GET    api/v1/workspaces/<uuid:workspace_id>                401 404 200 404 200 200 200 200   workspaces:read
 PATCH  api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 200 200 403 200   workspaces:write
