@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """First characters of a text that a spreadsheet reads as a formula."""
 
 

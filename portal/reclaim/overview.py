@@ -30,7 +30,9 @@ def idle_s(now: datetime) -> Case:
     )
     known = fresh & Q(state=State.RUNNING, reclaim_activity__generation=F("generation"))
     return Case(
-        When(known & ~Q(reclaim_activity__signals="[]"), then=Cast("reclaim_activity__idle_s", IntegerField())),
+        When(
+            known & ~Q(reclaim_activity__signals="[]"), then=Cast("reclaim_activity__idle_s", IntegerField())
+        ),
         default=Value(UNKNOWN_IDLE_S),
         output_field=IntegerField(),
     )

@@ -77,7 +77,6 @@ class GroupKey(NamedTuple):
         return cls(parts[0], parts[1], parts[2] == "1", parts[3]) if len(parts) == 4 else None
 
 
-
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """A link that leads on from a reason."""

@@ -80,7 +80,6 @@ class QueueRow:
         """On which of its flavors it is expected to start. It names flavors, so only if visible."""
         return stored_message(self.workspace.queue_entry.next_flavor) if self.visible else ""
 
-
     @property
     def notes(self) -> list[str]:
         """What explains its place and its expected start, besides the blocker."""

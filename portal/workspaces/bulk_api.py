@@ -92,9 +92,7 @@ class BulkView(ApiView):
 
     def act_on_each(self, request: UserRequest, act: Callable[[UUID], object]) -> Response:
         wanted = body_of(request, WorkspacesSerializer)["workspaces"]
-        return self.answer(
-            request, bulk.act_on_each(actor=request.user, workspaces=wanted, act=act)
-        )
+        return self.answer(request, bulk.act_on_each(actor=request.user, workspaces=wanted, act=act))
 
     def answer(
         self, request: UserRequest, results: Mapping[UUID, PortalError | None], **headers: str
@@ -198,9 +196,7 @@ class MessageView(BulkView):
     )
     def post(self, request: UserRequest) -> Response:
         body = body_of(request, ManyMessageSerializer)
-        sent = owner_messages.send(
-            actor=request.user, **body, idempotency_key=idempotency.key_of(request)
-        )
+        sent = owner_messages.send(actor=request.user, **body, idempotency_key=idempotency.key_of(request))
         headers = {idempotency.REPLAYED: "true"} if sent.replayed else {}
         return self.answer(request, sent.results, **headers)
 

@@ -46,7 +46,7 @@ class Sent:
 
 
 def require_reachable(actor: User, workspace: Workspace) -> None:
-    """Raise `NotAllowed`, `NotFound` or `StateConflict` if the actor cannot write to the workspace's owner."""
+    """Raise `NotAllowed`, `NotFound` or `StateConflict` if the actor cannot write to the owner."""
     policies.require_operate(actor, workspace)
     if workspace.state == State.TERMINATED:
         raise bulk.not_found()

@@ -39,7 +39,7 @@ def rows_for(actor: User) -> WorkspaceQuerySet:
 
 
 def listed_for(actor: User, *, deleted: bool = False) -> WorkspaceQuerySet:
-    """Return the rows of lists, before filters: those visible to the actor; `deleted` ones only on request."""
+    """Return the rows of lists before filters: those visible to the actor, without `deleted` ones."""
     visible = rows_for(actor)
     return visible if deleted else visible.live()
 

@@ -89,7 +89,9 @@ def test_owners_get_a_message(api: Any, alice: Any, bob: Any, charlie: Any, team
     refused = bulk(api(bob), "message", mine.pk, text="x")
     assert [row["status"] for row in refused] == [404]
     for text in ("", "x" * 1001):
-        problem(api(bob).post("workspaces/message", {"workspaces": [str(his.pk)], "text": text}), 400, "invalid")
+        problem(
+            api(bob).post("workspaces/message", {"workspaces": [str(his.pk)], "text": text}), 400, "invalid"
+        )
 
 
 def test_messages_have_a_limit(api: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -480,7 +480,12 @@ class Stage:
             ("POST", "api/v1/workspaces"): wanted,
             **{
                 ("POST", f"api/v1/workspaces/{act}"): {"workspaces": [str(self.workspace.pk)], **more}
-                for act, more in (("stop", {}), ("delete", {}), ("extend", {"hours": 2}), ("message", {"text": "x"}))
+                for act, more in (
+                    ("stop", {}),
+                    ("delete", {}),
+                    ("extend", {"hours": 2}),
+                    ("message", {"text": "x"}),
+                )
             },
             ("POST", "workspaces/act/"): {
                 "act": "message",

@@ -79,7 +79,13 @@ def test_equal_reasons_have_one_heading(first, team, alice, bob, olga, as_user):
     waiting(range(40, 43), zoe, audio, first.flavor, **blocked(Rule.TEAM_LIMIT, audio))
     waiting(range(43, 45), zoe, audio, first.flavor, **blocked(Rule.ORDER, audio))
     waiting(range(45, 46), bob, team, first.flavor, **blocked(Rule.ORDER, team))
-    waiting(range(46, 47), zoe, audio, first.flavor, **{**blocked(Rule.TEAM_LIMIT, audio), "outcome": "needs_approval"})
+    waiting(
+        range(46, 47),
+        zoe,
+        audio,
+        first.flavor,
+        **{**blocked(Rule.TEAM_LIMIT, audio), "outcome": "needs_approval"},
+    )
     page = as_user(alice).get("/queue/")
     assert sections(page) == {
         "Limit of Vision: H100": (40, queue_groups.ROWS_PER_GROUP),

@@ -21,7 +21,7 @@ ACT = "/workspaces/act/"
 
 
 @pytest.fixture
-def rows(team: Any, bob: Any, local_pool: Any, catalog: Any, make: Any) -> dict[str, Workspace]:
+def rows(team: Any, bob: Any, local_pool: Any) -> dict[str, Workspace]:
     """Of bob's: one that waits, one that runs until tomorrow, one that failed. Of zoe's: one that runs."""
     now = timezone.now()
     zoe = MembershipFactory(team=team, user=UserFactory(username="zoe"), role=Role.MEMBER).user
@@ -54,7 +54,9 @@ def form(page: str) -> dict[str, Any]:
 
 def lines(page: str) -> dict[str, str]:
     """The last cell of each line by the workspace's name."""
-    found = re.findall(r'<td class="c-name">.*?title="([^"]+)">.*?<td class="c-text">(.*?)</td>', page, re.DOTALL)
+    found = re.findall(
+        r'<td class="c-name">.*?title="([^"]+)">.*?<td class="c-text">(.*?)</td>', page, re.DOTALL
+    )
     return {name: text.strip() for name, text in found}
 
 
@@ -78,7 +80,10 @@ def test_stop_previews_then_stops_each(rows, as_user, alice, sent):
 
     results = post(browser, form(preview))
     assert "Done: 3 of 3" in results
-    assert set(Workspace.objects.exclude(name="failed").values_list("state", flat=True)) <= {"stopping", "stopped"}
+    assert set(Workspace.objects.exclude(name="failed").values_list("state", flat=True)) <= {
+        "stopping",
+        "stopped",
+    }
     # As of three single acts.
     assert Event.objects.filter(kind="workspace.stop", actor=alice).count() == 3
     # Sending it once more, as by a reload, finds all of them changed.
@@ -134,7 +139,9 @@ def test_each_owner_gets_one_message(rows, as_user, alice):
     assert "The message is empty." in empty.content.decode()
     results = post(browser, {**form(preview), "text": "Maintenance at <b>18:00</b>."})
     assert "Done: 3 of 3" in results
-    notices = {notice.user.username: notice for notice in Notification.objects.filter(kind="workspace.message")}
+    notices = {
+        notice.user.username: notice for notice in Notification.objects.filter(kind="workspace.message")
+    }
     assert set(notices) == {"bob", "zoe"}
     assert notices["bob"].title == "Message from alice about 2 of your workspaces"
     assert "Workspaces: runs, waits" in notices["bob"].body

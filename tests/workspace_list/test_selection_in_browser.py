@@ -13,7 +13,7 @@ from portal.workspaces.models import Workspace
 from tests.ui.conftest import served as served
 from tests.ui.conftest import visit as visit
 from tests.ui.conftest import workspace_in as workspace_in
-from tests.ui.test_browser import NARROW, PHONE, overflows, too_small, violations
+from tests.ui.test_browser import PHONE, too_small, violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -84,16 +84,3 @@ def test_everything_works_without_javascript_on_a_phone(
     assert row.state == "stopping"
     page.get_by_role("link", name="Back to the list").click()
     assert "owner=bob" in page.url
-
-
-def test_the_pages_are_accessible_and_fit(visit: Visit, alice: User, bob: User, workspace_in: Make) -> None:
-    workspace_in("running", bob, name="a" * 60)
-    workspace_in("pending", bob, name="b" * 60)
-    page = visit(alice)
-    for path in ("/workspaces/", "/queue/"):
-        page.goto(path)
-        assert violations(page) + too_small(page) == [], path
-        for size in (PHONE, NARROW):
-            page.set_viewport_size(size)
-            assert overflows(page) == [], (path, size)
-        page.set_viewport_size({"width": 1280, "height": 900})

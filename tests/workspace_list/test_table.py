@@ -36,11 +36,14 @@ def names(browser: Any, path: str = "/workspaces/") -> list[str]:
 def many(numbers: range, like: Workspace) -> None:
     made = Workspace.objects.bulk_create(
         WorkspaceFactory.build(
-            name=f"work-{n:05}", team=like.team, owner=like.owner, template=like.template, flavor=like.flavor,
-            pool=like.pool, state="running", generation=1, state_since=timezone.now(), ready_at=timezone.now(),
+            name=f"work-{n:05}",
+            state="running",
+            generation=1,
+            **{name: getattr(like, name) for name in ("team", "owner", "template", "flavor", "pool")},
+            **{name: getattr(like, name) for name in ("state_since", "ready_at")},
         )
         for n in numbers
-    )  # fmt: skip
+    )
     WorkspaceStatus.objects.bulk_create(WorkspaceStatus(workspace=each) for each in made)
 
 
@@ -125,7 +128,9 @@ def test_pages_are_links_that_keep_the_filters(running, as_user, bob, monkeypatc
     assert "5 match" in first
     second = as_user(bob).get(f"/workspaces/{link(first, 'next')}").content.decode()
     assert ROW.findall(second) == ["work-00002", "work-00003"]
-    assert ROW.findall(as_user(bob).get(f"/workspaces/{link(second, 'prev')}").content.decode()) == ROW.findall(first)
+    assert ROW.findall(
+        as_user(bob).get(f"/workspaces/{link(second, 'prev')}").content.decode()
+    ) == ROW.findall(first)
 
 
 def link(body: str, rel: str) -> str:
@@ -152,7 +157,11 @@ def test_it_says_what_the_page_of_the_workspace_says(running, as_user, bob):
     now = timezone.now()
     ends = [now + timedelta(hours=hours) for hours in (9, 5, 2)]
     activity = WorkspaceActivity.objects.create(
-        workspace=running, generation=1, observed_at=now, idle_s=5400, signals='[{"kind": "cpu", "value": 0, "threshold": 0.05, "active": false}]'
+        workspace=running,
+        generation=1,
+        observed_at=now,
+        idle_s=5400,
+        signals='[{"kind": "cpu", "value": 0, "threshold": 0.05, "active": false}]',
     )
 
     def shown() -> tuple[str, str]:

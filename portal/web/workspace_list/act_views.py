@@ -60,7 +60,7 @@ def _preview(
     except InvalidInput as refused:
         seconds, error = extending.OFFERED_S, refused
     plan = acts.plan(request.user, act, ids, seconds=seconds)
-    selected = request.POST.get("all") and selection_of(request.user, request.GET).count()
+    takes_all = bool(request.POST.get("all"))
     context: dict[str, Any] = {
         "act": act,
         "plan": plan,
@@ -69,7 +69,7 @@ def _preview(
         "max_text": owner_messages.MAX_TEXT,
         "problem": error.sentence if error is not None else "",
         "once": strip_nul(request.POST.get("once", ""))[:ONCE_MAX] or uuid4().hex,
-        "more": bool(selected) and int(selected) > len(ids),
+        "more": takes_all and selection_of(request.user, request.GET).count() > len(ids),
         "max_at_once": MAX_AT_ONCE,
         "back": back,
     }

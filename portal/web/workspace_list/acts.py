@@ -1,4 +1,4 @@
-"""Acts on selected workspaces: what each would lead to, and the act itself, by the services of single acts."""
+"""Acts on selected workspaces: what each would do, and the act itself, by the services of single acts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def _stop_text(workspace: Workspace) -> str:
     return _("Already stopped") if workspace.state == State.STOPPED else _("Already stopping")
 
 
-def perform(actor: User, act: Act, seen: Mapping[UUID, str], *, seconds: int, text: str, once: str) -> list[ResultLine]:
+def perform(
+    actor: User, act: Act, seen: Mapping[UUID, str], *, seconds: int, text: str, once: str
+) -> list[ResultLine]:
     """Act on each workspace that is still as `seen`, and return a line for each.
 
     `once` identifies the form, so that sending it twice acts once. Raises `InvalidInput` and `TooMany` for a
@@ -141,7 +143,11 @@ def _lines(actor: User, results: Mapping[UUID, PortalError | None], done: str) -
     lines = []
     for key, error in results.items():
         row = rows.get(key)
-        text = error.sentence if error is not None else done or (_done_text(row) if row is not None else _("Done"))
+        text = (
+            error.sentence
+            if error is not None
+            else done or (_done_text(row) if row is not None else _("Done"))
+        )
         lines.append(ResultLine(row, text, error is None))
     return lines
 

@@ -19,7 +19,7 @@ NEWEST = "newest"
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """An order: its name in the URL, and the field or annotation `by`. `falls`: the first click sorts down."""
+    """An order: its name in the URL, and its field or annotation. `falls`: the first click sorts down."""
 
     name: str
     by: str

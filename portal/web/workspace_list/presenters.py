@@ -177,4 +177,6 @@ def _csv_values(row: Any) -> Iterable[Any]:
     yield from (row.pk, row.name, row.owner.username, row.team.slug, row.state, row.flavor.slug)
     yield from (format_size(row.resources), row.pool.slug if row.pool else None, " ".join(nodes_of(row)))
     yield None if row.idle_s == UNKNOWN_IDLE_S else row.idle_s
-    yield from (moment.isoformat() if moment else None for moment in (row.stops_at, row.ready_at, row.created_at))
+    yield from (
+        moment.isoformat() if moment else None for moment in (row.stops_at, row.ready_at, row.created_at)
+    )

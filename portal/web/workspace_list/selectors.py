@@ -55,10 +55,15 @@ class Selection:
         fields = self.order.fields
         keys = self.order.annotated(self.rows()).values("id", self.order.sort.by)
         try:
-            page = keyset.read(keys, fields, keyset.decode(cursor, fields) if cursor else keyset.Cursor(), ROWS_PER_PAGE)
+            page = keyset.read(
+                keys, fields, keyset.decode(cursor, fields) if cursor else keyset.Cursor(), ROWS_PER_PAGE
+            )
         except keyset.InvalidCursor:
             page = keyset.read(keys, fields, keyset.Cursor(), ROWS_PER_PAGE)
-        rows = {row.pk: row for row in with_columns(Workspace.objects.filter(pk__in=[key["id"] for key in page.rows]))}
+        rows = {
+            row.pk: row
+            for row in with_columns(Workspace.objects.filter(pk__in=[key["id"] for key in page.rows]))
+        }
         present = [rows[key["id"]] for key in page.rows if key["id"] in rows]
         return keyset.KeysetPage(present, page.next, page.previous)
 
