@@ -18,7 +18,7 @@ from portal.fleet.inventory import selectors as inventory
 from portal.quota.limits.presenters import limits
 from portal.web.fleet.presenters import pools
 from portal.web.home.presenters import home as home_presenters
-from portal.workspaces import policies, presenters, selectors
+from portal.workspaces import presenters, selectors
 from portal.workspaces.lifecycle import LIVE, State
 
 WORKSPACES_PER_PAGE = 24
@@ -56,7 +56,6 @@ def home(request: SignedInRequest) -> HttpResponse:
         "total": total,
         "had_one": bool(total) or last is not None,
         "filters": filters,
-        "sees_others": policies.may_see_others(user),
     }
     if full_page:
         context |= {
