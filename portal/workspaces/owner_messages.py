@@ -35,13 +35,12 @@ MAX_NAMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Results by workspace id: why its owner got no message, or None. `owners` got one.
+    """Results by workspace id: why its owner got no message, or None.
 
     `replayed`: an earlier request with the same idempotency key had sent it.
     """
 
     results: Mapping[UUID, PortalError | None]
-    owners: int
     replayed: bool = False
 
 
@@ -69,22 +68,21 @@ def send(*, actor: User, workspaces: Iterable[UUID], text: str, idempotency_key:
     rows = bulk.visible(actor, keys)
     results = {key: _refusal(actor, rows.get(key)) for key in keys}
     reached = [rows[key] for key, error in results.items() if error is None]
-    owners = len({row.owner_id for row in reached})
     digest = digest_of([str(key) for key in keys], text)
     use = KeyUse(actor, ENDPOINT, idempotency_key, digest) if idempotency_key else None
     try:
         with transaction.atomic():
             if use is not None:
                 if use.answer() is not None:
-                    return Sent(results, owners, replayed=True)
+                    return Sent(results, replayed=True)
                 use.claim()
                 use.record()
             _deliver(actor, reached, text)
     except IntegrityError as error:
         if use is None or not use.was_claimed(error) or use.answer() is None:
             raise
-        return Sent(results, owners, replayed=True)
-    return Sent(results, owners)
+        return Sent(results, replayed=True)
+    return Sent(results)
 
 
 def _deliver(actor: User, reached: list[Workspace], text: str) -> None:

@@ -18,6 +18,7 @@ from tests.factories import MembershipFactory, UserFactory, WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
 ACT = "/workspaces/act/"
+AT_REST = {"desired_state": "stopped"}
 
 
 @pytest.fixture
@@ -67,19 +68,25 @@ def ids(*rows: Workspace) -> list[str]:
 def test_stop_previews_then_stops_each(rows, as_user, alice, sent):
     browser = as_user(alice)
     before = Event.objects.count()
-    preview = post(browser, {"act": "stop", "workspace": ids(*rows.values())})
-    assert "Stop 3 workspaces?" in preview
+    stopped = WorkspaceFactory(
+        name="stopped", owner=alice, team=rows["runs"].team, state="stopped", **AT_REST
+    )
+    preempted = WorkspaceFactory(name="preempted", owner=alice, team=rows["runs"].team, state="stopped")
+    preview = post(browser, {"act": "stop", "workspace": ids(*rows.values(), stopped, preempted)})
+    assert "Stop 4 workspaces?" in preview
     assert lines(preview) == {
         "waits": "Leaves the queue",
         "runs": "Stops. Files are kept.",
         "of-zoe": "Stops. Files are kept.",
+        "stopped": "Stops or is stopped already.",
+        "preempted": "Does not start again by itself",
         "failed": "failed is failed and cannot be stopped. Reload the page to see the available actions.",
     }
     assert Event.objects.count() == before
     assert Workspace.objects.get(pk=rows["runs"].pk).state == "running"
 
     results = post(browser, form(preview))
-    assert "Done: 3 of 3" in results
+    assert "Done: 4 of 4" in results
     assert set(Workspace.objects.exclude(name="failed").values_list("state", flat=True)) <= {
         "stopping",
         "stopped",
@@ -88,7 +95,7 @@ def test_stop_previews_then_stops_each(rows, as_user, alice, sent):
     assert Event.objects.filter(kind="workspace.stop", actor=alice).count() == 3
     # Sending it once more, as by a reload, finds all of them changed.
     again = post(browser, form(preview))
-    assert "Done: 0 of 3" in again
+    assert "Done: 0 of 4" in again
     assert "changed after the preview" in lines(again)["runs"]
 
 

@@ -78,6 +78,12 @@ def plan(actor: User, act: Act, workspaces: Iterable[UUID], *, seconds: int) -> 
 
 
 def _planned(actor: User, act: Act, workspace: Workspace, seconds: int) -> Planned:
+    if (
+        act == Act.STOP
+        and workspace.state in STOPS_ALREADY
+        and workspace.desired_state != DesiredState.RUNNING
+    ):
+        return Planned(workspace, "", _("Stops or is stopped already."))
     try:
         return Planned(workspace, _outcome(actor, act, workspace, seconds), "")
     except PortalError as error:
@@ -101,11 +107,10 @@ def _outcome(actor: User, act: Act, workspace: Workspace, seconds: int) -> str:
 
 
 def _stop_text(workspace: Workspace) -> str:
-    if workspace.state not in STOPS_ALREADY:
-        return _("Leaves the queue") if workspace.state == State.PENDING else _("Stops. Files are kept.")
-    if workspace.desired_state == DesiredState.RUNNING:
+    if workspace.state in STOPS_ALREADY:
+        # It was preempted and would be queued again.
         return _("Does not start again by itself")
-    return _("Already stopped") if workspace.state == State.STOPPED else _("Already stopping")
+    return _("Leaves the queue") if workspace.state == State.PENDING else _("Stops. Files are kept.")
 
 
 def perform(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -97,9 +97,3 @@ def with_columns(rows: QuerySet[Workspace]) -> QuerySet[Workspace]:
         .select_related("owner", "team", "flavor", "flavor__pool", "pool")
         .prefetch_related(Prefetch("allocations", held, to_attr="held"))
     )
-
-
-def by_id(actor: User, ids: Iterable[UUID]) -> dict[UUID, Workspace]:
-    """Return the rows among `ids` that the actor may see."""
-    visible = workspaces.rows_for(actor).filter(pk__in=list(ids))
-    return {row.pk: row for row in with_columns(visible)}
