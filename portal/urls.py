@@ -15,6 +15,7 @@ urlpatterns = [
     path("scim/", include("portal.people.scim.api")),
     path("", include("portal.embedded.urls")),
     path("", include("portal.web.home.urls")),
+    path("", include("portal.web.workspace_list.urls")),
     path("", include("portal.people.accounts.urls")),
     path("", include("portal.people.accounts.library_urls")),
     path("", include("portal.people.identity.urls")),

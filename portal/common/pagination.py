@@ -1,38 +1,20 @@
-"""Cursor pagination: stable under inserts and deletes, with constant cost per page."""
+"""Cursor pagination of REST lists (`keyset`)."""
 
 from __future__ import annotations
 
-import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from django.core.exceptions import ValidationError
-from django.db import DataError
-from django.db.models import Q
 from django.utils.translation import gettext as _
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.utils.urls import replace_query_param
 
+from portal.common import keyset
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Cursor:
-    """Where a page begins: after `values` in the order of the list, or before them if `backwards`.
-
-    `values` are those of the fields of the order in one row, which together identify it. None is the
-    beginning, or the end if `backwards`.
-    """
-
-    values: tuple[Any, ...] | None = None
-    backwards: bool = False
 
 
 class Pages(CursorPagination):
@@ -46,67 +28,33 @@ class Pages(CursorPagination):
     max_page_size = 200
     page_size_query_param = "page_size"
     ordering: tuple[str, ...]
-    _at: _Cursor
+    _page: keyset.KeysetPage
     _address: str
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         self._address = request.build_absolute_uri()
         self.ordering = tuple(view.sorted_by())
         size = self.get_page_size(request)
-        self._at = self._cursor_in(request)
-        order = _reversed(self.ordering) if self._at.backwards else self.ordering
+        text = request.query_params.get(self.cursor_query_param)
         try:
-            if self._at.values is not None:
-                queryset = queryset.filter(_beyond(order, self._at.values))
-            rows = list(queryset.order_by(*order)[: size + 1])
-        except (ValueError, TypeError, OverflowError, DataError, ValidationError) as error:
-            if self.cursor_query_param in request.query_params:
-                raise _bad_cursor() from error
-            raise
-        self._has_more = len(rows) > size
-        self.page = rows[:size]
-        if self._at.backwards:
-            self.page.reverse()
-        return self.page
+            cursor = keyset.Cursor() if text is None else keyset.decode(text, self.ordering)
+            self._page = keyset.read(queryset, self.ordering, cursor, size)
+        except keyset.InvalidCursor as error:
+            raise _bad_cursor() from error
+        return self._page.rows
 
     def get_next_link(self) -> str | None:
-        if self._at.backwards:
-            # Without rows here, all are behind this page.
-            return None if self._at.values is None else self._link(self._row_values(-1), backwards=False)
-        return self._link(self._row_values(-1), backwards=False) if self._has_more else None
+        return self._link(self._page.next)
 
     def get_previous_link(self) -> str | None:
-        if not self._at.backwards:
-            return None if self._at.values is None else self._link(self._row_values(0), backwards=True)
-        return self._link(self._row_values(0), backwards=True) if self._has_more else None
+        return self._link(self._page.previous)
 
-    def _row_values(self, number: int) -> list[Any] | None:
-        """Return the values of the order in a row of the page, or None on an empty page."""
-        return [_value(self.page[number], name.lstrip("-")) for name in self.ordering] if self.page else None
-
-    def _link(self, values: Sequence[Any] | None, *, backwards: bool) -> str:
-        text = json.dumps([",".join(self.ordering), backwards, values], default=str, separators=(",", ":"))
-        encoded = urlsafe_b64encode(text.encode()).decode()
-        link: str = replace_query_param(self._address, self.cursor_query_param, encoded)
-        return link
-
-    def _cursor_in(self, request: Request) -> _Cursor:
-        """Return the cursor of the request. Raises `InvalidInput` if it is malformed or of another order."""
-        cursor = request.query_params.get(self.cursor_query_param)
+    def _link(self, cursor: keyset.Cursor | None) -> str | None:
         if cursor is None:
-            return _Cursor()
-        try:
-            order, backwards, values = json.loads(urlsafe_b64decode(cursor.encode()))
-        except (ValueError, TypeError, RecursionError):
-            raise _bad_cursor() from None
-        plain = values is None or (
-            isinstance(values, list)
-            and len(values) == len(self.ordering)
-            and all(isinstance(value, str | int) for value in values)
-        )
-        if order != ",".join(self.ordering) or not isinstance(backwards, bool) or not plain:
-            raise _bad_cursor()
-        return _Cursor(None if values is None else tuple(values), backwards)
+            return None
+        text = keyset.encode(cursor, self.ordering)
+        link: str = replace_query_param(self._address, self.cursor_query_param, text)
+        return link
 
     def get_page_size(self, request: Request) -> int:
         text = request.query_params.get(self.page_size_query_param)
@@ -133,33 +81,6 @@ class Pages(CursorPagination):
             "required": ["next", "previous", "results"],
             "properties": {"next": link("next"), "previous": link("previous"), "results": rows},
         }
-
-
-def _reversed(order: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name[1:] if name.startswith("-") else f"-{name}" for name in order)
-
-
-def _beyond(order: Sequence[str], values: Sequence[Any]) -> Q:
-    """Return the condition for rows that follow the row with these values.
-
-    The first field is bounded by itself as well, so that databases use its index.
-    """
-    first, *_rest = order
-    bound = Q(**{f"{first.lstrip('-')}__{'lte' if first.startswith('-') else 'gte'}": values[0]})
-    same, following = Q(), Q()
-    for name, value in zip(order, values, strict=True):
-        field = name.lstrip("-")
-        following |= same & Q(**{f"{field}__{'lt' if name.startswith('-') else 'gt'}": value})
-        same &= Q(**{field: value})
-    return bound & following if len(order) > 1 else following
-
-
-def _value(row: Any, name: str) -> Any:
-    if isinstance(row, Mapping):
-        return row[name]
-    for part in name.split("__"):
-        row = getattr(row, part)
-    return row
 
 
 def whole_number(text: str, code: StrEnum, *, field: str, maximum: int) -> int:

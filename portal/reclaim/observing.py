@@ -29,6 +29,8 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 INTERVAL_S = 60.0
+FRESH_S = 3 * INTERVAL_S
+"""Age up to which an observation describes the present."""
 HISTORY = timedelta(days=2)
 MAX_CHANGES = 500
 """Maximum number of changes shown per workspace."""
@@ -417,4 +419,4 @@ def current_activity(workspace: Workspace) -> ObservedActivity | None:
 def is_fresh(observed_at: datetime, now: datetime | None = None) -> bool:
     """Return whether an observation is recent enough to describe the present."""
     age_s = ((now or timezone.now()) - observed_at).total_seconds()
-    return -INTERVAL_S <= age_s <= 3 * INTERVAL_S
+    return -INTERVAL_S <= age_s <= FRESH_S

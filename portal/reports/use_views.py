@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from portal.common.csv_output import cell
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -23,8 +24,6 @@ from portal.reports.freed import STOPS
 from portal.reports.idle_api import hours
 from portal.reports.models import Dimension
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Leading characters of a cell that a spreadsheet would read as a formula."""
 DEFAULT_SPAN = 30
 
 
@@ -93,7 +92,7 @@ def gpu_use_csv(request: SignedInRequest) -> HttpResponse:
     table.writerow([report.by, *first])
     for line in report.lines:
         cells = ["" if value is None else value for value in amounts_json(line.amounts).values()]
-        table.writerow([f"'{line.key}" if line.key.startswith(FORMULA) else line.key, *cells])
+        table.writerow([cell(line.key), *cells])
     return answer
 
 
@@ -124,6 +123,5 @@ def idle_gpus_csv(request: SignedInRequest) -> HttpResponse:
         ]
         figures += [amounts.returned, *(amounts.given_back.get(code, 0.0) for code in codes)]
         figures.append(amounts.would_give_back)
-        name = f"'{line.team}" if line.team.startswith(FORMULA) else line.team
-        table.writerow([name, *map(hours, figures)])
+        table.writerow([cell(line.team), *map(hours, figures)])
     return answer

@@ -23,9 +23,15 @@ from portal.scheduling.wording.waiting import OTHER_LABEL, WAITING_LABELS
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.policies import teams_seen
-from portal.workspaces.presenters import PREEMPTED_FOR
+from portal.workspaces.presenters import PREEMPTED_FOR, ExpectedStart, expected_start
 from portal.workspaces.troubles import stored_message
 
+QUEUE_ORDER = (
+    F("queue_entry__position").asc(nulls_last=True),
+    F("requested_at").asc(),
+    F("pk").asc(),
+)
+"""The order of the queue. Requests that need approval have no position and come last."""
 NAMES_SOFTWARE = frozenset({EnvironmentCode.ON_ITS_WAY})
 
 
@@ -58,6 +64,11 @@ class QueueRow:
         return Reason(reason.code, {**reason.params, "environment": gettext("Software")})
 
     @property
+    def expected_start(self) -> ExpectedStart:
+        """When it is expected to start."""
+        return expected_start(self.workspace)
+
+    @property
     def eta_basis(self) -> str:
         """The basis of its expected start."""
         return stored_message(self.workspace.queue_entry.eta_basis)
@@ -71,6 +82,11 @@ class QueueRow:
     def next_flavor(self) -> str:
         """On which of its flavors it is expected to start. It names flavors, so only if visible."""
         return stored_message(self.workspace.queue_entry.next_flavor) if self.visible else ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What explains its place and its expected start, besides the blocker."""
+        return [text for text in (self.member_order_text, self.next_flavor, self.eta_basis) if text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,7 @@ def waiting() -> QuerySet[Workspace]:
     return (
         Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING)
         .select_related("team", "owner", "flavor", "flavor__pool", "template", "queue_entry")
-        .order_by(F("queue_entry__position").asc(nulls_last=True), "requested_at", "pk")
+        .order_by(*QUEUE_ORDER)
     )
 
 

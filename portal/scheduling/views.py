@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -11,23 +13,40 @@ from django.views.decorators.http import require_safe
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.scheduling import selectors as selectors
+from portal.scheduling import queue_groups, selectors
 from portal.scheduling.models import QueueState
+from portal.scheduling.queue_groups import GroupKey
 
 ROWS_PER_PAGE = 50
+GROUPS_PER_PAGE = 20
+MAX_KEY = 300
 
 
 @require_safe
 @never_cache
 def queue(request: SignedInRequest) -> HttpResponse:
-    """Show all pending workspaces in order to every user; names only of those that the user may see."""
+    """Show all pending workspaces by reason to every user; names only of those that the user may see."""
     team = strip_nul(request.GET.get("team", ""))[:40]
-    reason = strip_nul(request.GET.get("reason", ""))[:60]
-    rows = selectors.filtered(selectors.waiting(), team=team, reason=reason)
-    page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    reason = strip_nul(request.GET.get("reason", ""))[:MAX_KEY]
+    # A group of this page, or a code, as the overview links to.
+    one = GroupKey.parse(reason)
+    rows = selectors.filtered(selectors.waiting(), team=team, reason="" if one else reason)
+    groups = queue_groups.members(request.user, rows)
+    counts = {key: len(group.ids) for key, group in groups.items()}
+    number = request.GET.get("page")
+    if one is not None:
+        ids = groups[one].ids if one in groups else []
+        page: Any = Paginator(ids, ROWS_PER_PAGE).get_page(number)
+        shown = {one: page.object_list} if ids else {}
+    else:
+        page = Paginator(list(groups), GROUPS_PER_PAGE).get_page(number)
+        shown = {key: groups[key].shown for key in page.object_list}
     context = {
+        "one": one is not None,
+        "group_key": str(one or ""),
         "page": page,
-        "entries": selectors.entries(request.user, list(page.object_list)),
+        "groups": queue_groups.groups(request.user, shown, counts),
+        "total": sum(counts.values()),
         "preempting": selectors.preempting(request.user),
         "team": team,
         "teams": selectors.teams_waiting(),

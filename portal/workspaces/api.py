@@ -26,13 +26,11 @@ from portal.common.api import (
     UserRequest,
     body_of,
     documented,
-    filters,
     not_found_as_invalid,
     operation,
 )
 from portal.common.errors import InvalidInput, NeedsApproval
 from portal.common.events import live, stream
-from portal.common.filtering import MomentFilter
 from portal.common.pagination import whole_number
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
@@ -41,6 +39,7 @@ from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken, Team, User
 from portal.workspaces import changes, extending, gpus, log_stream, resizing, rows, selectors, services
 from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.filters import WorkspaceFilter
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order_serializers import (
@@ -65,27 +64,6 @@ TAIL = OpenApiParameter(
     {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
     description="Number of lines.",
 )
-
-
-class WorkspaceFilter(filters.FilterSet):
-    state = filters.MultipleChoiceFilter(
-        choices=State.choices, label="Only workspaces in these states. Default: all except `terminated`."
-    )
-    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    template = filters.CharFilter(field_name="template__slug", label="Slug of the template.")
-    flavor = filters.CharFilter(field_name="flavor__slug", label="Slug of the flavor.")
-    owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
-    name = filters.CharFilter(label="Only the one with this name.")
-    created_after = MomentFilter(
-        field_name="created_at",
-        lookup_expr="gte",
-        label="Only workspaces created at or after this time (ISO 8601).",
-    )
-    created_before = MomentFilter(
-        field_name="created_at",
-        lookup_expr="lt",
-        label="Only workspaces created before this time (ISO 8601).",
-    )
 
 
 @documented(
@@ -151,8 +129,7 @@ class WorkspaceViewSet(ListViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Workspace]:
-        visible = selectors.rows_for(self.request.user)
-        return visible if "state" in self.request.query_params else visible.live()
+        return selectors.listed_for(self.request.user, deleted="state" in self.request.query_params)
 
     def paginate_queryset(self, queryset: Any) -> Any:
         page: Any = super().paginate_queryset(queryset.values(*rows.KEYS, "name"))

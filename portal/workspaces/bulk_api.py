@@ -1,29 +1,30 @@
-"""REST API of bulk actions: each workspace is stopped or deleted as if requested alone."""
+"""REST API of acts on many workspaces (`bulk`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from uuid import UUID
 
-from django.db import transaction
 from django.urls import reverse
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.errors import PortalError
 from portal.common.problem_serializers import ProblemSerializer
 from portal.common.problems import document_of
-from portal.workspaces import rows, selectors, services
+from portal.workspaces import bulk, extending, owner_messages, rows, selectors, services
 from portal.workspaces.api import RETRY_AFTER_S, SCOPES
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.order_serializers import ExtendSerializer
 from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.serializers import WorkspaceSerializer
 
-MAX_AT_ONCE = 100
 NOTE = (
-    f"Takes up to {MAX_AT_ONCE} workspaces, in the given order. A failure does not affect the others. "
+    f"Takes up to {bulk.MAX_AT_ONCE} workspaces, in the given order. A failure does not affect the others. "
     "Returns a result for each. Its `status` is the HTTP status that a single request would get."
 )
 
@@ -43,7 +44,7 @@ class WorkspacesSerializer(StrictSerializer):
     workspaces = serializers.ListField(
         child=IdField(),
         min_length=1,
-        max_length=MAX_AT_ONCE,
+        max_length=bulk.MAX_AT_ONCE,
         help_text="Ids of the workspaces. Duplicates are ignored.",
     )
 
@@ -69,31 +70,46 @@ class BulkSerializer(serializers.Serializer[Any]):
     results = BulkResultSerializer(many=True, help_text="Results, one for each workspace.")
 
 
+class ManyExtendSerializer(WorkspacesSerializer, ExtendSerializer):
+    """The workspaces to extend, and by how much."""
+
+    examples = {**WorkspacesSerializer.examples, **ExtendSerializer.examples}
+
+
+class ManyMessageSerializer(WorkspacesSerializer):
+    """The workspaces whose owners get a message, and its text."""
+
+    text = serializers.CharField(
+        max_length=owner_messages.MAX_TEXT, help_text="Text of the message, without formatting."
+    )
+
+    examples = {**WorkspacesSerializer.examples, "text": "Maintenance starts at 18:00."}
+
+
 class BulkView(ApiView):
     tag = "workspaces"
     scopes = SCOPES
-    act: ClassVar[Callable[..., Workspace]]
 
-    def answer(self, request: UserRequest) -> Response:
-        """Act on each workspace in its own transaction, so that locks are held only briefly."""
-        wanted = list(dict.fromkeys(body_of(request, WorkspacesSerializer)["workspaces"]))
-        problems: dict[Any, dict[str, Any]] = {}
-        for workspace_id in wanted:
-            try:
-                selectors.workspace_by_id(request.user, workspace_id)
-                with transaction.atomic():
-                    type(self).act(actor=request.user, workspace_id=workspace_id)
-            except PortalError as error:
-                problems[workspace_id] = document_of(error, request)
-        done = [key for key in wanted if key not in problems]
+    def act_on_each(self, request: UserRequest, act: Callable[[UUID], object]) -> Response:
+        wanted = body_of(request, WorkspacesSerializer)["workspaces"]
+        return self.answer(request, bulk.act_on_each(actor=request.user, workspaces=wanted, act=act))
+
+    def answer(
+        self, request: UserRequest, results: Mapping[UUID, PortalError | None], **headers: str
+    ) -> Response:
+        """Return the result of each workspace: its current state, or its problem."""
+        done = [key for key, error in results.items() if error is None]
         visible = selectors.rows_for(request.user).filter(pk__in=done)
         shown = {row.pk: row for row in rows.read(list(visible.values_list("pk", flat=True)))}
-        results = [self._result(key, shown.get(key), problems.get(key)) for key in wanted]
-        headers = {"Location": reverse("api:workspace-list")}
-        return Response({"results": results}, status=202, headers=headers)
+        lines = [
+            self._result(key, shown.get(key), document_of(error, request) if error is not None else None)
+            for key, error in results.items()
+        ]
+        headers["Location"] = reverse("api:workspace-list")
+        return Response({"results": lines}, status=202, headers=headers)
 
     def _result(
-        self, workspace_id: Any, row: WorkspaceRow | None, problem: dict[str, Any] | None
+        self, workspace_id: UUID, row: WorkspaceRow | None, problem: dict[str, Any] | None
     ) -> dict[str, Any]:
         left = row is not None and row.state != State.TERMINATED
         return {
@@ -106,7 +122,6 @@ class BulkView(ApiView):
 
 class StopView(BulkView):
     operation_ids = {"post": "stopWorkspaces"}
-    act = services.stop
 
     @operation(
         "Stop many workspaces",
@@ -117,12 +132,11 @@ class StopView(BulkView):
         retry_after_s=RETRY_AFTER_S,
     )
     def post(self, request: UserRequest) -> Response:
-        return self.answer(request)
+        return self.act_on_each(request, lambda key: services.stop(actor=request.user, workspace_id=key))
 
 
 class DeleteView(BulkView):
     operation_ids = {"post": "deleteWorkspaces"}
-    act = services.delete
 
     @operation(
         "Delete many workspaces",
@@ -133,10 +147,63 @@ class DeleteView(BulkView):
         retry_after_s=RETRY_AFTER_S,
     )
     def post(self, request: UserRequest) -> Response:
-        return self.answer(request)
+        return self.act_on_each(request, lambda key: services.delete(actor=request.user, workspace_id=key))
+
+
+class ExtendView(BulkView):
+    operation_ids = {"post": "extendWorkspaces"}
+
+    @operation(
+        "Extend many workspaces",
+        description=(
+            f"Moves the end of each running workspace by `hours`. {NOTE} With an `Idempotency-Key`, a "
+            "repeated request extends none of them again."
+        ),
+        request=ManyExtendSerializer,
+        responses={202: BulkSerializer},
+        parameters=[idempotency.PARAMETER],
+        errors=[400, 415],
+        retry_after_s=RETRY_AFTER_S,
+    )
+    def post(self, request: UserRequest) -> Response:
+        body = body_of(request, ManyExtendSerializer)
+        act = partial(
+            extending.extend,
+            actor=request.user,
+            seconds=body["seconds"],
+            idempotency_key=idempotency.key_of(request),
+        )
+        results = bulk.act_on_each(
+            actor=request.user, workspaces=body["workspaces"], act=lambda key: act(workspace_id=key)
+        )
+        return self.answer(request, results)
+
+
+class MessageView(BulkView):
+    operation_ids = {"post": "messageWorkspaceOwners"}
+
+    @operation(
+        "Write to the owners of workspaces",
+        description=(
+            "Sends one notice to each owner, with the names of the workspaces, in the portal and on the "
+            f"owner's channels. You must be allowed to operate the workspaces. {NOTE}"
+        ),
+        request=ManyMessageSerializer,
+        responses={202: BulkSerializer},
+        parameters=[idempotency.PARAMETER],
+        errors=[400, 409, 415],
+        retry_after_s=RETRY_AFTER_S,
+    )
+    def post(self, request: UserRequest) -> Response:
+        body = body_of(request, ManyMessageSerializer)
+        sent = owner_messages.send(actor=request.user, **body, idempotency_key=idempotency.key_of(request))
+        headers = {idempotency.REPLAYED: "true"} if sent.replayed else {}
+        return self.answer(request, sent.results, **headers)
 
 
 urlpatterns = [
     *routes("workspaces/stop", StopView, "workspaces-stop"),
     *routes("workspaces/delete", DeleteView, "workspaces-delete"),
+    *routes("workspaces/extend", ExtendView, "workspaces-extend"),
+    *routes("workspaces/message", MessageView, "workspaces-message"),
 ]

@@ -11,11 +11,16 @@ class WorkspaceCode(StrEnum):
 
     # Errors.
     CHANGED_MEANWHILE = "changed_meanwhile"
+    CHANGED_SINCE_PREVIEW = "changed_since_preview"
     EXPECTED_BY_END = "expected_by_end"
     EXPECTED_OUT_OF_RANGE = "expected_out_of_range"
     FLAVOR_TWICE = "flavor_listed_twice"
     FLAVORS_MIXED = "flavors_partly_simulated"
     FLAVORS_TOO_MANY = "too_many_flavors"
+    MESSAGE_EMPTY = "message_empty"
+    MESSAGE_TOO_LONG = "message_too_long"
+    TOO_MANY_MESSAGES = "too_many_messages"
+    OWNER_READS_NOTHING = "owner_reads_nothing"
     HOME_IS_PRIVATE = "home_is_private"
     NAME_TAKEN = "name_taken"
     NODE_SILENT = "node_silent"

@@ -89,12 +89,13 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
                 return Extension(repeated, replayed=True)
             use.claim()
             use.record(workspace=str(workspace_id))
-        _check(workspace, seconds)
+        require_extendable(workspace, seconds)
         _move_end(actor, workspace, seconds)
     return Extension(workspace, replayed=False)
 
 
-def _check(workspace: Workspace, seconds: int) -> None:
+def require_extendable(workspace: Workspace, seconds: int) -> None:
+    """Raise what `extend` raises if a workspace that the actor operates cannot run `seconds` longer."""
     name = {"name": workspace.name}
     if workspace.state != State.RUNNING:
         raise StateConflict(Reason(ExtensionCode.NOT_RUNNING_NOW, name), state=workspace.state)
@@ -118,14 +119,20 @@ def _check(workspace: Workspace, seconds: int) -> None:
     extension_policy().require_extendable(workspace, workspace.ends_at + timedelta(seconds=seconds))
 
 
-def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
+def end_after(workspace: Workspace, seconds: int) -> datetime:
+    """Return the end after an extension that `require_extendable` permits."""
     before = workspace.ends_at
-    assert before is not None  # checked by `_check`
+    assert before is not None  # checked by `require_extendable`
     # A workspace past its end, about to be stopped, gets the full extension from now.
     ends_at = max(before, timezone.now()) + timedelta(seconds=seconds)
     longest = longest_end(workspace)
-    if longest is not None:
-        ends_at = min(ends_at, max(longest, before))
+    return ends_at if longest is None else min(ends_at, max(longest, before))
+
+
+def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
+    before = workspace.ends_at
+    assert before is not None  # checked by `require_extendable`
+    ends_at = end_after(workspace, seconds)
     move_end(workspace, ends_at)
     emit(WorkspaceExtended(workspace, seconds))
     events.record(

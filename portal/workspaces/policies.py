@@ -33,7 +33,7 @@ def teams_seen(actor: User) -> QuerySet[Team]:
 
 def may_see_others(actor: User) -> bool:
     """Return whether the actor may see workspaces of others."""
-    return actor.sees_all or teams_seen(actor).exists()
+    return actor.sees_all or not actor.team_roles.isdisjoint({Role.OWNER, Role.VIEWER})
 
 
 def operated_teams(actor: User) -> set[UUID] | None:

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -94,6 +93,27 @@ def stage_text(workspace: Workspace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedStart:
+    """When a queued workspace is expected to start: a time to come `at`, else why there is none as `text`."""
+
+    at: datetime | None
+    text: str
+    overdue: bool = False
+
+
+def expected_start(workspace: Workspace) -> ExpectedStart:
+    """Return the estimate of the queue. An estimate that has passed is not repeated."""
+    entry = workspace.queue_entry
+    if entry.outcome == QueueOutcome.NEEDS_APPROVAL:
+        return ExpectedStart(None, _("when approved"))
+    if entry.eta_at is None:
+        return ExpectedStart(None, _("unknown"))
+    if entry.eta_at <= timezone.now():
+        return ExpectedStart(None, _("overdue"), overdue=True)
+    return ExpectedStart(entry.eta_at, "")
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceCard:
     """A workspace in the list, with the actions available to the reader."""
 
@@ -142,21 +162,6 @@ def can_open(actor: User, workspace: Workspace) -> bool:
         and not is_cut_off(workspace)
         and policies.may_open(actor, workspace)
     )
-
-
-def filter_workspaces(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
-    """Return workspaces in `state` whose name, template, flavor, team or owner contains each word of `q`."""
-    for term in q.split()[:8]:
-        workspaces = workspaces.filter(
-            Q(name__icontains=term)
-            | Q(template__name__icontains=term)
-            | Q(flavor__name__icontains=term)
-            | Q(team__name__icontains=term)
-            | Q(owner__username__icontains=term)
-        )
-    if state in State.values:
-        workspaces = workspaces.filter(state=state)
-    return workspaces
 
 
 @dataclass(frozen=True, slots=True)

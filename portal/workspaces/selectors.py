@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from uuid import UUID
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
@@ -29,6 +29,8 @@ from portal.workspaces.policies import visible_to
 
 CREATION = "workspaces.create"
 """Endpoint name in the idempotency keys of new workspaces."""
+MAX_WORDS = 8
+"""Words of a search that count."""
 
 
 def rows_for(actor: User) -> WorkspaceQuerySet:
@@ -36,8 +38,27 @@ def rows_for(actor: User) -> WorkspaceQuerySet:
     return visible_to(actor, Workspace.objects.all()).order_by("-created_at", "-id")
 
 
+def listed_for(actor: User, *, deleted: bool = False) -> WorkspaceQuerySet:
+    """Return the rows of lists before filters: those visible to the actor, without `deleted` ones."""
+    visible = rows_for(actor)
+    return visible if deleted else visible.live()
+
+
+def with_words(workspaces: WorkspaceQuerySet, text: str) -> WorkspaceQuerySet:
+    """Return workspaces whose name, template, flavor, team or owner contains each word of the text."""
+    for word in text.split()[:MAX_WORDS]:
+        workspaces = workspaces.filter(
+            Q(name__icontains=word)
+            | Q(template__name__icontains=word)
+            | Q(flavor__name__icontains=word)
+            | Q(team__name__icontains=word)
+            | Q(owner__username__icontains=word)
+        )
+    return workspaces
+
+
 def workspaces_for(actor: User) -> WorkspaceQuerySet:
-    """Return the same with the related rows of a list."""
+    """Return all workspaces visible to the actor, newest first, with the related rows of a list."""
     return (
         rows_for(actor)
         .select_related("owner", "team", "template", "flavor", "flavor__pool", "pool")

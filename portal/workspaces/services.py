@@ -61,6 +61,7 @@ from portal.workspaces.lifecycle import (
 )
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
 from portal.workspaces.order import WorkspaceOrder
+from portal.workspaces.preconditions import require_stoppable, state_error
 from portal.workspaces.secrets.effective import require_known
 from portal.workspaces.selectors import CREATION
 from portal.workspaces.stops import StopRule
@@ -280,7 +281,7 @@ def stop(
     `reason` is the reason as text for the audit log. `cause` is why the portal stops it, by `rule`.
     """
     workspace = lock_workspace(workspace_id)
-    policies.require_operate(actor, workspace)
+    require_stoppable(actor, workspace)
     if not isinstance(actor, SystemActor):
         emit(StopRequested(workspace))
     if workspace.state in {State.STOPPED, State.STOPPING}:
@@ -293,8 +294,6 @@ def stop(
                 actor=actor, kind=AuditKind.WORKSPACE_STOP_ASKED, workspace=workspace, message="stopped it"
             )
         return workspace
-    if workspace.state not in STOPPABLE:
-        raise _state_error(workspace, WorkspaceCode.NOT_STOPPABLE)
     if workspace.waits_for_home:
         start_moves.abandon(workspace)
     now = timezone.now()
@@ -325,7 +324,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     if workspace.state in {State.PENDING, State.PROVISIONING, State.RUNNING}:
         return workspace
     if workspace.state not in STARTABLE:
-        raise _state_error(workspace, WorkspaceCode.NOT_STARTABLE)
+        raise state_error(workspace, WorkspaceCode.NOT_STARTABLE)
     policies.require_active_owner(workspace.owner)
     policies.require_place(workspace)
     require_use(workspace.team, workspace.template, workspace.flavor)
@@ -486,9 +485,3 @@ def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
     if workspace.state in {State.TERMINATED, State.FAILED}:
         return workspace.status.log_tail
     return dispatch.read_logs(workspace, tail_lines=tail_lines)
-
-
-def _state_error(workspace: Workspace, code: WorkspaceCode) -> StateConflict:
-    return StateConflict(
-        Reason(code, {"name": workspace.name, "state": workspace.state}), state=workspace.state
-    )

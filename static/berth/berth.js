@@ -376,7 +376,8 @@
   }
   document.addEventListener("htmx:load", (event) => settle(event.detail.elt));
   // Before anything is painted: the server's times are in UTC.
-  document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target));
+  // After a step back in the history, the whole page is new and there is no target.
+  document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target || document));
   /* --- Offline: what could not be sent is said, kept, and sent again ------------------------------------ */
   const AGAIN_MS = 10000;
   const unsent = new Map();

@@ -222,8 +222,8 @@
     matchMedia(query).addEventListener("change", recolour);
   }
   document.addEventListener("htmx:afterSwap", (event) => {
-    reopen(event.detail.target);
-    showTimes(event.detail.target);
+    reopen(event.detail.target || document);
+    showTimes(event.detail.target || document);
     refresh();
   });
   showTimes(document);

@@ -1,12 +1,16 @@
-"""POST /api/v1/workspaces/stop and /delete"""
+"""POST /api/v1/workspaces/stop, /delete, /extend and /message"""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.utils import timezone
 
+from portal.common import rate_limits
+from portal.common.events.models import Notification
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import Api, document, problem
@@ -15,8 +19,8 @@ from tests.factories import WorkspaceFactory
 pytestmark = pytest.mark.django_db
 
 
-def bulk(program: Api, act: str, *ids: Any) -> list[dict[str, Any]]:
-    answer = program.post(f"workspaces/{act}", {"workspaces": [str(id_) for id_ in ids]})
+def bulk(program: Api, act: str, *ids: Any, **more: Any) -> list[dict[str, Any]]:
+    answer = program.post(f"workspaces/{act}", {"workspaces": [str(id_) for id_ in ids], **more})
     assert answer.status_code == 202, answer.content
     found: list[dict[str, Any]] = answer.json()["results"]
     assert set(found[0]) == set(document()["components"]["schemas"]["BulkResult"]["properties"])
@@ -58,6 +62,43 @@ def test_many_are_deleted(api: Any, bob: Any, team: Any, settle: Any, sent: Any)
     settle()
     assert not Workspace.objects.exclude(state=State.TERMINATED).exists()
     assert {row["status"] for row in bulk(api(bob), "delete", *(row.pk for row in rows))} == {204}
+
+
+def test_each_is_extended_or_refused_and_a_repeated_request_extends_nothing(
+    api: Any, bob: Any, team: Any, local_pool: Any
+) -> None:
+    now = timezone.now()
+    running = {"state": State.RUNNING, "pool": local_pool, "generation": 1, "ready_at": now}
+    ends = WorkspaceFactory(owner=bob, team=team, **running, ends_at=now + timedelta(hours=5))
+    endless = WorkspaceFactory(owner=bob, team=team, **running)
+    body = {"workspaces": [str(ends.pk), str(endless.pk)], "hours": 2}
+    for _ in range(2):
+        answer = api(bob).post("workspaces/extend", body, **{"Idempotency-Key": "once"})
+        assert [row["status"] for row in answer.json()["results"]] == [202, 409]
+    assert answer.json()["results"][1]["problem"]["code"] == "has_no_end"
+    assert Workspace.objects.get(pk=ends.pk).ends_at == ends.ends_at + timedelta(hours=2)
+
+
+def test_owners_get_a_message(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
+    mine, his = (WorkspaceFactory(owner=user, team=team) for user in (alice, bob))
+    hidden = WorkspaceFactory(owner=charlie)
+    found = bulk(api(alice), "message", mine.pk, his.pk, hidden.pk, text="Please save your work.")
+    assert [row["status"] for row in found] == [202, 202, 404]
+    assert {notice.user.username for notice in Notification.objects.all()} == {"alice", "bob"}
+    assert Notification.objects.get(user=bob).body == "Please save your work."
+    refused = bulk(api(bob), "message", mine.pk, text="x")
+    assert [row["status"] for row in refused] == [404]
+    for text in ("", "x" * 1001):
+        problem(
+            api(bob).post("workspaces/message", {"workspaces": [str(his.pk)], "text": text}), 400, "invalid"
+        )
+
+
+def test_messages_have_a_limit(api: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    his = WorkspaceFactory(owner=bob, team=team)
+    monkeypatch.setattr(rate_limits, "count", lambda *_: 30)
+    problem(api(bob).post("workspaces/message", {"workspaces": [str(his.pk)], "text": "x"}), 429, "too_many")
+    assert not Notification.objects.exists()
 
 
 @pytest.mark.parametrize("given", [[], ["x"], ["00000000-0000-4000-8000-000000000000"] * 101, None])

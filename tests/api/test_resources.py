@@ -464,6 +464,9 @@ class TestWorkspaces(DetailCase, CreateCase):
         "state=stopped": 0,
         "template=x": 0,
         "flavor=x": 0,
+        "pool=x": 0,
+        "q=mine+vision": 1,
+        "q=mine+nothing": 0,
     }
     body = {"name": "trial", "template": "jupyterlab", "flavor": "cpu-small"}
     required = ("template", "flavor")

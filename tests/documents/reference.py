@@ -37,6 +37,7 @@ SUBJECTS = {
     "IdentityCode": "Sign-in by providers",
     "InventoryCode": "Pools, nodes and devices",
     "MapCode": "Map of GPUs",
+    "SelectionCode": "Acts on selected workspaces",
     "CatalogCode": "Templates and flavors",
     "WorkspaceCode": "Workspaces",
     "CheckCode": "GPU checks",

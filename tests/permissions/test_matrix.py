@@ -479,8 +479,19 @@ class Stage:
             ("POST", "workspaces/new/"): wanted,
             ("POST", "api/v1/workspaces"): wanted,
             **{
-                ("POST", f"api/v1/workspaces/{act}"): {"workspaces": [str(self.workspace.pk)]}
-                for act in ("stop", "delete")
+                ("POST", f"api/v1/workspaces/{act}"): {"workspaces": [str(self.workspace.pk)], **more}
+                for act, more in (
+                    ("stop", {}),
+                    ("delete", {}),
+                    ("extend", {"hours": 2}),
+                    ("message", {"text": "x"}),
+                )
+            },
+            ("POST", "workspaces/act/"): {
+                "act": "message",
+                "text": "x",
+                "confirm": "1",
+                "workspace": [str(self.workspace.pk)],
             },
             ("POST", "workspaces/<uuid:workspace_id>/extend/"): {"hours": "2"},
             ("PATCH", "api/v1/workspaces/<uuid:workspace_id>"): {"priority": -1},
@@ -895,7 +906,7 @@ def test_no_page_tells_an_outsider_the_name_of_what_he_may_not_see(stage):
         if row.method == "GET" and "stream" not in row.route and not row.route.endswith("events/"):
             answered = client.get(stage.url(row.route))
             # Pictures of documents are no text; all else is.
-            body = "" if answered["Content-Type"].startswith("image/") else answered.content.decode()
+            body = "" if answered["Content-Type"].startswith("image/") else answered.getvalue().decode()
             assert "own-work-of-bob" not in body, row
 
 

@@ -66,6 +66,8 @@ def scene(
     yield {
         "home": "/",
         "home-nothing-found": "/?q=nothing-like-it",
+        "all-workspaces": "/workspaces/",
+        "queue": "/queue/",
         "new": "/workspaces/new/",
         **{f"workspace-{name}": f"/workspaces/{row.pk}/" for name, row in rows.items()},
         "workspace-simulated": f"/workspaces/{simulated.pk}/",

@@ -37,6 +37,15 @@ class TestOverview(PageCase):
     url, fixtures, partials, reader = "/overview/", ("team", "pool"), ("live",), "olga"
 
 
+class TestAllWorkspaces(PageCase):
+    url, reader, fixtures, partials = "/workspaces/?state=running", "olga", ("team", "local_pool"), ("list",)
+
+    @pytest.fixture(autouse=True)
+    def _workspace(self, _stocked: None, bob: object) -> None:
+        pool = self.there["local_pool"]
+        WorkspaceFactory(owner=bob, team=self.there["team"], state="running", pool=pool, generation=1)
+
+
 class TestNewWorkspace(PageCase):
     url, fixtures, partials = "/workspaces/new/", ("team", "local_pool"), ("choice",)
 

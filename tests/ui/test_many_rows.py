@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
 from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.fleet.inventory.models import Pool
-from portal.people.accounts.models import Team, User
-from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.people.accounts.models import User
 from tests.catalog_pages.test_many_entries import environments, flavors, templates
-from tests.factories import WorkspaceFactory
 
 pytestmark = [
     pytest.mark.django_db,
@@ -34,30 +31,6 @@ def asked(browser: Any, path: str) -> int:
         page = browser.get(path)
     assert page.status_code == 200
     return len(queries)
-
-
-def workspaces(numbers: range, team: Team, owner: User, pool: Pool) -> None:
-    template, flavor = Template.objects.get(slug="jupyterlab"), Flavor.objects.get(slug="cpu-small")
-    moment = timezone.now()
-    made = Workspace.objects.bulk_create(
-        WorkspaceFactory.build(
-            name=f"work-{n:04}", team=team, owner=owner, template=template, flavor=flavor, state="running",
-            pool=pool, generation=1, requested_at=moment, state_since=moment, ready_at=moment,
-        )
-        for n in numbers
-    )  # fmt: skip
-    WorkspaceStatus.objects.bulk_create(WorkspaceStatus(workspace=each) for each in made)
-
-
-def test_an_administrators_home(
-    as_user: Browse, olga: User, alice: User, team: Team, catalog: Any, local_pool: Pool
-) -> None:
-    browser = as_user(olga)
-    paths = ("/?whose=all", "/?whose=all&page=2", "/?whose=all&q=work-0012")
-    workspaces(range(FEW), team, alice, local_pool)
-    few = [asked(browser, path) for path in paths]
-    workspaces(range(FEW, MANY), team, alice, local_pool)
-    assert [asked(browser, path) for path in paths] == few
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ def found(user: User, text: str) -> dict[str, list[str]]:
 def test_each_role_sees_its_pages(alice: User, bob: User, olga: User, team: Team) -> None:
     everyone = ["Workspaces", "New workspace", "Environments", "Files", "Teams", "Inbox", "Queue"]
     assert labels(bob) == everyone, "no flavor has GPUs"
-    assert labels(alice) == [*everyone, "Catalog"], "owners manage templates of their team"
+    owner = ["Workspaces", "All workspaces", *everyone[1:], "Catalog"]
+    assert labels(alice) == owner, "owners see their team's workspaces and manage its templates"
     FlavorFactory(slug="one-gpu", accelerator_count=1)
     assert labels(bob) == [*everyone, "GPUs", "Calendar"]
     assert labels(olga)[-6:] == ["Calendar", "Pools", "Catalog", "Quotas", "Reports", "Webhooks"]

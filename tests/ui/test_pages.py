@@ -164,10 +164,8 @@ def test_only_those_who_see_others_are_offered_everybodys(
 ) -> None:
     workspace_in("running", bob, name="of-bob")
     assert "of-bob" not in text_of(as_user(alice).get("/"))
-    assert "of-bob" in text_of(as_user(alice).get("/?whose=all"))
-    assert "Everyone" not in text_of(as_user(bob).get("/"))
-    workspace_in("running", alice, name="of-alice")
-    assert "of-alice" not in text_of(as_user(bob).get("/?whose=all"))
+    assert "All workspaces" in text_of(as_user(alice).get("/"))
+    assert "All workspaces" not in text_of(as_user(bob).get("/"))
 
 
 # --- New ----------------------------------------------------------------------------------------

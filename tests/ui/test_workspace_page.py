@@ -201,8 +201,8 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
     assert "night-run" in body
     assert "Delete them first." in body
     assert ">Remove bob</span>" not in body
-    assert "/?q=bob&amp;whose=all" in body
-    assert "night-run" in text_of(client.get("/?q=bob&whose=all"))
+    assert "/workspaces/?team=vision&amp;owner=bob" in body
+    assert "night-run" in text_of(client.get("/workspaces/?team=vision&owner=bob"))
     Workspace.objects.filter(pk=workspace.pk).update(state=State.TERMINATED)
     free = client.get(path).content.decode()
     assert "night-run" not in free

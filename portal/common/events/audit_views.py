@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from django.core.paginator import Paginator
 from django.http import Http404, HttpResponse, StreamingHttpResponse
@@ -15,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from portal.common import csv_output
 from portal.common.events import audit_stream, selectors, services
 from portal.common.events.audit_entries import AuditEntrySerializer
 from portal.common.events.audit_filters import AuditFilter
@@ -24,8 +22,6 @@ from portal.common.typed_requests import SignedInRequest
 
 ROWS_PER_PAGE = 50
 FILTERS = ("actor", "action", "object", "since", "until", "request_id")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Leading characters of a cell that a spreadsheet would interpret as a formula."""
 FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
@@ -80,20 +76,7 @@ def _json_lines(entries: Iterable[Event]) -> Iterator[str]:
 
 def _csv(entries: Iterable[Event]) -> Iterator[str]:
     columns = list(AuditEntrySerializer.Meta.fields)
-    yield _row(columns)
+    yield csv_output.line(columns)
     for entry in entries:
         data = AuditEntrySerializer(entry).data
-        yield _row([_cell(data[name]) for name in columns])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
-    return f"'{text}" if text.startswith(FORMULA) else text
-
-
-def _row(cells: list[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line).writerow(cells)
-    return line.getvalue()
+        yield csv_output.line(data[name] for name in columns)

@@ -328,4 +328,5 @@ class AuditKind(StrEnum):
     WORKSPACE_PROMISED = "workspace.promised"
     WORKSPACE_PREEMPTING = "workspace.preempting"
     WORKSPACE_MAY_STAY = "workspace.may_stay"
+    WORKSPACE_MESSAGE_SENT = "workspace.message_sent"
     WORKSPACE_CUT_OFF = "workspace.cut_off"

@@ -379,12 +379,11 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         context |= {
             "holds": workspaces,
             "hold_lead": presenters.blocking_workspaces_text(team, username, leaving=leaving),
-            "holds_url": _workspaces_url(username, leaving=leaving),
+            "holds_url": _workspaces_url(slug, username),
         }
     return render(request, "confirm.html", context)
 
 
-def _workspaces_url(username: str, *, leaving: bool) -> str:
-    """Return the URL of the member's workspaces, as seen by the actor."""
-    query = urlencode({"q": username} if leaving else {"q": username, "whose": "all"})
-    return f"{reverse('home:home')}?{query}"
+def _workspaces_url(slug: str, username: str) -> str:
+    """Return the URL of the member's workspaces in the team, as seen by the actor."""
+    return f"{reverse('workspace_list:list')}?{urlencode({'team': slug, 'owner': username})}"

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.catalog import selectors as catalog
 from portal.people.accounts.models import Role, User
+from portal.workspaces.policies import may_see_others
 
 Text = str | Promise
 
@@ -86,6 +87,14 @@ GROUPS = (
                 "home",
                 tuple(f"workspaces:{name}" for name in ("detail", "delete", "stop", "logs", "use")),
                 "home start",
+            ),
+            Page(
+                "workspace_list:list",
+                _("All workspaces"),
+                "notebook",
+                ("workspace_list:act",),
+                "table everybody team stop extend message export csv",
+                may_see_others,
             ),
             Page("home:new", _("New workspace"), "plus", words="create start notebook", shown=may_start),
             Page(

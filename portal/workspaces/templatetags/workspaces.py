@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from portal.common.formatting import format_share
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import User
+from portal.workspaces import presenters
 from portal.workspaces.efficiency import efficiency_of
 from portal.workspaces.gpus import CHANGEABLE
 from portal.workspaces.lifecycle import State
@@ -35,6 +36,12 @@ def unreachable(context: dict[str, Any]) -> dict[str, Any]:
         "public_url": settings.BERTH_PUBLIC_ORIGIN,
         "probe_url": f"{settings.BERTH_PROBE_ORIGIN}/",
     }
+
+
+@register.simple_tag
+def start_estimate(workspace: Workspace) -> presenters.ExpectedStart:
+    """Return when a queued workspace is expected to start."""
+    return presenters.expected_start(workspace)
 
 
 @register.inclusion_tag("workspaces/efficiency.html")

@@ -110,6 +110,22 @@ TEXTS: dict[StrEnum, Text] = {
         _("Wait until it is stopped, or create another workspace."),
         prepare=_state,
     ),
+    WorkspaceCode.CHANGED_SINCE_PREVIEW: Text(
+        _("%(name)s changed after the preview and is now %(state)s."),
+        _("Select it again to see what would happen now."),
+        prepare=_state,
+    ),
+    WorkspaceCode.MESSAGE_EMPTY: Text(_("The message is empty."), _("Enter a text.")),
+    WorkspaceCode.MESSAGE_TOO_LONG: Text(
+        _("The message has %(length)d characters. The limit is %(maximum)d."), _("Enter a shorter text.")
+    ),
+    WorkspaceCode.TOO_MANY_MESSAGES: Text(
+        _("You have sent too many messages within an hour."), _("Try again in %(seconds)d seconds.")
+    ),
+    WorkspaceCode.OWNER_READS_NOTHING: Text(
+        _("%(username)s is a service account and does not read messages."),
+        _("Write to an owner of its team."),
+    ),
     WorkspaceCode.TOO_MANY_STARTS: Text(
         _("You have started too many workspaces in a short time."), _("Try again in %(seconds)d seconds.")
     ),

@@ -18,7 +18,7 @@ from portal.fleet.inventory import selectors as inventory
 from portal.quota.limits.presenters import limits
 from portal.web.fleet.presenters import pools
 from portal.web.home.presenters import home as home_presenters
-from portal.workspaces import policies, presenters, selectors
+from portal.workspaces import presenters, selectors
 from portal.workspaces.lifecycle import LIVE, State
 
 WORKSPACES_PER_PAGE = 24
@@ -39,17 +39,12 @@ def home(request: SignedInRequest) -> HttpResponse:
         return render(request, "home/home.html#preparation", {"preparation": preparation(user)})
     if requests_element(request, "no-team"):
         return render(request, "home/home.html#no-team", home_presenters.join_page_data(user))
-    filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
-    sees_all = policies.may_see_others(user)
-    if user.only_views:
-        # A viewer has no workspaces of their own.
-        filters["whose"] = "all"
-    if filters["whose"] == "all" and sees_all:
-        visible = selectors.workspaces_for(user).filter(state__in=LIVE)
-    else:
-        filters["whose"] = ""
-        visible = selectors.own_workspaces(user)
-    workspaces = presenters.filter_workspaces(visible, q=filters["q"], state=filters["state"])
+    filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state")}
+    # A viewer has no workspaces of their own.
+    visible = selectors.workspaces_for(user).live() if user.only_views else selectors.own_workspaces(user)
+    workspaces = selectors.with_words(visible, filters["q"])
+    if filters["state"] in State.values:
+        workspaces = workspaces.filter(state=filters["state"])
     page = Paginator(workspaces, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     cards = presenters.cards(user, page.object_list)
     total = visible.count()
@@ -61,7 +56,6 @@ def home(request: SignedInRequest) -> HttpResponse:
         "total": total,
         "had_one": bool(total) or last is not None,
         "filters": filters,
-        "can_see_all": sees_all and not user.only_views,
     }
     if full_page:
         context |= {

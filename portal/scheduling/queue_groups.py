@@ -1,0 +1,185 @@
+"""The queue by reason: requests that wait for the same are one group with one heading and one next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.catalog.environments.codes import EnvironmentCode
+from portal.common.formatting import format_resource
+from portal.common.reasons.codes import Rule
+from portal.people.accounts.models import User
+from portal.scheduling import selectors
+from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.selectors import QueueRow
+from portal.workspaces.lifecycle import QueueOutcome
+from portal.workspaces.models import Workspace
+from portal.workspaces.presenters import ask_url
+
+ROWS_PER_GROUP = 5
+"""Rows shown of each group, besides those of the reader."""
+OWN_PER_GROUP = 20
+SEPARATOR = "|"
+TEAM_RULES = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.COHORT, Rule.LEDGER})
+RESOURCE_RULES = frozenset(set(Rule) - {Rule.ORDER, Rule.LEDGER})
+HEADINGS: dict[str, str | Promise] = {
+    Rule.USER_CAP: gettext_lazy("Limit of a member in %(team)s: %(resource)s"),
+    Rule.TEAM_LIMIT: gettext_lazy("Limit of %(team)s: %(resource)s"),
+    Rule.COHORT: gettext_lazy("Borrowing limit of %(team)s: %(resource)s"),
+    Rule.SITE_LIMIT: gettext_lazy("Site limit: %(resource)s"),
+    Rule.LEDGER: gettext_lazy("No GPU-hours left: %(team)s"),
+    Rule.BOOKING: gettext_lazy("Reserved for other teams: %(resource)s"),
+    Rule.ORDER: gettext_lazy("Held for requests ahead in the queue"),
+    Rule.CAPACITY: gettext_lazy("No free capacity: %(resource)s"),
+    Rule.PLACEMENT: gettext_lazy("No free capacity: %(resource)s"),
+    AdmissionCode.HOME_LOST: gettext_lazy("Home folder lost"),
+    AdmissionCode.HOME_MOVING: gettext_lazy("Home folder is moving"),
+    AdmissionCode.HOME_ARCHIVED: gettext_lazy("Home folder is being archived or restored"),
+    AdmissionCode.HOME_AWAY: gettext_lazy("Home folder is archived"),
+    EnvironmentCode.ON_ITS_WAY: gettext_lazy("Software is being built"),
+}
+HOMES = frozenset(
+    {
+        AdmissionCode.HOME_LOST,
+        AdmissionCode.HOME_MOVING,
+        AdmissionCode.HOME_ARCHIVED,
+        AdmissionCode.HOME_AWAY,
+    }
+)
+
+
+class GroupKey(NamedTuple):
+    """What the requests of a group wait for: the code of the reason, and what else tells reasons apart."""
+
+    code: str
+    resource: str
+    needs_approval: bool
+    team: str
+
+    def __str__(self) -> str:
+        """The key in a URL. The name of the team comes last, because it may have any characters."""
+        return SEPARATOR.join((self.code, self.resource, str(int(self.needs_approval)), self.team))
+
+    @classmethod
+    def parse(cls, text: str) -> GroupKey | None:
+        """Return the key of a URL, or None."""
+        parts = text.split(SEPARATOR, 3)
+        return cls(parts[0], parts[1], parts[2] == "1", parts[3]) if len(parts) == 4 else None
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """A link that leads on from a reason."""
+
+    label: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests that wait for the same. `count` of them in all; `rows` are the first, and the reader's own."""
+
+    key: GroupKey
+    count: int
+    rows: list[QueueRow]
+    step: NextStep | None
+
+    @property
+    def heading(self) -> str:
+        """What they wait for, in a few words."""
+        heading = HEADINGS.get(self.key.code)
+        if heading is None:
+            return self.rows[0].blocker_text or _("Checking…")
+        resource = format_resource(self.key.resource) if self.key.resource else _("any resource")
+        text = str(heading) % {"team": self.key.team, "resource": resource}
+        return _("Needs approval: %(reason)s") % {"reason": text} if self.key.needs_approval else text
+
+    @property
+    def explanation(self) -> str:
+        """The whole reason, of the first request. Others differ in their size."""
+        return self.rows[0].blocker_text if self.key.code in HEADINGS else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The requests of a group in queue order: their ids, and which are the reader's."""
+
+    ids: list[UUID]
+    own: set[UUID]
+
+    @property
+    def shown(self) -> list[UUID]:
+        """The first ones, and the reader's own."""
+        first = self.ids[:ROWS_PER_GROUP]
+        later = [pk for pk in self.ids[ROWS_PER_GROUP:] if pk in self.own]
+        return [*first, *later[:OWN_PER_GROUP]]
+
+
+def members(actor: User, waiting: QuerySet[Workspace]) -> dict[GroupKey, Members]:
+    """Return the groups of these rows, in the order of their first requests.
+
+    One query reads the whole queue, and each distinct reason is parsed once: most are alike.
+    """
+    columns = waiting.select_related(None).annotate(reason_text=Cast("queue_entry__reason", TextField()))
+    keys: dict[tuple[str, str], GroupKey] = {}
+    found: dict[GroupKey, Members] = {}
+    for pk, owner, outcome, text in columns.values_list(
+        "pk", "owner_id", "queue_entry__outcome", "reason_text"
+    ).iterator(chunk_size=2000):
+        key = keys.get((outcome, text))
+        if key is None:
+            key = keys[outcome, text] = _key(outcome, text)
+        group = found.setdefault(key, Members([], set()))
+        group.ids.append(pk)
+        if owner == actor.pk:
+            group.own.add(pk)
+    return found
+
+
+def _key(outcome: str, text: str) -> GroupKey:
+    stored: dict[str, Any] = msgspec.json.decode(text)
+    code, params = str(stored.get("code", "")), stored.get("params") or {}
+    return GroupKey(
+        code=code,
+        resource=str(params.get("resource", "")) if code in RESOURCE_RULES else "",
+        needs_approval=outcome == QueueOutcome.NEEDS_APPROVAL,
+        team=str(params.get("team", "")) if code in TEAM_RULES else "",
+    )
+
+
+def groups(
+    actor: User, shown: Mapping[GroupKey, Sequence[UUID]], counts: Mapping[GroupKey, int]
+) -> list[Group]:
+    """Return groups with these rows, without rows that have left the queue meanwhile."""
+    rows = selectors.waiting().filter(pk__in=[pk for ids in shown.values() for pk in ids])
+    entries = {entry.workspace.pk: entry for entry in selectors.entries(actor, list(rows))}
+    present = ((key, [entries[pk] for pk in ids if pk in entries]) for key, ids in shown.items())
+    return [Group(key, counts[key], found, next_step(actor, key, found)) for key, found in present if found]
+
+
+def next_step(actor: User, key: GroupKey, rows: list[QueueRow]) -> NextStep | None:
+    """Return what the reader can do about the reason, or None."""
+    if key.needs_approval and (actor.operates or actor.is_approver):
+        return NextStep(_("View requests"), reverse("inbox:inbox"))
+    own = next((row for row in rows if row.own), None)
+    if own is not None and (url := ask_url(actor, own.workspace)):
+        return NextStep(_("Ask for more"), url)
+    if key.code in (Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.COHORT, Rule.SITE_LIMIT) and actor.operates:
+        return NextStep(_("View quotas"), reverse("quotas:limits"))
+    if key.code == Rule.BOOKING:
+        return NextStep(_("View calendar"), reverse("reservations:calendar"))
+    if key.code in (Rule.CAPACITY, Rule.PLACEMENT) and key.resource.startswith(("gpu:", "mig:")):
+        return NextStep(_("View GPUs"), reverse("fleet:gpus"))
+    if key.code in HOMES and own is not None:
+        return NextStep(_("View home folders"), reverse("workspaces:homes"))
+    return None

@@ -1,0 +1,12 @@
+"""Errors of acts on selected workspaces."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SelectionCode(StrEnum):
+    """Why an act on selected workspaces is not previewed."""
+
+    NOTHING = "nothing_selected"
+    TOO_MANY = "too_many_selected"

@@ -1,0 +1,78 @@
+"""Acts on many workspaces. Each workspace is treated as if the act were requested for it alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
+
+from django.db import DatabaseError, transaction
+
+from portal.common import storage
+from portal.common.errors import NotFound, PortalError, StateConflict
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import User
+from portal.workspaces import selectors
+from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import lock_workspace
+
+MAX_AT_ONCE = 100
+"""Workspaces of one request. Stopping as many takes a few seconds."""
+
+
+def fingerprint(workspace: Workspace) -> str:
+    """Return a version of what a person sees before an act: state, start, size and end. Not the queue's."""
+    parts = (workspace.state, workspace.desired_state, workspace.generation, workspace.flavor_id)
+    return hashlib.sha256(repr((*parts, workspace.runs_until)).encode()).hexdigest()[:16]
+
+
+def act_on_each(
+    *,
+    actor: User,
+    workspaces: Iterable[UUID],
+    act: Callable[[UUID], object],
+    seen: Mapping[UUID, str] | None = None,
+) -> dict[UUID, PortalError | None]:
+    """Call `act` for each workspace in its own transaction. Returns why it was refused, or None, by id.
+
+    Locks are held for one workspace at a time. `seen` has the fingerprints that the actor decided by: a
+    workspace that has changed since is left alone. Workspaces that the actor may not see are not found.
+    """
+    results: dict[UUID, PortalError | None] = {}
+    for workspace_id in dict.fromkeys(workspaces):
+        results[workspace_id] = None
+        try:
+            selectors.workspace_by_id(actor, workspace_id)
+            with transaction.atomic():
+                if seen is not None:
+                    _require_unchanged(workspace_id, seen.get(workspace_id, ""))
+                act(workspace_id)
+        except PortalError as error:
+            results[workspace_id] = error
+        except DatabaseError as error:
+            # The others are tried, and the user learns which are done.
+            unavailable = storage.unavailable_error(error)
+            if unavailable is None:
+                raise
+            results[workspace_id] = unavailable
+    return results
+
+
+def visible(actor: User, workspaces: Iterable[UUID]) -> dict[UUID, Workspace]:
+    """Return the workspaces that the actor may see, by id, in one query."""
+    return {row.pk: row for row in selectors.workspaces_for(actor).filter(pk__in=list(workspaces))}
+
+
+def not_found() -> NotFound:
+    """Return the error for a workspace that does not exist or is not visible."""
+    return NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
+
+
+def _require_unchanged(workspace_id: UUID, seen: str) -> None:
+    workspace = lock_workspace(workspace_id)
+    if fingerprint(workspace) != seen:
+        reason = Reason(
+            WorkspaceCode.CHANGED_SINCE_PREVIEW, {"name": workspace.name, "state": workspace.state}
+        )
+        raise StateConflict(reason, state=workspace.state)

@@ -1,0 +1,28 @@
+"""What a service checks before it acts on a workspace. Previews of an act ask the same."""
+
+from __future__ import annotations
+
+from portal.common.actors import SystemActor
+from portal.common.errors import StateConflict
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import User
+from portal.workspaces import policies
+from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.lifecycle import STOPPABLE, State
+from portal.workspaces.models import Workspace
+
+STOPS_ALREADY = frozenset({State.STOPPING, State.STOPPED})
+
+
+def require_stoppable(actor: User | SystemActor, workspace: Workspace) -> None:
+    """Raise `NotAllowed`, or `StateConflict` if the workspace neither can be stopped nor stops already."""
+    policies.require_operate(actor, workspace)
+    if workspace.state not in STOPPABLE | STOPS_ALREADY:
+        raise state_error(workspace, WorkspaceCode.NOT_STOPPABLE)
+
+
+def state_error(workspace: Workspace, code: WorkspaceCode) -> StateConflict:
+    """Return the error for an act that the state of the workspace does not permit."""
+    return StateConflict(
+        Reason(code, {"name": workspace.name, "state": workspace.state}), state=workspace.state
+    )
