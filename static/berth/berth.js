@@ -287,6 +287,20 @@
     unreachable.focus();
   });
 
+  /* --- Forms that are checked while they are filled in: a field is marked as its problems say ------------ */
+  document.addEventListener("htmx:oobAfterSwap", (event) => {
+    const box = event.detail.target;
+    const control = box && box.dataset.problemOf && document.getElementById(box.dataset.problemOf);
+    if (!control) return;
+    if (box.querySelector(".problem")) {
+      control.setAttribute("aria-invalid", "true");
+      control.setAttribute("aria-errormessage", box.id);
+    } else {
+      control.removeAttribute("aria-invalid");
+      control.removeAttribute("aria-errormessage");
+    }
+  });
+
   /* --- Forms: a second click on a slow form does nothing ------------------------------------------------ */
   document.addEventListener("submit", (event) => {
     const form = event.target;
