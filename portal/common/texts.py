@@ -35,4 +35,5 @@ def parse_hours(text: str) -> int | None:
     try:
         return round(float(text) * 3600)
     except (ValueError, OverflowError):
-        raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD)) from None
+        reason = Reason(CommonCode.HOURS_NOT_UNDERSTOOD)
+        raise InvalidInput(reason, errors={"hours": [reason]}) from None

@@ -301,6 +301,15 @@
     }
   });
 
+  /* Of a field that may hold a password, only whether it is filled in becomes part of an address. */
+  document.addEventListener("htmx:configRequest", (event) => {
+    const form = event.detail.elt;
+    if (event.detail.verb !== "get" || form.tagName !== "FORM") return;
+    for (const field of form.querySelectorAll("[data-sends-set]")) {
+      if (field.value) event.detail.parameters[field.name + "_set"] = "1";
+    }
+  });
+
   /* --- Forms: a second click on a slow form does nothing ------------------------------------------------ */
   document.addEventListener("submit", (event) => {
     const form = event.target;

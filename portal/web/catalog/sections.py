@@ -8,15 +8,15 @@ from typing import Any
 
 from django import forms
 from django.utils.functional import Promise
-from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.catalog import documents
 from portal.catalog.models import Flavor, Template
+from portal.common.form_sections import summary_of
 from portal.web.catalog import presenters
 from portal.web.catalog.forms import EntryForm, TemplateForm, initial_values
 
-MAX_IN_SUMMARY, MAX_TEXT = 3, 24
+MAX_TEXT = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def sections_of(form: EntryForm) -> list[FormSection]:
         changes = list(_changes(form, names, values, defaults))
         is_open = any(name in form.errors for name in names)
         fields = [form[name] for name in names]
-        sections.append(FormSection(layout.key, layout.title, fields, _summary(changes), is_open))
+        sections.append(FormSection(layout.key, layout.title, fields, summary_of(changes), is_open))
     return sections
 
 
@@ -146,11 +146,3 @@ def _text(form: EntryForm, name: str, value: Any) -> str:
         return str(dict(field.choices).get(value, value))  # type: ignore[arg-type]
     model = Template if isinstance(form, TemplateForm) else Flavor
     return presenters.format_field(model, name, value)
-
-
-def _summary(changes: list[str]) -> str:
-    if not changes:
-        return gettext("Defaults")
-    fields = ", ".join(changes[:MAX_IN_SUMMARY]) + (", …" if len(changes) > MAX_IN_SUMMARY else "")
-    text = ngettext("%(count)s set: %(fields)s", "%(count)s set: %(fields)s", len(changes))
-    return text % {"count": len(changes), "fields": fields}
