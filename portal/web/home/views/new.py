@@ -77,7 +77,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     rename = not _name_to_start(data)
     hours, chosen_secrets = strip_nul(data.get("hours", ""))[:6], _selected_secrets(request)
     selected = Options(
-        hours=hours,
+        hours=hours if _seconds_if_valid(hours) is not None else "",
         later=later,
         checkpointed="checkpointed" in data,
         # Scripts send no URL, because it may hold a password and would be logged.
