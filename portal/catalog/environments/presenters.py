@@ -197,6 +197,8 @@ class FailedBuildHelp:
     by_list: bool
     retry_at: datetime | None = None
     build_id: UUID | None = None
+    log_line: str = ""
+    """The line of the log that says why, unless the message has it."""
 
 
 def failed_build_help(
@@ -210,8 +212,16 @@ def failed_build_help(
     lines = version.source.splitlines()
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     by_list = reason.code in LIST_AT_FAULT
+    message, log_line = message_of(reason), str(reason.params.get("log_line") or "")
     return FailedBuildHelp(
-        message_of(reason), next_action_of(reason), number, line[:200], by_list, version.retry_at, build_id
+        message,
+        next_action_of(reason),
+        number,
+        line[:200],
+        by_list,
+        version.retry_at,
+        build_id,
+        "" if log_line.rstrip(".") in message else log_line,
     )
 
 

@@ -7,6 +7,7 @@ from portal.web.home.views import home, new, team
 app_name = "home"
 urlpatterns = [
     path("", home.home, name="home"),
+    path("setup/hide/", home.hide_setup, name="hide-setup"),
     path("workspaces/new/", new.new, name="new"),
     path("teams/<slug:slug>/", team.team, name="team"),
 ]
