@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 def steps(page: Any) -> dict[str, bool]:
     """The first steps on the home page, each with whether it is done."""
-    rows = re.findall(r'<li class="row( done)?">.*?<(?:a|span)[^>]*>(.*?)<', page.content.decode())
+    rows = re.findall(r'<li class="step( done)?">.*?<(?:a|span)[^>]*>(.*?)<', page.content.decode())
     return {title: bool(done) for done, title in rows}
 
 
