@@ -379,7 +379,7 @@ def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
     """Return distinct notes about accelerators of nodes, such as a missing driver."""
     names_by_note: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
-        if node.accelerator_note and node.online:
+        if node.accelerator_note and contact_of_node(node).heard:
             names_by_note[node.accelerator_note].append(node.name)
     for text, names in sorted(names_by_note.items(), key=lambda item: -len(item[1]))[:SHOWN]:
         more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
