@@ -83,8 +83,8 @@ def test_a_failed_build_shows_the_line_of_its_log_and_leads_to_the_list(
     as_user, alice, team, local_pool, sent
 ):
     environment(team=team, slug="tools", actor=alice)
-    assert failed(only(sent), "resolution_failed", "no version of nonesuch")
+    assert failed(only(sent), "no_such_package", "Because nonesuch was not found")
     page = as_user(alice).get("/environments/tools/").content.decode()
     box = page[page.index('id="mending"') :][:1500]
-    assert "no version of nonesuch" in box
+    assert '<mark class="wrong-line">Because nonesuch was not found</mark>' in box
     assert 'href="/environments/tools/edit/#id_source"' in box and "Edit and build again" in box

@@ -23,7 +23,7 @@ from portal.catalog.environments.models import (
     SourceKind,
     VersionState,
 )
-from portal.catalog.environments.results import LIST_AT_FAULT
+from portal.catalog.environments.results import LIST_AT_FAULT, LOG_LINE_APART
 from portal.catalog.environments.wording import progress_text
 from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
 from portal.fleet.inventory.contact import contact_of_node
@@ -200,7 +200,7 @@ class FailedBuildHelp:
     retry_at: datetime | None = None
     build_id: UUID | None = None
     log_line: str = ""
-    """The line of the log that says why, unless the message has it."""
+    """The line of the log that says why, unless it is a part of the message."""
 
 
 def failed_build_help(
@@ -214,16 +214,15 @@ def failed_build_help(
     lines = version.source.splitlines()
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     by_list = reason.code in LIST_AT_FAULT
-    message, log_line = message_of(reason), str(reason.params.get("log_line") or "")
     return FailedBuildHelp(
-        message,
+        message_of(reason),
         next_action_of(reason),
         number,
         line[:200],
         by_list,
         version.retry_at,
         build_id,
-        "" if log_line.rstrip(".") in message else log_line,
+        str(reason.params.get("log_line") or "") if reason.code in LOG_LINE_APART else "",
     )
 
 
