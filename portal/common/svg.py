@@ -1,4 +1,4 @@
-"""SVG shapes: lines with gaps, areas, sparklines.
+"""SVG shapes of sparklines: lines with gaps.
 
 Pure functions. Coordinates have one decimal, finer than a screen pixel.
 """
@@ -11,14 +11,6 @@ from dataclasses import dataclass
 from portal.common.formatting import format_reading
 
 Spot = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A time span: a gap, or a time in which the device was allocated."""
-
-    x: float
-    width: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +81,6 @@ def path(spots: Sequence[Spot | None]) -> str:
     for run in _runs(spots):
         first, *rest = run
         parts.append(f"M{_xy(first)}" + ("".join(f"L{_xy(spot)}" for spot in rest) or "h0"))
-    return "".join(parts)
-
-
-def area(upper: Sequence[Spot | None], lower: Sequence[Spot | None]) -> str:
-    parts = []
-    for above, below in zip(_runs(upper), _runs(lower), strict=True):
-        if len(above) > 1:
-            around = [*above, *reversed(below)]
-            parts.append("M" + "L".join(_xy(spot) for spot in around) + "Z")
     return "".join(parts)
 
 

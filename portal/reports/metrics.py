@@ -162,17 +162,18 @@ def _pool_labels(pool: Pool) -> dict[str, str]:
 def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetricFamily]:
     count = _gauge("berth_devices", "Accelerators by state; a partitioned GPU counts as its MIG instances.")
     idle_s = _gauge("berth_device_idle_seconds", "For how long a device that is held has done nothing.")
-    by_pool: dict[str, tuple[Pool, Counter[str]]] = {}
+    devices = list(devices)
+    pools = {device.node.pool_id: device.node.pool for device in devices}
+    states = counting.states_by_pool(counting.countable_devices(devices))
     for device in devices:
         pool = device.node.pool
-        if not device.partitioned:
-            by_pool.setdefault(pool.slug, (pool, Counter()))[1][device.state] += 1
         if device.used_milli and device.pk in idle:
             labels = {"UUID": device.uuid, "Hostname": device.node.name, **_pool_labels(pool)}
             idle_s.add_sample(idle_s.name, labels, idle[device.pk])
-    for pool, states in by_pool.values():
+    for key, of_pool in states.items():
         for state in DeviceState:
-            count.add_sample(count.name, {"state": state.value, **_pool_labels(pool)}, states[state.value])
+            labels = {"state": state.value, **_pool_labels(pools[key])}
+            count.add_sample(count.name, labels, of_pool[state])
     return [count, idle_s]
 
 

@@ -1,4 +1,4 @@
-"""Daily and monthly sums of GPU use, which reports read, and counts for Prometheus."""
+"""Daily and monthly sums of GPU use, which reports read, counts for Prometheus, and samples for plots."""
 
 from __future__ import annotations
 
@@ -109,6 +109,36 @@ class StartCount(models.Model):
 
     def __str__(self) -> str:
         return f"{self.figure} {self.key} of {self.team_id}"
+
+
+class PoolSample(models.Model):
+    """Devices of a pool by state at `start_s` (UTC seconds), grouped as by `counting.summarize`.
+
+    Only `state_samples` writes it. Every key begins with the time, since readers ask for a range of it.
+    """
+
+    pk = models.CompositePrimaryKey("start_s", "pool_id")
+    start_s = models.BigIntegerField()
+    pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+", db_index=False)
+    in_use = models.PositiveIntegerField()
+    idle = models.PositiveIntegerField()
+    free = models.PositiveIntegerField()
+    checking = models.PositiveIntegerField()
+    out_of_service = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"pool {self.pool_id} at {self.start_s}"
+
+
+class StartSample(models.Model):
+    """Totals of `StartCount` over all teams at `start_s` (UTC seconds). Only `state_samples` writes it."""
+
+    start_s = models.BigIntegerField(primary_key=True)
+    starts = models.BigIntegerField()
+    failures = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"starts until {self.start_s}"
 
 
 class MonthlyReport(models.Model):

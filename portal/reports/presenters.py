@@ -1,22 +1,21 @@
-"""Presenters of the report: texts and the geometry of its chart. Pure functions."""
+"""Presenters of the report: texts and its plot. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.common import plots
 from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_money, format_number, format_share
-from portal.common.svg import Bar, Spot, path
+from portal.common.plots import Line, Plot, Style, TableRow
 from portal.reclaim.engine.idle_time import KeptReason
 from portal.reports.gpu_use import DAY, Amounts, GpuUseReport
 from portal.reports.idle_gpus import IdleAmounts, IdleReport
 from portal.reports.models import Dimension
 
-LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
 BY_WORDS = {
     Dimension.TEAM.value: gettext_lazy("Team"),
     Dimension.USER.value: gettext_lazy("User"),
@@ -26,7 +25,6 @@ BY_WORDS = {
     DAY: gettext_lazy("Day (UTC)"),
 }
 NONE = "–"
-MAX_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +40,6 @@ class UsageRow:
     waited: str
     cost: str
     idle_share: str
-
-
-@dataclass(frozen=True, slots=True)
-class AxisTick:
-    """A mark on an axis."""
-
-    position: float
-    label: str
-    anchor: str = "middle"
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The share without work per day. `line` has breaks on days without data, which are `gaps`."""
-
-    line: str
-    gaps: tuple[Bar, ...]
-    y_ticks: tuple[AxisTick, ...]
-    x_ticks: tuple[AxisTick, ...]
-    measured: bool
 
 
 def hours(amount: int) -> str:
@@ -112,34 +90,29 @@ def caveat(report: GpuUseReport) -> str:
     }
 
 
-def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
-    """Return the chart of the share without work per day."""
-    width = (RIGHT - LEFT) / len(days)
-    values = [amounts.idle_share if amounts is not None else None for _day, amounts in days]
-    spots: list[Spot | None] = [
-        None if value is None else (LEFT + width * (at + 0.5), BOTTOM - (BOTTOM - TOP) * value)
-        for at, value in enumerate(values)
-    ]
-    gaps: list[Bar] = []
-    for at, value in enumerate(values):
-        if value is not None:
-            continue
-        x = round(LEFT + width * at, 1)
-        if gaps and at and values[at - 1] is None:
-            gaps[-1] = Bar(gaps[-1].x, round(x + width - gaps[-1].x, 1))
-        else:
-            gaps.append(Bar(x, round(width, 1)))
-    step = max(1, -(-len(days) // MAX_TICKS))
-    return Chart(
-        path(spots),
-        tuple(gaps),
-        tuple(AxisTick(BOTTOM - (BOTTOM - TOP) * part, f"{100 * part:.0f}") for part in (0, 0.5, 1)),
-        tuple(
-            AxisTick(round(LEFT + width * (at + 0.5), 1), f"{day:%b} {day.day}")
-            for at, (day, _amounts) in enumerate(days)
-            if at % step == 0
+def plot(report: GpuUseReport) -> Plot:
+    """Return the plot of the share without work per day (UTC), in percent."""
+    shares = tuple(
+        None if amounts is None or amounts.idle_share is None else 100 * amounts.idle_share
+        for _day, amounts in report.days
+    )
+    noon = datetime.combine(report.since, time(12), UTC)
+    return Plot(
+        key="days",
+        title=finding(report),
+        quantity=_("GPU time without work, % of measured time"),
+        start_s=noon.timestamp(),
+        step_s=plots.DAY_S,
+        lines=(Line(_("without work"), Style.MEAN, shares),),
+        columns=(_("Without work"),),
+        rows=tuple(
+            TableRow(
+                datetime.combine(day, time(12), UTC),
+                (format_share(amounts.idle_share if amounts is not None else None),),
+            )
+            for day, amounts in reversed(report.days)
         ),
-        any(value is not None for value in values),
+        top=100,
     )
 
 

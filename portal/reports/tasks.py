@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reports import budgets, days, month_sums, months
+from portal.reports import budgets, days, month_sums, months, state_samples
 
 
 @app.task(name="control.add_up_days")
@@ -15,3 +15,8 @@ def add_up_days() -> None:
 @app.task(name="control.tell_of_months")
 def send_month_reports() -> None:
     months.run()
+
+
+@app.task(name="control.sample_states")
+def sample_states() -> None:
+    state_samples.run()

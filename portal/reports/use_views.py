@@ -12,7 +12,6 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from portal.common.formatting import format_share
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -71,16 +70,10 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
             if not (report.team is not None and name == Dimension.TEAM)
         ],
         "by_words": presenters.BY_WORDS[report.by],
-        "finding": presenters.finding(report),
         "caveat": presenters.caveat(report),
-        "dark": format_share(report.total.idle_share),
         "total": presenters.row("", report.total),
         "budget": budgets.statement(report.team) if report.team is not None else None,
-        "chart": presenters.chart(report.days),
-        "day_rows": [
-            (day, format_share(amounts.idle_share if amounts is not None else None))
-            for day, amounts in reversed(report.days)
-        ],
+        "plot": presenters.plot(report),
         "rows": [presenters.row(line.key, line.amounts) for line in report.lines],
         "idle": presenters.idle_table(_idle_report(request)),
     }

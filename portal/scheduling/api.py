@@ -87,6 +87,13 @@ class QueueFilter(filters.FilterSet):
     resource = filters.CharFilter(
         field_name="queue_entry__blocker__resource", label="Only workspaces that wait for this resource."
     )
+    reason = filters.CharFilter(
+        method="by_reason",
+        label="Only workspaces with this reason code, or `needs_approval` for those above a limit.",
+    )
+
+    def by_reason(self, queryset: QuerySet[Workspace], _name: str, value: str) -> QuerySet[Workspace]:
+        return selectors.filtered(queryset, reason=value)
 
 
 @documented(

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Case, CharField, Count, F, Min, Q, QuerySet, Value, When
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext
 
 from portal.catalog.environments.codes import EnvironmentCode
@@ -17,6 +19,7 @@ from portal.common.reasons.wording import message_of, reason_of
 from portal.people.accounts.models import User
 from portal.quota.limits import resources
 from portal.scheduling.placement_request import request_of
+from portal.scheduling.wording.waiting import OTHER_LABEL, WAITING_LABELS
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.policies import teams_seen
@@ -90,8 +93,49 @@ def waiting() -> QuerySet[Workspace]:
     )
 
 
-def filtered(queryset: QuerySet[Workspace], *, team: str = "", resource: str = "") -> QuerySet[Workspace]:
-    """Filter pending workspaces by team, or by the resource of their blocker."""
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """Pending workspaces with one reason: its code, their number, and the oldest request.
+
+    The code is empty while the queue has not decided, and `NEEDS_APPROVAL` for requests above a limit.
+    """
+
+    code: str
+    count: int
+    since: datetime
+
+    @property
+    def label(self) -> str:
+        """The reason in a few words, without numbers and names."""
+        return str(WAITING_LABELS.get(self.code, OTHER_LABEL))
+
+
+def waiting_by_reason() -> list[WaitingGroup]:
+    """Return all pending workspaces by the code of their reason, most first. One query."""
+    rows = _with_code(waiting().select_related(None).order_by()).values("code")
+    counted = rows.annotate(number=Count("pk"), since=Min("requested_at"))
+    groups = [WaitingGroup(row["code"], row["number"], row["since"]) for row in counted]
+    return sorted(groups, key=lambda group: (-group.count, group.code))
+
+
+def _with_code(queryset: QuerySet[Workspace]) -> QuerySet[Any]:
+    """Annotate pending workspaces with the `code` of `WaitingGroup`."""
+    approval = Q(queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL)
+    return queryset.annotate(
+        code=Case(
+            When(approval, then=Value(QueueOutcome.NEEDS_APPROVAL.value)),
+            default=Coalesce(KeyTextTransform("code", "queue_entry__reason"), Value("")),
+            output_field=CharField(),
+        )
+    )
+
+
+def filtered(
+    queryset: QuerySet[Workspace], *, team: str = "", resource: str = "", reason: str = ""
+) -> QuerySet[Workspace]:
+    """Filter pending workspaces by team, the resource of their blocker, or the code of `WaitingGroup`."""
+    if reason:
+        queryset = _with_code(queryset).filter(code=reason)
     if team:
         queryset = queryset.filter(team__slug=team)
     if resource:

@@ -22,7 +22,8 @@ ROWS_PER_PAGE = 50
 def queue(request: SignedInRequest) -> HttpResponse:
     """Show all pending workspaces in order to every user; names only of those that the user may see."""
     team = strip_nul(request.GET.get("team", ""))[:40]
-    rows = selectors.filtered(selectors.waiting(), team=team)
+    reason = strip_nul(request.GET.get("reason", ""))[:60]
+    rows = selectors.filtered(selectors.waiting(), team=team, reason=reason)
     page = Paginator(rows, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "page": page,
@@ -30,6 +31,8 @@ def queue(request: SignedInRequest) -> HttpResponse:
         "preempting": selectors.preempting(request.user),
         "team": team,
         "teams": selectors.teams_waiting(),
+        "reason": reason,
+        "reasons": selectors.waiting_by_reason(),
         "state": QueueState.objects.filter(pk=1).first(),
     }
     return render(request, partial_of(request, "scheduling/queue.html", "list"), context)

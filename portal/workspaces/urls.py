@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.workspaces import gpu_views, package_views, resize_views, stream_urls, views
+from portal.workspaces import gpu_views, package_views, resize_views, stream_urls, use_views, views
 from portal.workspaces.homes import evacuation_views
 from portal.workspaces.homes import views as home_views
 
@@ -10,6 +10,7 @@ app_name = "workspaces"
 urlpatterns = [
     *stream_urls.urlpatterns,
     path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
+    path("workspaces/<uuid:workspace_id>/use/", use_views.use, name="use"),
     path("workspaces/<uuid:workspace_id>/logs/", views.log, name="logs"),
     path("workspaces/<uuid:workspace_id>/open/", views.open_workspace, name="open"),
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from provisioning.service import uv_install
 from provisioning.service.console import Problem
 
 STAMP = ".berth-complete"
@@ -59,7 +60,7 @@ def build(
     environ: dict[str, str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Install the packages of `lock` in `target`. The stamp is written last.
+    """Install the packages of `lock` in `target` with uv, or else with pip. The stamp is written last.
 
     `clear` empties an existing folder; otherwise packages are updated in place. Raises `Problem` for a
     missing venv module, disk or network errors, and wrong hashes.
@@ -71,7 +72,6 @@ def build(
                 f"This Python has no “{module}” module for virtual environments.",
                 f"On Debian or Ubuntu: apt install python{version}-venv. Then run the command again.",
             )
-    total = count_packages(lock)
     environ = _clean_environ(os.environ if environ is None else environ)
     log.parent.mkdir(parents=True, exist_ok=True)
     (target / STAMP).unlink(missing_ok=True)
@@ -80,25 +80,64 @@ def build(
         if not usable:
             progress("creating the environment")
             _run([python, "-m", "venv", "--clear", str(target)], output, environ, lambda _: None, log)
-        count = 0
-
-        def follow(line: str) -> None:
-            nonlocal count
-            if line.startswith("Collecting "):
-                count += 1
-                progress(f"downloading package {count} of {total}")
-            elif line.startswith("Installing collected packages"):
-                progress(f"installing {total} packages")
-
-        _run(
-            [
-                str(target / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--require-hashes",
-                "--no-input", "--disable-pip-version-check", "--no-warn-script-location",
-                "--progress-bar", "off", "--retries", "2", "--timeout", "20", "-r", str(lock),
-            ],
-            output, environ, follow, log,
-        )  # fmt: skip
+        installed = target / "bin" / "python"
+        if not _install_with_uv(installed, lock, output, environ, progress, log):
+            _install_with_pip(installed, lock, output, environ, progress, log)
     (target / STAMP).write_text(_stamp(target, lock))
+
+
+def _install_with_uv(
+    python: Path,
+    lock: Path,
+    output: object,
+    environ: dict[str, str],
+    progress: Callable[[str], None],
+    log: Path,
+) -> bool:
+    """Return whether uv has installed all of `lock`. Where it has not, pip says why."""
+    try:
+        if own := uv_install.pinned(lock):
+            progress("downloading uv")
+            first = python.parent.parent / "uv.txt"
+            first.write_text(own)
+            _run([*_pip(python), "-r", str(first)], output, environ, lambda _: None, log)
+        if (found := uv_install.command(python, lock, environ)) is None:
+            return False
+        progress(f"installing {count_packages(lock)} packages")
+        argv, variables = found
+        _run(argv, output, variables, lambda _: None, log)
+    except Problem:
+        return False
+    return True
+
+
+def _install_with_pip(
+    python: Path,
+    lock: Path,
+    output: object,
+    environ: dict[str, str],
+    progress: Callable[[str], None],
+    log: Path,
+) -> None:
+    total, count = count_packages(lock), 0
+
+    def follow(line: str) -> None:
+        nonlocal count
+        if line.startswith("Collecting "):
+            count += 1
+            progress(f"downloading package {count} of {total}")
+        elif line.startswith("Installing collected packages"):
+            progress(f"installing {total} packages")
+
+    _run([*_pip(python), "-r", str(lock)], output, environ, follow, log)
+
+
+def _pip(python: Path) -> list[str]:
+    return [
+        str(python), "-m", "pip", "install", "--no-deps", "--require-hashes", "--no-input",
+        "--disable-pip-version-check", "--no-warn-script-location", "--progress-bar", "off", "--retries", "2",
+        "--timeout", "20",
+    ]  # fmt: skip
 
 
 def _clean_environ(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:

@@ -6,6 +6,11 @@
   /* What scripts say stands in the page, in its language. */
   const words = document.getElementById("say").dataset;
 
+  /* --- What only a timer or a tab's return asks for rests while the tab is hidden ----------------------- */
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (document.hidden && event.detail.elt.matches("[data-when-seen]")) event.preventDefault();
+  });
+
   /* --- Theme: a cookie, so that the server renders the next page right from the start ------------------ */
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-theme-choice]");

@@ -74,7 +74,7 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
 @pytest.mark.slow("services start again")
 @pytest.mark.parametrize(
     "victim",
-    quick_of(VICTIMS, ("control", "node", "redis"), "every process in turn; `make test` kills three"),
+    quick_of(VICTIMS, ("control", "node"), "every process in turn; `make test` kills two"),
 )
 def test_every_workspace_comes_to_be_as_wanted(
     fleet: Fleet, victim: str, record_property: Callable[[str, object], None]

@@ -83,7 +83,8 @@ class Person:
         self.page.fill("#id_password", PASSWORD)
         self.shot("sign-in")
         self.page.get_by_role("button", name="Sign in", exact=True).click()
-        self.page.wait_for_url(f"{self.berth.url}/")
+        # Operators and administrators land on the overview.
+        self.page.wait_for_url(re.compile(rf"^{re.escape(self.berth.url)}/(overview/)?$"))
 
     def start_new(self, template: str) -> None:
         """New, the template, Start: it opens by itself."""

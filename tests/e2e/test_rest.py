@@ -80,6 +80,7 @@ def server_token(page: Answer) -> dict[str, str]:
     return {"Marimo-Server-Token": found[1]}
 
 
+@pytest.mark.thorough("`make test` has JupyterLab; tests of the driver open marimo")
 def test_marimo_from_creation_to_deletion(berth: Berth, curl: Curl, tmp_path: Path) -> None:
     made = curl("POST", "/api/v1/workspaces", {"team": "lab", "template": "marimo", "flavor": "cpu-small"})
     assert made.status == 201, made

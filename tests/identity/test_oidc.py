@@ -15,6 +15,7 @@ from portal.people.identity import oidc
 from portal.people.identity.models import IdentityLink
 from tests.factories import PASSWORD
 from tests.identity.conftest import op_settings
+from tests.suite.choice import sample
 
 pytestmark = [pytest.mark.django_db, pytest.mark.engine]
 NORA = {
@@ -307,17 +308,21 @@ def test_who_signs_out_there_is_signed_out_here(op, client):
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {"iss": "https://evil.example.org"},
-        {"aud": "another"},
-        {"iat": 1_000_000},
-        {"exp": 1_000_000},
-        {"events": {}},
-        {"events": None},
-        {"events": "x"},
-        {"nonce": "x"},
-        {"sub": None},
-    ],
+    sample(
+        [
+            {"iss": "https://evil.example.org"},
+            {"aud": "another"},
+            {"iat": 1_000_000},
+            {"exp": 1_000_000},
+            {"events": {}},
+            {"events": None},
+            {"events": "x"},
+            {"nonce": "x"},
+            {"sub": None},
+        ],
+        2,
+        "each is refused by the same library",
+    ),
 )
 def test_a_logout_token_that_is_none_signs_nobody_out(op, client, more):
     op.sign_in(client, **NORA)

@@ -248,13 +248,13 @@ def test_the_report_says_what_was_dark_and_how_it_was_before(reported, olga):
 
 
 def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
-    found = gpu_use.report(actor=olga)
-    drawn = presenters.chart(found.days)
-    assert drawn.line.count("M") == 1
-    assert len(drawn.gaps) == 2
-    assert sum(gap.width for gap in drawn.gaps) == pytest.approx(314 * 29 / 30, abs=0.5)
-    empty = presenters.chart([(found.since, None)])
-    assert not empty.line
+    plot = presenters.plot(gpu_use.report(actor=olga))
+    (line,) = plot.lines
+    assert [value for value in line.values if value is not None] == [pytest.approx(75)]
+    assert line.values.count(None) == 29 and plot.has_gaps and plot.measured
+    assert [row.texts for row in plot.rows].count(("–",)) == 29, "the table has the same gaps"
+    GpuDay.objects.all().delete()
+    assert not presenters.plot(gpu_use.report(actor=olga)).measured
     assert presenters.row("x", gpu_use.Amounts(held=HOUR)) == presenters.UsageRow(
         "x", "1", "–", "–", "1", "0", "0", "–", "–"
     )

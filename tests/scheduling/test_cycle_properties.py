@@ -188,7 +188,7 @@ def create(
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.
 @pytest.mark.slow("whole histories for each example")
 @examples(
-    max_examples=choice.examples(15, quick=2),
+    max_examples=choice.examples(15, quick=1),
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -9,8 +9,10 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from portal.fleet.inventory.models import Node, Pool
+from portal.fleet.inventory.models import Device, Node, Pool
 from portal.people.accounts.models import Team, User
+from portal.scheduling import capacity
+from portal.scheduling.engine.placement.arrays import NodeArrays
 from portal.settings import parsing
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import balancing
@@ -76,6 +78,23 @@ def test_loads_become_equal_and_stay(pool: Pool, sent: Broker) -> None:
     assert balance_fully(sent) == 3
     assert homes() == {"gpu-1": 3, "gpu-2": 3}
     assert set(HomeMove.objects.values_list("requester", "state")) == {(None, HomeMoveState.DONE)}
+
+
+def test_loads_are_those_of_the_engine(pool: Pool, team: Team) -> None:
+    """Also where a GPU is split: its instances count instead of it."""
+    node = Node.objects.get(name="gpu-1")
+    split = node.devices.first()
+    for number in range(3):
+        Device.objects.create(
+            node=node, uuid=f"MIG-{number}", index=10 + number, model="Simulated H100 10 GB", kind="mig",
+            parent_uuid=split.uuid, memory_mib=10_000,
+        )  # fmt: skip
+    Device.objects.filter(pk=split.pk).update(mig_mode=True)
+    (read,) = capacity.load().values()
+    nodes = {row.pk: row for row in Node.objects.all()}
+    ours = {nodes[pk].name: load for pk, load in balancing._loads(nodes).items()}
+    assert ours == {state.name: int(NodeArrays([state]).home_load[0]) for state in read.nodes}
+    assert ours == {"gpu-1": 1000, "gpu-2": 0}
 
 
 def test_only_in_these_hours(pool: Pool) -> None:

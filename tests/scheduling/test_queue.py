@@ -43,8 +43,10 @@ def test_everybody_sees_the_order_and_names_only_of_their_own(crowd, as_user, bo
 
 
 def test_it_says_when_nothing_waits_and_filters_by_team(crowd, as_user, bob):
-    assert "The queue is empty" in as_user(bob).get("/queue/?team=nobody").content.decode()
+    assert "No matching workspaces" in as_user(bob).get("/queue/?team=nobody").content.decode()
     assert "wait-a" in as_user(bob).get("/queue/?team=vision").content.decode()
+    Workspace.objects.update(desired_state="stopped")
+    assert "The queue is empty" in as_user(bob).get("/queue/").content.decode()
 
 
 def test_the_queue_over_rest(crowd, with_token, bob, charlie):

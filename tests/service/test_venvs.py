@@ -23,16 +23,23 @@ def lock(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A stand-in for Python: `-m venv` makes an environment whose pip does what the test says."""
+    """A stand-in for Python: `-m venv` makes an environment whose pip and uv do what the test says."""
     path = tmp_path / "python"
     path.write_text(
         f"""#!{sys.executable} -IS
 import os, pathlib, shutil, sys
+if sys.argv[1:5] == ["-m", "pip", "config", "list"]:
+    print(os.environ.get("PIP_CONFIG", ""))
+    sys.exit(0)
+if sys.argv[0].endswith("/uv"):
+    print("uv", *sys.argv[1:], os.environ.get("SSL_CERT_FILE", ""))
+    sys.exit(int(os.environ.get("UV_EXITS", "1")))
 if sys.argv[1:3] == ["-m", "venv"]:
     target = pathlib.Path(sys.argv[-1])
     shutil.rmtree(target, ignore_errors=True)
     (target / "bin").mkdir(parents=True)
-    shutil.copy(__file__, target / "bin" / "python")
+    for name in ("python", "uv"):
+        shutil.copy(__file__, target / "bin" / name)
     sys.exit(0)
 print("Collecting alpha==1.0 (from -r some.lock)")
 print("Installing collected packages: alpha")
@@ -57,9 +64,37 @@ def build(tmp_path: Path, lock: Path, python: Path, **environ: str) -> list[str]
     return told
 
 
-def test_it_tells_what_it_does_and_is_complete(tmp_path: Path, lock: Path, python: Path) -> None:
-    told = build(tmp_path, lock, python)
-    assert told == ["creating the environment", "downloading package 1 of 1", "installing 1 packages"]
+def test_uv_installs_from_where_pip_would(tmp_path: Path, lock: Path, python: Path) -> None:
+    config = (
+        "global.index-url='https://mirror.example/simple'\n:env:.index-url='https://near.example/simple'\n"
+        "global.find-links='/opt/a /opt/b'\nglobal.cert='/etc/ours.pem'\nglobal.timeout='9'"
+    )
+    progress = build(tmp_path, lock, python, UV_EXITS="0", PIP_CONFIG=config)
+    assert progress == ["creating the environment", "installing 1 packages"]
+    assert venvs.is_complete(tmp_path / "env", lock)
+    (line,) = (tmp_path / "log.txt").read_text().splitlines()
+    assert "--require-hashes" in line and line.endswith(" /etc/ours.pem")
+    sources = "--find-links /opt/a --find-links /opt/b --default-index https://near.example/simple"
+    assert f"--compile-bytecode {sources} --python" in line
+
+
+def test_uv_of_the_lock_comes_first_with_its_hashes(tmp_path: Path, lock: Path, python: Path) -> None:
+    lock.write_text(f"{LOCK}uv==1.0 \\\n    --hash=sha256:cc \\\n    --hash=sha256:dd\nzeta==1.0\n")
+    progress = build(tmp_path, lock, python, UV_EXITS="0")
+    assert progress == ["creating the environment", "downloading uv", "installing 3 packages"]
+    assert (tmp_path / "env" / "uv.txt").read_text() == (
+        "uv==1.0 \\\n    --hash=sha256:cc \\\n    --hash=sha256:dd\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "environ", [{"UV_EXITS": "2"}, {"UV_EXITS": "0", "PIP_CONFIG": "global.trusted-host='x'"}]
+)
+def test_pip_installs_what_uv_cannot(
+    tmp_path: Path, lock: Path, python: Path, environ: dict[str, str]
+) -> None:
+    progress = build(tmp_path, lock, python, **environ)
+    assert progress[-2:] == ["downloading package 1 of 1", "installing 1 packages"]
     assert venvs.is_complete(tmp_path / "env", lock)
 
 

@@ -34,6 +34,23 @@ def worlds(number: int) -> range:
     return range(number if os.environ.get(THOROUGH) else number // 4)
 
 
+def sample(values: Iterable[Any], step: int, reason: str) -> list[ParameterSet]:
+    """Return all `values` as parameters; `make test` takes the first and each `step`th after it.
+
+    The others are marked `thorough` with the reason. A tuple has one item for each argument name.
+    """
+    left = pytest.mark.thorough(reason)
+    rows = [value if isinstance(value, ParameterSet) else _row(value) for value in values]
+    return [
+        row if index % step == 0 else pytest.param(*row.values, marks=[*row.marks, left], id=row.id)
+        for index, row in enumerate(rows)
+    ]
+
+
+def _row(value: Any) -> ParameterSet:
+    return pytest.param(*value) if isinstance(value, tuple) else pytest.param(value)
+
+
 def quick_of(
     values: Iterable[T], quick: Collection[T], reason: str, *, several: bool = False
 ) -> list[ParameterSet]:

@@ -202,12 +202,31 @@ def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[object]) -> None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """The report of the teardown is the last, and the one whose properties the JUnit report has."""
     try:
-        return (yield)
+        result = yield
+        if nextitem is not None and _group(item) and _group(item) != _group(nextitem):
+            _end_shared(item, SERVERS_OF_GROUPS.get(_group(item), ""))
+        return result
     finally:
         item.user_properties.extend(_costs.properties())
+
+
+SERVERS_OF_GROUPS = {"e2e": "shared_berth"}
+"""Fixtures of a session that end with the last test of their group: their servers take time while they idle."""
+
+
+def _group(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("xdist_group")
+    return str(marker.args[0]) if marker and marker.args else ""
+
+
+def _end_shared(item: pytest.Item, name: str) -> None:
+    """Tear the fixture down; a later test that needs it would make it again."""
+    for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ():
+        if fixture.cached_result is not None:
+            fixture.finish(item._request)  # type: ignore[attr-defined]
 
 
 class Progress:

@@ -1,12 +1,12 @@
-"""Choose which tests `make test` leaves to `make test-all`, because quicker tests run the same lines.
+"""Choose which tests `make test` leaves to `make test-all`, because quicker tests run their lines.
 
 `python -m tests.suite.redundancy --contexts COVERAGE --costs JUNIT > tests/suite/redundant.txt`
 
 COVERAGE is a file of coverage.py, recorded with `pytest --cov-context=test`; JUNIT is a report of this
 suite, which has each test's processor time. A test function is a candidate when all its cases together
 take at least `--from-s` seconds. Candidates are kept, those first that add the most lines for their time,
-until every line that the tests run is run by `--times` test functions, or by all where fewer run it. The
-others are listed.
+until every line that the tests run is run by `--times` test functions, or by all where fewer run it, or
+until no candidate left adds `--lines-per-s` lines for a second of its time. The others are listed.
 
 Lines say nothing about races, invariants, attacks and documents: `KEPT` names what is never listed.
 """
@@ -40,12 +40,18 @@ def listed(text: str) -> frozenset[str]:
 
 
 def redundant(
-    costs: Mapping[str, float], lines: Mapping[str, Lines], *, from_s: float, times: int
+    costs: Mapping[str, float],
+    lines: Mapping[str, Lines],
+    *,
+    from_s: float,
+    times: int,
+    lines_per_s: float = 0.0,
 ) -> list[str]:
     """Return the test functions that can be left out, by node id.
 
     `costs` are seconds of processor time and `lines` the lines that are run, each by test function. A
-    function without lines is kept.
+    function without lines is kept. With `lines_per_s`, a candidate that adds fewer lines for a second of its
+    time is left out, too; `make test-all` alone runs its lines then.
     """
     candidates = {
         name for name in lines if costs.get(name, 0.0) >= from_s and lines[name] and not KEPT.search(name)
@@ -66,7 +72,7 @@ def redundant(
         _, name = heapq.heappop(heap)
         # What has been kept meanwhile may have made it worth less.
         now = value(name)
-        if not now:
+        if not now or now < lines_per_s:
             continue
         if heap and -now > heap[0][0]:
             heapq.heappush(heap, (-now, name))
@@ -102,11 +108,11 @@ def lines_of(contexts: Path) -> dict[str, Lines]:
     return {name: frozenset(own) for name, own in lines.items()}
 
 
-def printed(names: Iterable[str], *, from_s: float, times: int) -> str:
+def printed(names: Iterable[str], *, from_s: float, times: int, lines_per_s: float) -> str:
+    options = f"--from-s {from_s:g} --times {times} --lines-per-s {lines_per_s:g}"
     head = (
-        "# Test functions that `make test` leaves to `make test-all`: quicker tests run all their lines.\n"
-        f"# Made by `python -m tests.suite.redundancy --from-s {from_s:g} --times {times}`; "
-        "docs/testing.md says when.\n"
+        "# Test functions that `make test` leaves to `make test-all`: quicker tests run their lines.\n"
+        f"# Made by `python -m tests.suite.redundancy {options}`; docs/testing.md says when.\n"
     )
     return head + "".join(f"{name}\n" for name in names)
 
@@ -117,6 +123,8 @@ if __name__ == "__main__":
     parser.add_argument("--costs", type=Path, required=True)
     parser.add_argument("--from-s", type=float, default=0.1)
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--lines-per-s", type=float, default=0.0)
     given = parser.parse_args()
-    found = redundant(costs_of(given.costs), lines_of(given.contexts), from_s=given.from_s, times=given.times)
-    print(printed(found, from_s=given.from_s, times=given.times), end="")
+    chosen = {"from_s": given.from_s, "times": given.times, "lines_per_s": given.lines_per_s}
+    found = redundant(costs_of(given.costs), lines_of(given.contexts), **chosen)
+    print(printed(found, **chosen), end="")

@@ -30,7 +30,9 @@ def test_thorough(): pass
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: x\n    thorough: x\n    apart: x\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n    slow: x\n    thorough: x\n    apart: x\n    xdist_group: x\n"
+    )
     options = ("-p", "no:cacheprovider", "-p", "tests.suite.plugin", "--junitxml=one.xml")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--progress-file=one.progress", *arguments],
@@ -142,3 +144,20 @@ def test_a_mark_without_a_reason_is_refused(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 4
     assert "test_some.py::test_it: the mark slow needs a reason" in done.stderr
+
+
+def test_servers_of_a_group_end_with_its_last_test(tmp_path):
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='session')\n"
+        "def shared_berth():\n    print('begins')\n    yield 1\n    print('ends')\n"
+    )
+    member = "import pytest\npytestmark = pytest.mark.xdist_group('e2e')\n"
+    (tmp_path / "test_a.py").write_text(
+        f"{member}def test_a(request): request.getfixturevalue('shared_berth')\n"
+    )
+    (tmp_path / "test_b.py").write_text(f"{member}def test_b(shared_berth): print('used')\n")
+    (tmp_path / "test_c.py").write_text("def test_c(): print('after')\n")
+    printed = run(tmp_path, "--capture=no", "--strict-markers", "-W", "ignore").stdout
+    words = re.findall("begins|ends|used|after", printed)
+    assert words == ["begins", "used", "ends", "after"], printed

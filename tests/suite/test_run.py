@@ -84,7 +84,7 @@ def test_files_are_compiled_once(tmp_path, monkeypatch):
     for path in paths:
         path.write_text("def test_it():\n    assert True\n")
     assert bytecode.stale(tmp_path) == sorted(paths)
-    bytecode.compile_all(bytecode.stale(tmp_path))
+    bytecode.compile_all(bytecode.stale(tmp_path), folders=())
     assert bytecode.stale(tmp_path) == []
     os.utime(paths[0], (time.time() + 5, time.time() + 5))
     assert bytecode.stale(tmp_path) == [paths[0]]

@@ -33,6 +33,10 @@ class TestHome(PageCase):
     url, partials = "/", ("list",)
 
 
+class TestOverview(PageCase):
+    url, fixtures, partials, reader = "/overview/", ("team", "pool"), ("live",), "olga"
+
+
 class TestNewWorkspace(PageCase):
     url, fixtures, partials = "/workspaces/new/", ("team", "local_pool"), ("choice",)
 
@@ -44,6 +48,14 @@ class TestWorkspace(PageCase):
     def _workspace(self, _stocked: None, bob: object) -> None:
         workspace = WorkspaceFactory(owner=bob, team=self.there["team"])
         self.url = f"/workspaces/{workspace.pk}/"
+
+
+class TestWorkspaceUse(TestWorkspace):
+    partials = ("plots",)
+
+    @pytest.fixture(autouse=True)
+    def _page(self, _workspace: None) -> None:
+        self.url += "use/"
 
 
 class TestResize(TestWorkspace):
@@ -198,6 +210,10 @@ class TestTeam(PageCase):
     url = "/teams/vision/"
 
 
+class TestTeamUse(PageCase):
+    url, partials = "/teams/vision/use/", ("plots",)
+
+
 class TestTeamNetwork(PageCase):
     url, reader = "/teams/vision/egress/", "alice"
 
@@ -279,6 +295,10 @@ class TestPools(PageCase):
 
 class TestPool(PageCase):
     url, fixtures, reader = "/pools/sim/", ("pool",), "olga"
+
+
+class TestPoolUse(PageCase):
+    url, fixtures, partials = "/pools/sim/use/", ("pool",), ("plots",)
 
 
 class TestMachines(PageCase):
@@ -432,6 +452,14 @@ class TestNode(PageCase):
     @property
     def url(self) -> str:
         return f"/gpus/nodes/{Node.objects.order_by('name')[0].pk}/"
+
+
+class TestNodeUse(TestNode):
+    partials = ("plots",)
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}use/"
 
 
 class TestDevice(PageCase):

@@ -211,7 +211,7 @@ def worlds(db, alice, team, catalog, sent, tmp_path, monkeypatch):
 
 
 relaxed = settings(
-    max_examples=examples(40, quick=4),
+    max_examples=examples(40, quick=2),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

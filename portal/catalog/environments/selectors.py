@@ -463,6 +463,13 @@ def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
     }
 
 
+def failed_environments(actor: User) -> list[Environment]:
+    """Return the visible environments whose newest version failed to build, by name. One query."""
+    newest = EnvironmentVersion.objects.filter(environment=OuterRef("pk")).order_by("-number")
+    rows = environments_for(actor).annotate(newest_state=Subquery(newest.values("state")[:1]))
+    return list(rows.filter(newest_state=VersionState.FAILED).order_by("name"))
+
+
 def display_state(state: str, *, running: bool) -> str:
     """Return the state of a version as people see it: queued until a node works on its build."""
     return BuildState.QUEUED.value if state == VersionState.BUILDING and not running else state

@@ -11,9 +11,9 @@ those of `inventory.resources`. MIG instances are counted instead of the GPU tha
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -26,6 +26,7 @@ from django.utils import timezone
 from portal.fleet.inventory import resources
 from portal.fleet.inventory.contact import contact_of_node, in_contact
 from portal.fleet.inventory.device_states import (
+    BUSY,
     KNOWN,
     OUT_OF_SERVICE,
     DeviceState,
@@ -92,6 +93,7 @@ class CountedDevice:
     `kept_back`: the unallocated part is not available until a scrub.
     """
 
+    id: UUID
     node: UUID
     pool: UUID
     model: str
@@ -121,6 +123,7 @@ def countable_devices(rows: Iterable[Any]) -> list[CountedDevice]:
     """Return the devices (with state, node and pool) that can be allocated."""
     return [
         CountedDevice(
+            row.pk,
             row.node_id,
             row.node.pool_id,
             row.model,
@@ -141,11 +144,12 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
     """Return all devices on these nodes that can be allocated, in order of node and index. One query."""
     queryset = annotate_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = queryset.order_by("node__name", "index", "mig_start", "uuid").values_list(
-        "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
-        "used_milli", "state", "heard", "kept_back",
+        "partitioned", "pk", "node_id", "node__pool_id", "model", "mig_profile", "kind",
+        "node__pool__simulated", "used_milli", "state", "heard", "kept_back",
     )  # fmt: skip
     return [
         CountedDevice(
+            pk,
             node,
             pool,
             model,
@@ -159,6 +163,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
         )
         for (
             partitioned,
+            pk,
             node,
             pool,
             model,
@@ -172,6 +177,48 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
         ) in rows
         if not partitioned
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class StateCounts:
+    """Numbers of devices: in use, idle, free, being checked, and out of service. They add up to all."""
+
+    in_use: int = 0
+    idle: int = 0
+    free: int = 0
+    checking: int = 0
+    out_of_service: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.in_use + self.idle + self.free + self.checking + self.out_of_service
+
+    def __add__(self, other: StateCounts) -> StateCounts:
+        return StateCounts(*(own + its for own, its in zip(astuple(self), astuple(other), strict=True)))
+
+
+def summarize(states: Mapping[DeviceState, int]) -> StateCounts:
+    """Return the groups of states that pages, samples and plots show, from numbers of devices by state."""
+    return StateCounts(
+        in_use=sum(states.get(state, 0) for state in BUSY),
+        idle=states.get(DeviceState.IDLE, 0),
+        free=states.get(DeviceState.FREE, 0),
+        checking=states.get(DeviceState.CHECKING, 0),
+        out_of_service=sum(states.get(state, 0) for state in OUT_OF_SERVICE),
+    )
+
+
+def states_by_pool(counted: Iterable[CountedDevice]) -> dict[UUID, Counter[DeviceState]]:
+    """Return the number of these devices by state, by pool. Pools without devices are missing."""
+    states: dict[UUID, Counter[DeviceState]] = defaultdict(Counter)
+    for device in counted:
+        states[device.pool][device.state] += 1
+    return states
+
+
+def enabled_devices(now: datetime | None = None) -> list[CountedDevice]:
+    """Return the devices of all enabled pools that can be allocated. One query."""
+    return devices(Node.objects.filter(pool__enabled=True, retired=False), now)
 
 
 def site(now: datetime | None = None) -> Counts:

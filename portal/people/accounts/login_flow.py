@@ -11,6 +11,7 @@ from allauth.account.internal.flows.login import (
 )
 from allauth.account.models import Login
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 
 from portal.people.accounts import sessions
 from portal.people.accounts.mfa.stages import ELSEWHERE
@@ -36,8 +37,9 @@ def begin(
 ) -> HttpResponse:
     """Sign in `user`, authenticated by `how` or by the sign-in `provider` with this id.
 
-    Returns a redirect to the next stage, or to `wanted` if it is a path of the portal. The session starts
-    after the last stage. With `second_factor`, the provider has checked one and none is requested here.
+    Returns a redirect to the next stage, or to `wanted` if it is a path of the portal; for operators, the
+    overview of the site instead of the home page. The session starts after the last stage. With
+    `second_factor`, the provider has checked one and none is requested here.
     """
     if isinstance(request.user, User):
         # A link was opened in the session of another sign-in, which must not be mixed with this one.
@@ -47,5 +49,7 @@ def begin(
     record_authentication(request, user, **record)
     if second_factor:
         record_authentication(request, user, method="mfa", type=ELSEWHERE)
+    if wanted in ("", "/") and user.operates:
+        wanted = reverse("home:overview")
     response: HttpResponse = perform_login(request, Login(user=user, redirect_url=wanted))
     return response

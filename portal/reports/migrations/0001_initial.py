@@ -8,6 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('accounts', '0001_initial'),
+        ('inventory', '0001_initial'),
     ]
 
     operations = [
@@ -80,5 +81,26 @@ class Migration(migrations.Migration):
             options={
                 'constraints': [models.UniqueConstraint(fields=('month', 'team'), name='monthly_report_once')],
             },
+        ),
+        migrations.CreateModel(
+            name='StartSample',
+            fields=[
+                ('start_s', models.BigIntegerField(primary_key=True, serialize=False)),
+                ('starts', models.BigIntegerField()),
+                ('failures', models.BigIntegerField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name='PoolSample',
+            fields=[
+                ('pk', models.CompositePrimaryKey('start_s', 'pool_id', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('start_s', models.BigIntegerField()),
+                ('in_use', models.PositiveIntegerField()),
+                ('idle', models.PositiveIntegerField()),
+                ('free', models.PositiveIntegerField()),
+                ('checking', models.PositiveIntegerField()),
+                ('out_of_service', models.PositiveIntegerField()),
+                ('pool', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.pool')),
+            ],
         ),
     ]

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web.fleet.views import charts, gpus, pool_changes, pools
+from portal.web.fleet.views import gpus, pool_changes, pools, use
 
 app_name = "fleet"
 urlpatterns = [
     path("pools/", pools.pools, name="pools"),
     path("pools/new/", pool_changes.new, name="new-pool"),
     path("pools/<slug:slug>/", pools.pool, name="pool"),
+    path("pools/<slug:slug>/use/", use.pool_use, name="pool-use"),
     path("pools/<slug:slug>/edit/", pool_changes.edit, name="edit-pool"),
     path("pools/<slug:slug>/retire/", pool_changes.retire, name="retire-pool"),
     path("pools/<slug:slug>/delete/", pool_changes.delete, name="delete-pool"),
@@ -16,9 +17,10 @@ urlpatterns = [
     path("gpus/", gpus.gpus, name="gpus"),
     path("gpus/at/<slug:pool>/<str:node>/<int:index>/", gpus.redirect_to_device, name="device-at"),
     path("gpus/nodes/<uuid:node_id>/", gpus.node, name="node"),
+    path("gpus/nodes/<uuid:node_id>/use/", use.node_use, name="node-use"),
     path("gpus/nodes/<uuid:node_id>/location/", gpus.location, name="node-location"),
     path("gpus/nodes/<uuid:node_id>/drain/", gpus.drain_node, name="drain-node"),
     path("gpus/devices/<uuid:device_id>/", gpus.device, name="device"),
     path("gpus/devices/<uuid:device_id>/drain/", gpus.drain_device, name="drain-device"),
-    path("gpus/devices/<uuid:device_id>/charts/", charts.device_charts, name="device-charts"),
+    path("gpus/devices/<uuid:device_id>/use/", use.device_use, name="device-use"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from django.db.models import Func, IntegerField, Value
 from django.utils import timezone
@@ -21,18 +21,29 @@ def count(actor: User) -> int:
 
 def counts(actor: User) -> Counter[str]:
     """Return the number of items by kind, with one query plus those for the actor's roles."""
+    return by_kind(counts_by_source(actor))
+
+
+def by_kind(counted: Mapping[str, int]) -> Counter[str]:
+    """Return numbers by kind from those of `counts_by_source`."""
+    numbers: Counter[str] = Counter()
+    for source in SOURCES:
+        if counted.get(source.name):
+            numbers[source.kind] += counted[source.name]
+    return numbers
+
+
+def counts_by_source(actor: User) -> Counter[str]:
+    """Return the number of items by the name of their source, with the queries of `counts`."""
     if not actor.is_active:
         return Counter()
     duties = duties_of(actor)
     first, *others = (
-        source.counted(actor).order_by().values_list(Value(source.kind.value), _RowCount())
+        source.counted(actor).order_by().values_list(Value(source.name), _RowCount())
         for source in SOURCES
         if source.concerns(duties)
     )
-    counted: Counter[str] = Counter()
-    for kind, number in first.union(*others, all=True):
-        counted[kind] += number
-    return counted
+    return Counter(dict(first.union(*others, all=True)))
 
 
 class _RowCount(Func):
@@ -42,10 +53,16 @@ class _RowCount(Func):
     output_field = IntegerField()
 
 
-def keys(actor: User, kinds: Collection[str] = ()) -> list[SortKey]:
-    """Return the sorted keys of all items, or of these `kinds`. One query per source."""
+def keys(
+    actor: User, kinds: Collection[str] = (), *, counted: Mapping[str, int] | None = None
+) -> list[SortKey]:
+    """Return the sorted keys of all items, or of these `kinds`. One query per source.
+
+    With `counted`, the result of `counts_by_source`, sources without items are not asked.
+    """
     now = timezone.now()
-    return sorted(key for source in sources_of_kinds(kinds) for key in source.keys(actor, now))
+    sources = (source for source in sources_of_kinds(kinds) if counted is None or counted.get(source.name))
+    return sorted(key for source in sources for key in source.keys(actor, now))
 
 
 def items(actor: User, wanted: Sequence[SortKey]) -> list[Item]:

@@ -74,11 +74,18 @@ GROUPS = (
         _("Work"),
         (
             Page(
+                "home:overview",
+                _("Overview"),
+                "layout-dashboard",
+                words="dashboard site health",
+                shown=sees_all,
+            ),
+            Page(
                 "home:home",
                 _("Workspaces"),
                 "home",
-                ("workspaces:detail", "workspaces:delete", "workspaces:stop", "workspaces:logs"),
-                "home start overview",
+                tuple(f"workspaces:{name}" for name in ("detail", "delete", "stop", "logs", "use")),
+                "home start",
             ),
             Page("home:new", _("New workspace"), "plus", words="create start notebook", shown=may_start),
             Page(
@@ -105,7 +112,13 @@ GROUPS = (
                 _("Teams"),
                 "users",
                 (
-                    *("home:team", "join_requests:teams", "join_requests:ask", "join_requests:request"),
+                    *(
+                        "home:team",
+                        "home:team-use",
+                        "join_requests:teams",
+                        "join_requests:ask",
+                        "join_requests:request",
+                    ),
                     *("service_accounts:list", "service_accounts:account", "service_accounts:trust-rules"),
                     *("webhooks:team", "channels:team"),
                 ),
@@ -129,14 +142,24 @@ GROUPS = (
                 _("GPUs"),
                 "cpu-2",
                 (
-                    *(f"fleet:{name}" for name in ("device", "node", "drain-device", "drain-node")),
-                    *("fleet:device-charts", "gpu_checks:check"),
+                    *(
+                        f"fleet:{name}"
+                        for name in ("device", "node", "node-use", "drain-device", "drain-node")
+                    ),
+                    *("fleet:device-use", "gpu_checks:check"),
                 ),
                 "map devices nodes checks health",
                 works_with_gpus,
             ),
             Page("reservations:calendar", _("Calendar"), "clock", (), "reservations", works_with_gpus),
-            Page("fleet:pools", _("Pools"), "server-2", ("fleet:pool",), "machines nodes join", sees_all),
+            Page(
+                "fleet:pools",
+                _("Pools"),
+                "server-2",
+                ("fleet:pool", "fleet:pool-use"),
+                "machines nodes join",
+                sees_all,
+            ),
         ),
     ),
     Group(

@@ -13,11 +13,12 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.home_load import relative_load
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.workspaces.homes import load, moves, places
 from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace
@@ -98,18 +99,16 @@ def _loads(nodes: Mapping[UUID, Node]) -> dict[UUID, int]:
 
 
 def _devices(nodes: Iterable[UUID]) -> dict[UUID, int]:
-    """Return the number of devices of each node; a partitioned GPU counts once."""
-    rows = Device.objects.filter(node__in=nodes, parent_uuid="").order_by()
+    """Return the number of devices of each node that workspaces can hold: not GPUs split into instances."""
+    split = Device.objects.filter(node=OuterRef("node"), parent_uuid=OuterRef("uuid"), present=True)
+    rows = Device.objects.filter(~Exists(split), node__in=nodes, present=True).order_by()
     return dict(rows.values_list("node_id").annotate(Count("pk")))
 
 
 def _relative(use: load.Use, node: Node, devices: Mapping[UUID, int]) -> int:
-    """Return a use in 1/1000 of the node: of its devices or cores, the larger part."""
+    """Return a use in 1/1000 of the node."""
     gpu_milli, cpu_milli = use
-    count = devices.get(node.pk, 0)
-    return max(
-        gpu_milli // count if count else 0, 1000 * cpu_milli // node.cpu_milli if node.cpu_milli else 0
-    )
+    return relative_load(gpu_milli, cpu_milli, devices=devices.get(node.pk, 0), node_cpu_milli=node.cpu_milli)
 
 
 def _movable(pool: Pool, node: UUID) -> Iterable[tuple[HomePlace, int]]:

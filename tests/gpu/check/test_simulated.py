@@ -11,7 +11,7 @@ import pytest
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Action, Progress, Severity, Status, Verdict
-from tests.suite.choice import quick_of
+from tests.suite.choice import quick_of, sample
 
 Check = Callable[..., Report]
 pytestmark = pytest.mark.engine
@@ -92,7 +92,12 @@ def test_on_blackwell_fp8_is_multiplied_by_cublaslt(check: Check, tmp_path: Path
     assert "gemm_fp8_tflops" in burned.measures
 
 
-@pytest.mark.parametrize("missing", [{"lt_status": 15}, {"major": 9, "minor": 0, "lt_flip": 1}, None])
+@pytest.mark.parametrize(
+    "missing",
+    sample(
+        [{"lt_status": 15}, {"major": 9, "minor": 0, "lt_flip": 1}, None], 3, "the rows take the same path"
+    ),
+)
 def test_elsewhere_and_where_it_does_not_the_own_kernels_do(
     check: Check, tmp_path: Path, missing: dict[str, Any] | None
 ) -> None:
@@ -118,11 +123,15 @@ CONSUMER_BLACKWELL = {"major": 12, "minor": 0, "sms": 170}
 
 @pytest.mark.parametrize(
     ("tests", "device", "by", "metric"),
-    [
-        (INT8, {}, ["own kernel (wgmma)", "own kernel"], "gemm_int8_own_tops"),
-        pytest.param(INT8, CONSUMER_BLACKWELL, ["own kernel"], "gemm_int8_own_tops", marks=MORE),
-        (FP4, CONSUMER_BLACKWELL, ["own kernel"], "gemm_fp4_own_tflops"),
-    ],
+    sample(
+        [
+            (INT8, {}, ["own kernel (wgmma)", "own kernel"], "gemm_int8_own_tops"),
+            pytest.param(INT8, CONSUMER_BLACKWELL, ["own kernel"], "gemm_int8_own_tops", marks=MORE),
+            (FP4, CONSUMER_BLACKWELL, ["own kernel"], "gemm_fp4_own_tflops"),
+        ],
+        3,
+        "the rows take the same path",
+    ),
     ids=["INT8 of Hopper", "INT8", "FP4"],
 )
 def test_types_that_only_the_own_kernels_multiply(
@@ -147,29 +156,37 @@ BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})
 
 @pytest.mark.parametrize(
     ("fault", "tests", "failed"),
-    [
-        ({"stuck_word": 1000, "stuck_bit": 5}, MEMORY, {"residue", "address"}),
-        ({"alias_from": 500, "alias_to": 900}, MEMORY, {"address"}),
-        ({"no_memset": 1, "dirty_words": 20}, ("residue",), {"residue"}),
-        ({"blind": 1}, ("canary",), {"canary"}),
-        ({"product_word": 100, "product_flip": 1}, (BF16,), {"exact_bf16"}),
-        ({"product_word": 100, "product_flip": 2139095040}, (BF16,), {"exact_bf16"}),
-        ({"no_product": 1}, (BF16,), {"exact_bf16"}),
-        # The lowest mantissa bit of either side of every tensor core, and of FP64's multipliers.
-        ({"dead_bit_a": 1}, (BF16,), {"exact_bf16"}),
-        ({"dead_bit_b": 1}, (BF16,), {"exact_bf16"}),
-        ({"dead_bit_a": 1}, (Test("exact_fp64", "exact", 20.0, params={"dtype": "fp64"}),), {"exact_fp64"}),
-        # An error of random products that is the same each time: no comparison with itself could find it.
-        ({"random_flip": 1 << 17}, (burn(),), {"burn_bf16"}),
-        ({"random_flip": 1 << 17}, (burn("fp32"),), {"burn_fp32"}),
-        ({"pcie_flip": 1}, ("pcie",), {"pcie"}),
-        # Wrong only while the other direction is busy, too.
-        ({"beside_flip": 1}, (BOTH_WAYS,), {"pcie"}),
-        ({"beside_flip": 1, "devices": 2}, ("peers",), {"peers"}),
-        ({"copy_gb_s": 3000, "driver_copy_gb_s": 3000}, ("copy",), {"copy"}),
-        ({"pcie_gb_s": 20}, ("pcie",), {"pcie"}),
-        ({"ecc": "count_nonzero"}, MEMORY, {"residue"}),
-    ],
+    sample(
+        [
+            ({"stuck_word": 1000, "stuck_bit": 5}, MEMORY, {"residue", "address"}),
+            ({"alias_from": 500, "alias_to": 900}, MEMORY, {"address"}),
+            ({"no_memset": 1, "dirty_words": 20}, ("residue",), {"residue"}),
+            ({"blind": 1}, ("canary",), {"canary"}),
+            ({"product_word": 100, "product_flip": 1}, (BF16,), {"exact_bf16"}),
+            ({"product_word": 100, "product_flip": 2139095040}, (BF16,), {"exact_bf16"}),
+            ({"no_product": 1}, (BF16,), {"exact_bf16"}),
+            # The lowest mantissa bit of either side of every tensor core, and of FP64's multipliers.
+            ({"dead_bit_a": 1}, (BF16,), {"exact_bf16"}),
+            ({"dead_bit_b": 1}, (BF16,), {"exact_bf16"}),
+            (
+                {"dead_bit_a": 1},
+                (Test("exact_fp64", "exact", 20.0, params={"dtype": "fp64"}),),
+                {"exact_fp64"},
+            ),
+            # An error of random products that is the same each time: no comparison with itself could find it.
+            ({"random_flip": 1 << 17}, (burn(),), {"burn_bf16"}),
+            ({"random_flip": 1 << 17}, (burn("fp32"),), {"burn_fp32"}),
+            ({"pcie_flip": 1}, ("pcie",), {"pcie"}),
+            # Wrong only while the other direction is busy, too.
+            ({"beside_flip": 1}, (BOTH_WAYS,), {"pcie"}),
+            ({"beside_flip": 1, "devices": 2}, ("peers",), {"peers"}),
+            ({"copy_gb_s": 3000, "driver_copy_gb_s": 3000}, ("copy",), {"copy"}),
+            ({"pcie_gb_s": 20}, ("pcie",), {"pcie"}),
+            ({"ecc": "count_nonzero"}, MEMORY, {"residue"}),
+        ],
+        3,
+        "the rows take the same path",
+    ),
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )
 def test_a_fault_fails_the_test_that_is_made_for_it(
@@ -218,18 +235,22 @@ def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [
-        ({"out_of_memory": 1}, "Only 0.0% of the free memory"),
-        ({"largest_share": 0.2, "memory_mib": 18}, "Only "),
-        (
-            {"context_error": 2},
-            "CUDA could not create a context: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY",
-        ),
-        ({"uuid": "ff" * 16}, "CUDA opened ffffffff"),
-        ({"major": 7, "minor": 0}, "No packaged kernel supports sm_70"),
-        ({"kill": "count_nonzero"}, "ended by signal 9"),
-        ({"no_peer": 1, "devices": 2}, "no peer access"),
-    ],
+    sample(
+        [
+            ({"out_of_memory": 1}, "Only 0.0% of the free memory"),
+            ({"largest_share": 0.2, "memory_mib": 18}, "Only "),
+            (
+                {"context_error": 2},
+                "CUDA could not create a context: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY",
+            ),
+            ({"uuid": "ff" * 16}, "CUDA opened ffffffff"),
+            ({"major": 7, "minor": 0}, "No packaged kernel supports sm_70"),
+            ({"kill": "count_nonzero"}, "ended by signal 9"),
+            ({"no_peer": 1, "devices": 2}, "no peer access"),
+        ],
+        3,
+        "the rows take the same path",
+    ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
@@ -260,7 +281,12 @@ def test_a_driver_that_takes_no_kernel_is_a_finding(check: Check) -> None:
     assert "The driver (CUDA 12.4) could not load any of the kernels" in render(report)
 
 
-@pytest.mark.parametrize("symbol", ["cuEventCreate", "cuMemcpyDtoDAsync", "cuDevicePrimaryCtxRetain"])
+@pytest.mark.parametrize(
+    "symbol",
+    sample(
+        ["cuEventCreate", "cuMemcpyDtoDAsync", "cuDevicePrimaryCtxRetain"], 3, "the rows take the same path"
+    ),
+)
 def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check, symbol: str) -> None:
     report = check("copy", "canary", cuda={"no_symbol": symbol})
     assert report.verdict == Verdict.INCONCLUSIVE
@@ -302,19 +328,23 @@ def test_no_cuda_device(check: Check) -> None:
 
 @pytest.mark.parametrize(
     ("script", "verdict", "code", "action"),
-    [
-        ({"xids": [79], "after_s": 0.6}, Verdict.FAIL, "xid_79", Action.REBOOT),
-        pytest.param(
-            {"xids": [94], "after_s": 0.6}, Verdict.INCONCLUSIVE, "xid_94", Action.RETRY, marks=MORE
-        ),
-        ({"lost": 1, "after_s": 0.8}, Verdict.FAIL, "lost", Action.REBOOT),
-        pytest.param(
-            {"ecc_uncorrected": 1}, Verdict.FAIL, "ecc_uncorrected", Action.DRAIN_AND_RESET, marks=MORE
-        ),
-        pytest.param({"throttle": 64}, Verdict.FAIL, "thermal_throttling", Action.INSPECT, marks=MORE),
-        ({"link_errors": 2}, Verdict.INCONCLUSIVE, "nvlink_errors", Action.INSPECT),
-        pytest.param({"pcie_width": 8}, Verdict.INCONCLUSIVE, "test_pcie", Action.INSPECT, marks=MORE),
-    ],
+    sample(
+        [
+            ({"xids": [79], "after_s": 0.6}, Verdict.FAIL, "xid_79", Action.REBOOT),
+            pytest.param(
+                {"xids": [94], "after_s": 0.6}, Verdict.INCONCLUSIVE, "xid_94", Action.RETRY, marks=MORE
+            ),
+            ({"lost": 1, "after_s": 0.8}, Verdict.FAIL, "lost", Action.REBOOT),
+            pytest.param(
+                {"ecc_uncorrected": 1}, Verdict.FAIL, "ecc_uncorrected", Action.DRAIN_AND_RESET, marks=MORE
+            ),
+            pytest.param({"throttle": 64}, Verdict.FAIL, "thermal_throttling", Action.INSPECT, marks=MORE),
+            ({"link_errors": 2}, Verdict.INCONCLUSIVE, "nvlink_errors", Action.INSPECT),
+            pytest.param({"pcie_width": 8}, Verdict.INCONCLUSIVE, "test_pcie", Action.INSPECT, marks=MORE),
+        ],
+        3,
+        "the rows take the same path",
+    ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_nvml_sees_during_the_load(

@@ -17,7 +17,7 @@ from provisioning.gpu.check.types import Action, Severity, Status, Verdict
 from provisioning.gpu.scrub import ScrubVerdict as Scrub
 from provisioning.gpu.scrub_run import run_scrub
 from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, Machine
-from tests.suite.choice import quick_of
+from tests.suite.choice import quick_of, sample
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -78,13 +78,17 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
 
 @pytest.mark.parametrize(
     ("release", "kind", "line", "text"),
-    [
-        (535, "H100", "fabric 1", "systemctl start nvidia-fabricmanager"),
-        (580, "A100", "fabric 1", "systemctl start nvidia-fabricmanager"),
-        (550, "H200", "fabric 2", "systemctl start nvidia-fabricmanager"),
-        (570, "H100", "compute_mode 2", "nvidia-smi -c DEFAULT"),
-        (550, "T4", "cuda_refuses 803", "updated but not reloaded"),
-    ],
+    sample(
+        [
+            (535, "H100", "fabric 1", "systemctl start nvidia-fabricmanager"),
+            (580, "A100", "fabric 1", "systemctl start nvidia-fabricmanager"),
+            (550, "H200", "fabric 2", "systemctl start nvidia-fabricmanager"),
+            (570, "H100", "compute_mode 2", "nvidia-smi -c DEFAULT"),
+            (550, "T4", "cuda_refuses 803", "updated but not reloaded"),
+        ],
+        3,
+        "the rows take the same path",
+    ),
     ids=["802-old", "802-no-fabric-info", "in-progress", "prohibited", "mismatch"],
 )
 def test_how_a_machine_is_set_up(
@@ -110,10 +114,16 @@ def test_a_library_of_another_version_than_the_driver(machine: Make, check: Chec
 
 @pytest.mark.parametrize(
     ("release", "kind", "file", "content", "text"),
-    [
-        pytest.param(550, "A100", "persistence-off", "", "nvidia-smi -pm 1", id="persistence mode is off"),
-        pytest.param(570, "T4", "drawing", "812\n", "Graphics programs (process 812)", id="a display"),
-    ],
+    sample(
+        [
+            pytest.param(
+                550, "A100", "persistence-off", "", "nvidia-smi -pm 1", id="persistence mode is off"
+            ),
+            pytest.param(570, "T4", "drawing", "812\n", "Graphics programs (process 812)", id="a display"),
+        ],
+        3,
+        "the rows take the same path",
+    ),
 )
 def test_what_is_told_and_passes(
     with_kernels: Make, check: Check, release: int, kind: str, file: str, content: str, text: str
@@ -125,7 +135,9 @@ def test_what_is_told_and_passes(
     assert text in render(report)
 
 
-@pytest.mark.parametrize("drawing", [True, False], ids=["a display", "no display"])
+@pytest.mark.parametrize(
+    "drawing", sample([True, False], 2, "the rows take the same path"), ids=["a display", "no display"]
+)
 def test_less_free_memory_than_before(with_kernels: Make, check: Check, drawing: bool) -> None:
     """A leak fails; what a display holds is said, and is no fault of the GPU."""
     made = with_kernels(570, *KINDS["T4"])
@@ -147,6 +159,7 @@ def test_less_free_memory_than_before(with_kernels: Make, check: Check, drawing:
         assert check(GPU, plan=residue, baseline={metric: before[metric] + 300}).verdict == Verdict.PASS
 
 
+@pytest.mark.thorough("the rules have quick tests")
 def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check) -> None:
     made = with_kernels(580, *KINDS["H100"], "compute_mode 3")
     assert check(GPU, plan=SHORT).verdict == Verdict.PASS
@@ -234,6 +247,7 @@ def test_a_kernel_that_never_ends(with_kernels: Make, check: Check) -> None:
     assert run_scrub(GPU, deadline_s=5).verdict == Scrub.HUNG
 
 
+@pytest.mark.thorough("the rules have quick tests")
 def test_nvml_that_falls_silent(with_kernels: Make, check: Check) -> None:
     made = with_kernels(535, *KINDS["A100"])
     report = check(

@@ -11,6 +11,7 @@ from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Severity, Status, Verdict
 from tests.gpu.driver.machine import Machine, uuid_of
+from tests.suite.choice import sample
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -34,7 +35,7 @@ def checked(check: Check, *tests: Test, peers: int = 2, **more: Any) -> tuple[Re
     return report, {test.name: test.status for test in report.tests}
 
 
-@pytest.mark.parametrize("peers", [2, 3])
+@pytest.mark.parametrize("peers", sample([2, 3], 2, "the rows take the same path"))
 def test_what_all_links_make_together(linked: Make, check: Check, peers: int) -> None:
     made = linked(4)
     open_at: dict[str, set[str]] = {}
@@ -55,6 +56,7 @@ def test_what_all_links_make_together(linked: Make, check: Check, peers: int) ->
     assert sent == {uuid: pytest.approx(H100, rel=0.01) for uuid in GPUS[: peers + 1]}
 
 
+@pytest.mark.thorough("`make test` has a fault of each kind")
 def test_without_nvlink_it_goes_over_pcie(linked: Make, check: Check) -> None:
     linked(3, "T4")
     report, found = checked(check, PEERS, CROWD)
@@ -104,6 +106,7 @@ def test_wrong_between_two_peers(linked: Make, check: Check) -> None:
     assert f"{GPUS[1]} to {GPUS[2]}: 13" in told.text
 
 
+@pytest.mark.thorough("`make test` has a fault of each kind")
 def test_what_was_wrong_before_a_peer_failed_was_wrong(linked: Make, check: Check) -> None:
     made = linked()
     made.fault("crowd_flip", 1)
@@ -113,7 +116,7 @@ def test_what_was_wrong_before_a_peer_failed_was_wrong(linked: Make, check: Chec
     assert report.tests[0].text == f"1 wrong word ({GPUS[0]} to {GPUS[1]}: 1)"
 
 
-@pytest.mark.parametrize("there", [0, 2])
+@pytest.mark.parametrize("there", sample([0, 2], 2, "the rows take the same path"))
 def test_what_one_sends_ends_with_its_last_copy(linked: Make, check: Check, there: int) -> None:
     linked().fault("slow_to", there, 250, gpu=1)
     report, found = checked(check, CROWD)
@@ -124,6 +127,7 @@ def test_what_one_sends_ends_with_its_last_copy(linked: Make, check: Check, ther
     assert sent["all_pairs_gb_s:3"] == pytest.approx(3 * H100 / 4, rel=0.01)
 
 
+@pytest.mark.thorough("`make test` has a fault of each kind")
 def test_a_slow_crowd(linked: Make, check: Check) -> None:
     linked().fault("slow_crowd", 500, gpu=1)
     report, found = checked(check, PEERS, CROWD, baseline={"all_pairs_gb_s:3": 3.0 * H100})
@@ -134,7 +138,7 @@ def test_a_slow_crowd(linked: Make, check: Check) -> None:
     assert sent[f"all_pairs_sent_gb_s:{GPUS[2]}"] == pytest.approx(H100, rel=0.01)
 
 
-@pytest.mark.parametrize(("here", "there"), [(0, 2), (2, 1)])
+@pytest.mark.parametrize(("here", "there"), sample([(0, 2), (2, 1)], 2, "the rows take the same path"))
 def test_no_access_between_two(linked: Make, check: Check, here: int, there: int) -> None:
     linked().fault("no_peer", there, gpu=here)
     report, found = checked(check, CROWD, RESIDUE)
@@ -145,13 +149,17 @@ def test_no_access_between_two(linked: Make, check: Check, here: int, there: int
 
 @pytest.mark.parametrize(
     ("fault", "gpu"),
-    [
-        (("no_memory",), 2),
-        (("no_context", 2), 1),
-        (("no_context", 2), 2),
-        (("ecc", "fill_mix"), 1),
-        (("ecc", "check_mix"), 2),
-    ],
+    sample(
+        [
+            (("no_memory",), 2),
+            (("no_context", 2), 1),
+            (("no_context", 2), 2),
+            (("ecc", "fill_mix"), 1),
+            (("ecc", "check_mix"), 2),
+        ],
+        3,
+        "the rows take the same path",
+    ),
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )
 def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(

@@ -11,7 +11,7 @@ from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Action, Severity, Status, Verdict
 from tests.gpu.driver.machine import Machine, uuid_of
-from tests.suite.choice import quick_of
+from tests.suite.choice import quick_of, sample
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -33,6 +33,7 @@ def codes(report: Report) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
+@pytest.mark.thorough("two devices each; `make test` has a fault of each of the two")
 def test_all_are_as_fast_together_as_alone(linked: Make, check: Check) -> None:
     linked()
     report, found = checked(check)
@@ -46,6 +47,7 @@ def test_all_are_as_fast_together_as_alone(linked: Make, check: Check) -> None:
     assert report.tests[1].measures["free_mib"] == 16, "all is given back"
 
 
+@pytest.mark.thorough("two devices each; `make test` has a fault of each of the two")
 def test_the_checked_device_falls_below_its_own_figure(linked: Make, check: Check) -> None:
     linked().fault("slow_joint", 700)
     report, found = checked(check)
@@ -81,7 +83,10 @@ def test_a_wrong_word_counts_for_the_device_that_made_it(linked: Make, check: Ch
 
 
 @pytest.mark.parametrize(
-    ("fault", "gpu"), [(("no_memory",), 2), (("no_context", 2), 1), (("ecc", "gate"), 1)]
+    ("fault", "gpu"),
+    sample(
+        [(("no_memory",), 2), (("no_context", 2), 1), (("ecc", "gate"), 1)], 3, "the rows take the same path"
+    ),
 )
 def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
@@ -94,6 +99,7 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     assert report.tests[1].measures["free_mib"] == 16
 
 
+@pytest.mark.thorough("two devices each; `make test` has a fault of each of the two")
 def test_a_peer_that_hangs_is_no_proof(linked: Make, check: Check) -> None:
     linked().fault("hang", "gemm_bf16_wg", gpu=1)
     short = Test("joint_burn", "joint_burn", 3.0, params=JOINT.params)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, SEVENTH, Machine, line_of, uuid_of
-from tests.suite.choice import quick_of
+from tests.suite.choice import quick_of, sample
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -127,11 +127,15 @@ def judge_samples(samples: dict[str, Any], kind: str, release: int) -> None:
 
 @pytest.mark.parametrize(
     ("code", "state", "advice"),
-    [
-        (9, "no_driver", "The NVIDIA kernel module is not loaded. PCI lists 1 NVIDIA GPU."),
-        (18, "driver_mismatch", "Reboot this machine, or reload the NVIDIA kernel modules"),
-        (4, "no_permission", "access to /dev/nvidiactl"),
-    ],
+    sample(
+        [
+            (9, "no_driver", "The NVIDIA kernel module is not loaded. PCI lists 1 NVIDIA GPU."),
+            (18, "driver_mismatch", "Reboot this machine, or reload the NVIDIA kernel modules"),
+            (4, "no_permission", "access to /dev/nvidiactl"),
+        ],
+        3,
+        "the rows take the same path",
+    ),
 )
 def test_a_driver_that_does_not_start(machine: Make, code: int, state: str, advice: str) -> None:
     found, samples, told = look(machine(580, f"gpu H100 {GPU}", f"nvml_refuses {code}"))

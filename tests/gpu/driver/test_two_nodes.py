@@ -28,6 +28,7 @@ from provisioning.gpu.host import RdmaPort
 from tests.gpu.check.host_build import host_build
 from tests.gpu.driver.machine import GPU, KINDS, ROOT, Machine, line_of
 from tests.ports import free_port
+from tests.suite.choice import sample
 
 pytestmark = [pytest.mark.engine, pytest.mark.apart]
 VALIDATOR = Draft202012Validator(schema())
@@ -108,7 +109,7 @@ def against_nobody(report: dict[str, Any]) -> bool:
     } & {"fail", "hung"}
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", sample([0, 1], 2, "the rows take the same path"))
 def test_sums_that_are_right_at_both_ends(start: Start, first: int) -> None:
     """Whoever comes first waits."""
     early = start(first)
@@ -154,7 +155,7 @@ def test_a_link_that_is_slow_is_told_and_held_against_nobody(start: Start) -> No
         assert (judged["against"], judged["fail_below"], judged["warn_below"]) == ("link", None, 5e8)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
 def test_a_partner_that_never_comes(start: Start, rank: int) -> None:
     report = report_of(start(rank, meet_s=2.0))
     assert (report["verdict"], report["action"], against_nobody(report)) == ("inconclusive", "retry", True)
@@ -162,7 +163,7 @@ def test_a_partner_that_never_comes(start: Start, rank: int) -> None:
     assert not report["abandoned"]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
 def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start, rank: int) -> None:
     """Both have met, and one of them does not come through its first sum."""
     machines[1 - rank].fault("sum_hangs")
@@ -176,6 +177,7 @@ def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start
     assert not report["abandoned"]
 
 
+@pytest.mark.thorough("`make test` has a partner that never comes")
 def test_a_partner_that_stands_still(machines: list[Machine], start: Start) -> None:
     machines[1].fault("sum_hangs")
     ends = [start(0, silent_s=2.0), start(1)]

@@ -20,6 +20,7 @@ from provisioning.drivers.local import isolation, packages
 from provisioning.drivers.local.environment import uv_program
 from tests.certificates import Authority
 from tests.provisioning.environments.package_index import PackageFolder
+from tests.suite.choice import sample
 
 pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 NAMES = ("UV_SYSTEM_CERTS", "PIP_CERT")
@@ -71,7 +72,7 @@ def pip_believes(bundle: str) -> bool:
     return version >= (24, 2) or Path(own).resolve() == Path(bundle).resolve()
 
 
-@pytest.mark.parametrize("program", ["uv", "pip"])
+@pytest.mark.parametrize("program", sample(["uv", "pip"], 2, "both read the same variables"))
 def test_it_is_believed_in_a_workspace(
     make_pool: Callable[..., Pool], index: Index, tmp_path: Path, program: str
 ) -> None:

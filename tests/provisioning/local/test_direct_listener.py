@@ -56,6 +56,7 @@ def test_a_stranger_on_the_socket_needs_the_token_as_before(notebook_pool: Pool)
         connection.close()
 
 
+@pytest.mark.thorough("waits for heartbeats; `make test` has connections")
 def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_pool: Pool) -> None:
     with heartbeats(notebook_pool, "connections") as seen:
         jupyter = Jupyter(notebook_pool, prepared=True, heartbeat_s=1)

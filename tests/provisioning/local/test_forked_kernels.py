@@ -16,6 +16,7 @@ from provisioning.drivers.local import processes
 from provisioning.types import ObservedState
 from tests.instance import eventually
 from tests.node_sockets import run_in_network
+from tests.suite.choice import sample
 
 pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 
@@ -63,7 +64,7 @@ def test_a_forked_kernel_is_like_one_that_jupyter_starts(jupyter: Jupyter, pool:
     assert jupyter.value(forked, "os.environ['JPY_PARENT_PID'] == str(os.getppid())") is True
 
 
-@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("prepared", sample([True, False], 2, "`make test` has prepared notebooks"))
 def test_the_filter_of_system_calls_holds_for_kernels_and_terminals(pool: Pool, prepared: bool) -> None:
     jupyter = Jupyter(pool, prepared=prepared)
     status = "[line.split()[1] for line in open('/proc/self/status') if line.startswith('Seccomp:')]"
@@ -123,6 +124,7 @@ def test_restart_interrupt_and_shutdown(jupyter: Jupyter) -> None:
     )
 
 
+@pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyter) -> None:
     """Who has to try again may miss the kernel's first word, and Jupyter asks anew only after a while."""
     folder = jupyter.pool.driver._dir(jupyter.spec.ref)
@@ -194,6 +196,7 @@ def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> N
     assert jupyter.value(other, "sys.dont_write_bytecode") is True
 
 
+@pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_a_kernel_server_is_no_activity_and_a_forked_kernel_is(jupyter: Jupyter) -> None:
     before = jupyter.activity()
     assert before["kernels"] == {"count": 0, "last_activity": None, "busy": 0}
@@ -202,6 +205,7 @@ def test_a_kernel_server_is_no_activity_and_a_forked_kernel_is(jupyter: Jupyter)
     assert jupyter.activity()["kernels"]["count"] == 1
 
 
+@pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_kernels_of_a_workspace_count_as_its_own_and_end_with_it(jupyter: Jupyter) -> None:
     kernel = jupyter.kernel()
     jupyter.run(kernel, "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")

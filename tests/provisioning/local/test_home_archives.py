@@ -23,7 +23,7 @@ from provisioning.endpoints import files_socket_name
 from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 from provisioning.node import home_archives as node
 from provisioning.types import PoolConfig
-from tests.suite.choice import quick_of
+from tests.suite.choice import quick_of, sample
 
 pytestmark = [pytest.mark.engine, pytest.mark.apart]
 TEAM, OWNER = "t", "ada"
@@ -183,7 +183,7 @@ def test_the_server_is_killed_everywhere(
     assert content(machine.home) == before, "what is offered is whole"
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("exchanges", sample([True, False], 2, "`make test` has the exchange"))
 @pytest.mark.parametrize(
     "moment", quick_of(("before", "between", "after"), ("between",), "each moment; `make test` has one")
 )
@@ -230,6 +230,7 @@ def test_cancelled_before_it_is_placed(machine: Machine, monkeypatch: pytest.Mon
     assert content(machine.home) == changed and machine.kept() == [f"{FIRST}.home"]
 
 
+@pytest.mark.thorough("`make test` makes, damages and restores archives")
 def test_no_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an archive that is too large nor a full disk leaves anything, or takes something."""
     before = fill(machine.home)
@@ -324,6 +325,7 @@ def test_a_damaged_archive_replaces_nothing(machine: Machine) -> None:
     assert content(machine.home) == before and machine.kept() == [f"{FIRST}.home"]
 
 
+@pytest.mark.thorough("`make test` makes, damages and restores archives")
 def test_archives_go_with_the_home_and_stay_when_it_moves(machine: Machine) -> None:
     fill(machine.home)
     assert machine.to_the_end(ArchiveCommand.MAKE).done

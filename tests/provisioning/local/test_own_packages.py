@@ -60,6 +60,7 @@ def test_pip_uv_and_the_notebooks_own_pip_just_work(pool: Pool, prepared: bool) 
     assert again.value(again.kernel(), "__import__('one').version") == "1.0"
 
 
+@pytest.mark.thorough("starts three notebooks")
 def test_the_kernels_picture_arrives_in_homes_with_links_of_it_too(pool: Pool) -> None:
     """A link leads out of the kernel's folder, and Jupyter serves nothing there."""
     jupyter = Jupyter(pool, prepared=False)

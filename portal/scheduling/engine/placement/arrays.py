@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from portal.common.home_load import relative_load
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import (
@@ -372,8 +373,9 @@ def _home_load(node: NodeCapacity) -> int:
         return 0
     parents = mig_parents(node)
     devices = sum(device.uuid not in parents for device in node.devices)
-    of_devices = node.home_gpu_milli // devices if devices else 0
-    return max(of_devices, 1000 * node.home_cpu_milli // node.cpu_milli if node.cpu_milli else 0)
+    return relative_load(
+        node.home_gpu_milli, node.home_cpu_milli, devices=devices, node_cpu_milli=node.cpu_milli
+    )
 
 
 def _class(device: DeviceCapacity) -> tuple[int, str]:

@@ -16,13 +16,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from portal.fleet.inventory import locations
+from portal.fleet.inventory import counting, locations
 from portal.fleet.inventory.contact import contact_of_node, contact_of_pool
 from portal.fleet.inventory.device_states import (
-    BUSY,
     KNOWN,
     LOOKS,
-    OUT_OF_SERVICE,
     DeviceState,
     StateLook,
     annotate_state,
@@ -341,12 +339,13 @@ def _headline(rows: Sequence[_DeviceRow]) -> str:
 
 def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
     """Return the counts of one kind by state, which add up to the total."""
-    parts = [noun % {"busy": sum(counts[state] for state in BUSY), "total": total}]
+    groups = counting.summarize(counts)
+    parts = [noun % {"busy": groups.in_use, "total": total}]
     for text, number in (
-        (_("%(number)s idle"), counts[DeviceState.IDLE]),
-        (_("%(number)s free"), counts[DeviceState.FREE]),
-        (_("%(number)s being checked"), counts[DeviceState.CHECKING]),
-        (_("%(number)s out of service"), sum(counts[state] for state in OUT_OF_SERVICE)),
+        (_("%(number)s idle"), groups.idle),
+        (_("%(number)s free"), groups.free),
+        (_("%(number)s being checked"), groups.checking),
+        (_("%(number)s out of service"), groups.out_of_service),
     ):
         if number:
             parts.append(text % {"number": number})

@@ -69,7 +69,8 @@ def _device(device_id: UUID) -> Device:
     return device
 
 
-def _node(node_id: UUID) -> Node:
+def node_by_id(node_id: UUID) -> Node:
+    """Return the node with its pool. Raises `NotFound`."""
     node = Node.objects.select_related("pool").filter(pk=node_id).first()
     if node is None:
         raise NotFound(Reason(MapCode.NODE_NOT_ON_MAP))
@@ -107,7 +108,7 @@ def _cordon_device(request: SignedInRequest, device: Device) -> HttpResponse:
 @never_cache
 def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Show a node. A POST with `do` cordons it or returns it to service."""
-    node = _node(node_id)
+    node = node_by_id(node_id)
     if request.method == "POST":
         cordoned = request.POST.get("do") != "uncordon"
         services.set_cordon(actor=request.user, node_id=node.pk, cordoned=cordoned, reason=_reason(request))
@@ -125,7 +126,7 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 def location(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Show and handle the form of a node's rack and block."""
     require_operator(request.user)
-    node = _node(node_id)
+    node = node_by_id(node_id)
     back = reverse("fleet:node", args=[node.pk])
     initial = {**locations.document_of(node), "version": etags.version_of(node)}
     form = LocationForm(request.POST if request.method == "POST" else None, initial=initial)
@@ -161,7 +162,7 @@ def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @never_cache
 def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Confirm, then drain a node. Its workspaces get notice."""
-    node = _node(node_id)
+    node = node_by_id(node_id)
     where = reverse("fleet:node", args=[node.pk])
     require_operator(request.user)
     to = strip_nul(request.POST.get("homes_to", ""))

@@ -1,4 +1,4 @@
-"""Presenter of a team's quota: bars, members' use, caps and requests."""
+"""Presenter of a team's quota: bars, members' use, caps and requests; plots of its GPUs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_amount, format_input, format_resource, format_unit
+from portal.fleet.inventory import use_history, use_plots
+from portal.fleet.inventory.models import AllocatedDevice
+from portal.fleet.inventory.use_history import Window
+from portal.fleet.inventory.use_plots import UsePlots
 from portal.people.accounts.models import Membership, Team, User
 from portal.quota.ledger import budgets
 from portal.quota.ledger import selectors as ledger_selectors
@@ -99,3 +103,20 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         else [],
         "requests": request_selectors.requests_of_team(team),
     }
+
+
+def use_of(team: Team, window: Window) -> tuple[UsePlots, bool]:
+    """Return the plots of a team's GPUs, and whether these are simulated.
+
+    Simulated ones count only if the team had no real ones.
+    """
+    rows = AllocatedDevice.objects.filter(allocation__workspace__team=team)
+    real = rows.filter(device__node__pool__simulated=False)
+    allocated, simulated = use_history.allocated(real, window), False
+    if not any(allocated):
+        pretended = use_history.allocated(rows.exclude(pk__in=real.values("pk")), window)
+        if any(pretended):
+            allocated, simulated = pretended, True
+    use = use_history.allocated_use(real, window)
+    first = use_plots.allocated_plot(allocated, window)
+    return use_plots.use_plots(first, use, window, total_mib=0, simulated=simulated), simulated

@@ -1,4 +1,4 @@
-"""The page of a team: members, quota and requests."""
+"""The page of a team: members, quota and requests; plots of its use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common.errors import PortalError
+from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory import use_history, use_plots
 from portal.people.accounts import policies, selectors, services
 from portal.people.accounts.forms import MemberForm, add_problems, form_status
 from portal.people.accounts.models import Role
@@ -59,3 +63,21 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         **team_presenters.quota_of(request.user, team, page.object_list),
     }
     return render(request, "home/team.html", context, status=form_status(form))
+
+
+@require_safe
+@never_cache
+def team_use(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Show plots of a team: allocated GPUs, and what was measured on them. `?span=week|month`."""
+    team = selectors.team_by_slug(request.user, slug)
+    span = use_plots.span_of(request.GET.get("span", ""))
+    found, simulated = team_presenters.use_of(team, use_history.window(span, timezone.now()))
+    context = use_plots.page_context(
+        found,
+        name=team.name,
+        url=reverse("home:team", args=[team.slug]),
+        here=reverse("home:team-use", args=[team.slug]),
+        simulated=simulated,
+        span=span,
+    )
+    return render(request, partial_of(request, "components/use_page.html", "plots"), context)

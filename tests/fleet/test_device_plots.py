@@ -1,26 +1,23 @@
-"""What is drawn: findings in words, lines that break at gaps, tables with the same figures, small pages."""
+"""What is drawn: findings in words, values with gaps, tables with the same figures, small pages."""
 
 from __future__ import annotations
 
 import gzip
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from django.urls import reverse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from portal.common import svg
+from portal.common.plots import Plot
 from portal.fleet.inventory import samples
 from portal.fleet.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
 from portal.fleet.inventory.series import HOUR, MONTH, DeviceAllocation, Series, SeriesPoint
-from portal.web.fleet.presenters import charts
+from portal.web.fleet.presenters.device_plots import device_plots
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup
-from tests.suite.choice import examples
 
 UUID = "GPU-node-1-0"
 
@@ -43,8 +40,8 @@ def hour(points: dict[int, SeriesPoint], **fields) -> Series:
     return Series(HOUR, NOON, 60, tuple(points.get(number) for number in range(60)), **fields)
 
 
-def drawn(series: Series, key: str = "use", held=(), **fields) -> charts.Chart:
-    return {chart.key: chart for chart in charts.device_charts(device(**fields), series, held)}[key]
+def drawn(series: Series, key: str = "use", held=(), **fields) -> Plot:
+    return {plot.key: plot for plot in device_plots(device(**fields), series, held)}[key]
 
 
 # --- findings -------------------------------------------------------------------------------------
@@ -72,75 +69,61 @@ def test_the_other_titles():
         "temperature_c": 60, "temperature_max_c": 83, "throttle_s": 60, "thermal_s": 30, "power_s": 90,
     }  # fmt: skip
     series = hour({0: point(0, **hot)})
-    titles = [chart.title for chart in charts.device_charts(device(), series)]
+    titles = [plot.title for plot in device_plots(device(), series)]
     assert titles[1:] == [
         "GPU memory: up to 40 of 80 GiB, 20 GiB on average",
         "Power: 400 W on average, up to 690 W; throttled by power limits for 1 min 30 s",
         "Temperature: up to 83 °C, throttled by heat for 30 s",
     ]
     calm = hour({0: point(0, **{**hot, "thermal_s": 0, "power_s": 0})})
-    titles = [chart.title for chart in charts.device_charts(device(), calm)]
+    titles = [plot.title for plot in device_plots(device(), calm)]
     assert titles[2:] == [
         "Power: 400 W on average, up to 690 W",
         "Temperature: up to 83 °C, no heat throttling",
     ]
     untold = hour({0: point(0, **{**hot, "throttle_s": None, "thermal_s": None})})
     assert "heat throttling not reported" in drawn(untold, "temperature").title
-    nothing = charts.device_charts(device(memory_mib=0), hour({0: point(0)}))
-    assert all("not measured" in chart.title for chart in nothing[1:])
+    nothing = device_plots(device(memory_mib=0), hour({0: point(0)}))
+    assert all("not measured" in plot.title for plot in nothing[1:])
 
 
-def test_nothing_measured_gives_no_chart():
-    assert charts.device_charts(device(), hour({})) == []
+def test_nothing_measured_gives_no_plot():
+    assert device_plots(device(), hour({})) == []
 
 
-# --- geometry -------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def test_a_gap_stays_a_gap():
     series = hour({number: point(number) for number in [*range(10), *range(20, 30), 40]})
-    chart = drawn(series)
-    assert chart.line.count("M") == 3 and chart.line.endswith("h0"), "a minute alone is a dot"
-    assert chart.band.count("M") == chart.band.count("Z") == 2
-    a_minute = (charts.RIGHT - charts.LEFT) / 60
-    assert [(bar.x, bar.width) for bar in chart.gaps] == [
-        (pytest.approx(charts.LEFT + a_minute * begin, abs=0.06), pytest.approx(a_minute * count, abs=0.11))
-        for begin, count in ((10, 10), (30, 10), (41, 19))
-    ]
-    assert [row.texts[0] for row in chart.rows[:20]] == [""] * 19 + ["50 %"], "the newest first"
-    assert len(chart.rows) == 60
+    plot = drawn(series)
+    mean, peak = plot.lines
+    measured = {*range(10), *range(20, 30), 40}
+    assert [place for place, value in enumerate(mean.values) if value is not None] == sorted(measured)
+    assert [value is None for value in peak.values] == [value is None for value in mean.values]
+    assert (plot.start_s, plot.step_s, plot.top) == (NOON + 30, 60, 100)
+    assert [row.texts[0] for row in plot.rows[:20]] == [""] * 19 + ["50 %"], "the newest first"
+    assert len(plot.rows) == 60 and plot.has_gaps
 
 
-def test_what_one_metric_lacks_is_a_gap_in_its_chart_alone():
+def test_what_one_metric_lacks_is_a_gap_in_its_plot_alone():
     series = hour({0: point(0, power_mw=1000, power_max_mw=1000), 1: point(1)})
-    assert len(drawn(series, "power").gaps) == 1 and drawn(series, "power").gaps[0].width > 300
-    assert drawn(series).gaps[0].x > drawn(series, "power").gaps[0].x
-    assert not drawn(series, "memory").line and not drawn(series, "memory").measured
+    assert [value is None for value in drawn(series, "power").lines[0].values[:2]] == [False, True]
+    assert None not in drawn(series).lines[0].values[:2]
+    assert not drawn(series, "memory").measured
 
 
-numbers = st.none() | st.integers(0, 2_000_000)
+def test_a_month_has_few_points_weighted_by_measured_time():
+    points = [SeriesPoint(NOON + 3600 * n, 3600 if n % 4 else 60, gpu_pct=float(n % 4), gpu_max_pct=n % 4)
+              for n in range(720)]  # fmt: skip
+    plot = device_plots(device(), Series(MONTH, NOON, 3600, tuple(points)))[0]
+    mean, peak = plot.lines
+    assert (len(mean.values), plot.step_s, plot.start_s) == (180, 4 * 3600, NOON + 2 * 3600)
+    assert mean.values[0] == pytest.approx(6 * 3600 / (3 * 3600 + 60)) and peak.values[0] == 3
+    assert str(mean.name) == "mean of 4 hours" and len(plot.rows) in (30, 31) and plot.dated
 
 
-@settings(max_examples=examples(25))
-@given(st.lists(st.none() | st.tuples(st.integers(0, 100), numbers, numbers), min_size=1, max_size=720))
-def test_whatever_was_measured_stays_inside_the_picture(values):
-    points = tuple(
-        None
-        if value is None
-        else SeriesPoint(
-            NOON + 3600 * n, 60, gpu_pct=float(value[0]), gpu_max_pct=100, gpu_s=60, gpu_used_s=1,
-            memory_mib=value[1], memory_max_mib=value[1], power_mw=value[2], power_max_mw=value[2],
-        )
-        for n, value in enumerate(values)
-    )  # fmt: skip
-    for chart in charts.device_charts(device(), Series(MONTH, NOON, 3600, points)):
-        spots = re.findall(r"([\d.]+) ([\d.]+)", chart.line + chart.band)
-        assert all(37.9 <= float(x) <= 352.1 and 7.9 <= float(y) <= 108.1 for x, y in spots)
-        assert all(bar.x >= 37.9 and bar.x + bar.width <= 352.1 for bar in (*chart.gaps, *chart.held))
-        assert all(38 <= tick.position <= 352 for tick in chart.x_ticks)
-
-
-def test_who_held_it_is_one_bar_for_several_at_once():
+def test_who_held_it_is_one_time_for_several_at_once():
     def at(minute: int) -> datetime:
         return datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=minute)
 
@@ -151,28 +134,19 @@ def test_who_held_it_is_one_bar_for_several_at_once():
         DeviceAllocation(device_id, team, 1000, at(45), None),
         DeviceAllocation(device_id, team, 1000, at(-20), at(-10)),
     ]
-    bars = drawn(hour({0: point(0)}), held=held).held
-    assert [(bar.x, round(bar.x + bar.width, 1)) for bar in bars] == [(38, 195), (273.5, 352)]
+    assert drawn(hour({0: point(0)}), held=held).held == ((NOON, NOON + 1800), (NOON + 2700, NOON + 3600))
     assert drawn(hour({0: point(0)}), "power", held).held == ()
 
 
-def test_the_newest_look_stands_at_the_end():
+def test_the_newest_sample_is_said():
     live = Sample(NOON + 3690.0, gpu_util_pct=43, memory_used_mib=40_960, temperature_c=None)
-    found = charts.device_charts(device(), hour({0: point(0)}, live=live))
-    assert [chart.now for chart in found] == ["43 %", "40 GiB", "", ""]
-    assert found[0].live is not None and found[0].live[0] > 351 and found[2].live is None
-    assert charts.device_charts(device(), hour({}, live=live))[0].title.startswith("GPU use: not measured")
+    found = device_plots(device(), hour({0: point(0)}, live=live))
+    assert [plot.now for plot in found] == ["43 %", "40 GiB", "", ""]
+    assert device_plots(device(), hour({}, live=live))[0].title.startswith("GPU use: not measured")
 
 
-def test_axes_are_marked_in_quarters_of_hours_and_in_weeks():
-    chart = drawn(hour({0: point(0)}))
-    assert [tick.label for tick in chart.y_ticks] == ["0", "50", "100"]
-    assert [tick.label[-2:] for tick in chart.x_ticks] == ["15", "30", "45"]
-    month = Series(MONTH, NOON, 3600, (SeriesPoint(NOON, 1, gpu_pct=1.0),) * 720)
-    ticks = drawn(month).x_ticks
-    assert 3 <= len(ticks) <= 5
-    assert {(b.at - a.at).days for a, b in pairwise(ticks)} == {7}
-    assert drawn(hour({0: point(0)}), "power", facts={"power_limit_mw": 700_000}).y_ticks[-1].label == "800"
+def test_the_power_axis_ends_above_the_limit():
+    assert drawn(hour({0: point(0)}), "power", facts={"power_limit_mw": 700_000}).top == 800
 
 
 @pytest.mark.parametrize(
@@ -211,7 +185,7 @@ def real(catalog, db) -> Device:
 
 
 def url_of(found: Device, span: str = "hour") -> str:
-    return reverse("fleet:device-charts", args=[found.pk]) + f"?span={span}"
+    return reverse("fleet:device-use", args=[found.pk]) + f"?span={span}"
 
 
 FULL = {"memory_used_mib": 31_234, "power_mw": 456_789, "temperature_c": 66, "throttle": 0}
@@ -242,12 +216,12 @@ def test_the_page_and_its_part(client, bob, real):
     client.force_login(bob)
     filled(30)
     page = client.get(url_of(real))
-    assert page.status_code == 200 and "<html" in page.text and page.text.count("<svg viewBox") == 4
-    part = client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "charts"})
+    assert page.status_code == 200 and "<html" in page.text and page.text.count("data-plot=") == 4
+    part = client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "plots"})
     assert "<html" not in part.text and part.text.count("<figure") == 4
     assert "every 30s" in part.text and 'aria-current="true">Last hour' in part.text
     assert not re.search(r"\sstyle=|<script|<style", part.text)
-    assert "allocated" in part.text
+    assert "up to the maximum" in part.text
     assert client.get(url_of(real, "year")).text.count("<figure") == 4, "another span is the hour"
     assert client.get(url_of(Device())).status_code == 404
 
@@ -270,8 +244,8 @@ def test_parts_are_small(client, bob, real):
         ]
     )  # fmt: skip
     for span in (HOUR, MONTH):
-        part = client.get(url_of(real, span), headers={"HX-Request": "true", "HX-Target": "charts"})
-        assert part.text.count('<path class="mean"') == 4
+        part = client.get(url_of(real, span), headers={"HX-Request": "true", "HX-Target": "plots"})
+        assert part.text.count("data-plot=") == 4
         size = len(gzip.compress(part.content, 6))
         assert size < 15_000, f"{span}: {size} bytes"
 
@@ -281,7 +255,7 @@ def test_a_page_takes_few_queries(client, bob, real, django_assert_max_num_queri
     filled(2)
     client.get(url_of(real))
     with django_assert_max_num_queries(8):
-        client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "charts"})
+        client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "plots"})
 
 
 def test_no_samples_say_why(client, bob, real, pool):
@@ -289,4 +263,4 @@ def test_no_samples_say_why(client, bob, real, pool):
     assert "No samples in the last hour" in client.get(url_of(real)).text
     assert "No samples in the last 30 days" in client.get(url_of(real, "month")).text
     simulated = Device.objects.filter(node__pool=pool).first()
-    assert "No samples: simulated device" in client.get(url_of(simulated)).text
+    assert "Simulated GPUs are not measured" in client.get(url_of(simulated)).text

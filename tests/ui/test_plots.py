@@ -1,4 +1,4 @@
-"""Charts in a real browser: accessible, narrow and wide, both themes, the reader's zone, open tables."""
+"""Plots in a real browser: accessible, narrow and wide, both themes, the reader's zone, open tables."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def busy(workspace_in, alice, catalog, transactional_db) -> Device:
 
 
 @pytest.mark.thorough("more pages; `make test` has those of test_browser")
-def test_charts_are_for_everybody(visit, busy, alice):
-    path = f"/gpus/devices/{busy.pk}/charts/"
+def test_plots_are_for_everybody(visit, busy, alice):
+    path = f"/gpus/devices/{busy.pk}/use/"
     page = visit(alice, timezone_id="Australia/Adelaide", viewport=DESKTOP)
     page.goto(path)
-    assert page.locator("figure svg").count() == 4
+    assert page.locator("figure canvas").count() == 4
     assert page.locator("figcaption").first.inner_text().startswith("GPU use: ")
     first = page.locator("[data-clock]").first
     shown = datetime.fromisoformat(first.get_attribute("data-clock")).astimezone(
         ZoneInfo("Australia/Adelaide")
     )
-    assert first.text_content() == f"{shown:%H:%M}" and "Australia/Adelaide" in page.inner_text(".chart-key")
+    assert first.text_content() == f"{shown:%H:%M}" and "Australia/Adelaide" in page.inner_text("[data-zone]")
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
         for viewport in (DESKTOP, PHONE, NARROW):
@@ -89,14 +89,14 @@ def test_charts_are_for_everybody(visit, busy, alice):
                 page.goto(f"{path}?span={span}")
                 assert not overflows(page), (viewport, span)
                 if SHOTS:
-                    name = f"charts-{span}-{theme}-{viewport['width']}.png"
+                    name = f"plots-{span}-{theme}-{viewport['width']}.png"
                     page.screenshot(path=str(Path(SHOTS) / name), full_page=True)
         assert not violations(page)
     assert not too_small(page)
     # An open table stays open, where it was, when the part is fetched again; a click changes the span.
     page.goto(path)
     page.click("#show-power")
-    with page.expect_response(lambda response: "/charts/" in response.url):
+    with page.expect_response(lambda response: "/use/" in response.url):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.wait_for_function("document.querySelector('#table-power').open")
     assert page.locator("#table-power tbody tr").count() == 60
@@ -105,10 +105,40 @@ def test_charts_are_for_everybody(visit, busy, alice):
     assert page.locator("#span-month").get_attribute("aria-current") == "true"
 
 
-def test_charts_without_javascript(visit, busy, alice):
+def test_a_plot_is_drawn_and_follows_the_theme(visit, busy, alice):
+    page = visit(alice, viewport=DESKTOP, color_scheme="light")
+    page.goto(f"/gpus/devices/{busy.pk}/use/")
+    colours = """() => {
+      const figure = document.querySelector("figure"), canvas = figure.querySelector("canvas");
+      const key = getComputedStyle(figure.querySelector(".plot-key.mean")).color.match(/\\d+/g).map(Number);
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      let pixels = 0;
+      for (let at = 0; at < data.length; at += 4) {
+        const near = key.every((part, band) => Math.abs(data[at + band] - part) < 3);
+        if (data[at + 3] === 255 && near) pixels += 1;
+      }
+      return [key.join(), pixels];
+    }"""
+    light, drawn = page.evaluate(colours)
+    assert drawn > 50, "the line has the colour of its legend"
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    dark, drawn = page.evaluate(colours)
+    assert dark != light and drawn > 50
+    width = "document.querySelector('figure canvas').clientWidth"
+    wide = page.evaluate(width)
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(f"{width} < {wide} && {width} <= document.querySelector('.plot-area').clientWidth")
+    page.hover(".plot-area >> nth=0")
+    page.wait_for_function("document.querySelector('.plot-legend .at').textContent")
+
+
+def test_plots_without_javascript(visit, busy, alice):
     page = visit(alice, java_script_enabled=False)
-    page.goto(f"/gpus/devices/{busy.pk}/charts/")
-    assert page.locator("figure svg").count() == 4 and "in UTC" in page.inner_text(".chart-key")
+    page.goto(f"/gpus/devices/{busy.pk}/use/")
+    assert page.locator("figure").count() == 4 and "in UTC" in page.inner_text("[data-zone]")
+    assert not page.locator(".plot-area").first.is_visible(), "no empty picture"
+    page.click("#show-use")
+    assert page.locator("#table-use tbody tr").count() == 60
     page.click("#span-month")
     page.wait_for_url("**span=month**")
-    assert page.locator("figure svg").count() == 4
+    assert page.locator("figure").count() == 4

@@ -1,0 +1,184 @@
+"""Use of GPUs over time: how many were allocated, how busy they were, and how much memory they used.
+
+Allocations are exact. Measurements are those of `series`: a gap stays a gap. Simulated devices have none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Q, QuerySet, Sum
+
+from portal.common.plots import DAY_S, HOUR_S, Values, moment
+from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour, DeviceMinute
+from provisioning.gpu.rollup import MINUTE_S
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
+
+WEEK = "week"
+MONTH = "month"
+DAYS = {WEEK: 7, MONTH: 30}
+BY_MINUTE = timedelta(hours=12)
+"""Periods up to this length have a value per minute, longer ones per hour."""
+LONGEST = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`count` steps of `step_s` seconds from `start_s` (UTC), a minute or an hour. The last has `now_s`."""
+
+    start_s: int
+    step_s: int
+    count: int
+    now_s: int
+
+    @property
+    def end_s(self) -> int:
+        return self.start_s + self.step_s * self.count
+
+    def elapsed_s(self, step: int) -> int:
+        """Return how many seconds of a step are over; at least 1."""
+        return max(1, min(self.step_s, self.now_s - self.start_s - self.step_s * step))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredUse:
+    """Values per step: mean utilisation in percent, and memory in use in MiB. None is not measured."""
+
+    gpu_pct: Values
+    memory_mib: Values
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Time for which `milli` of 1000 of a device was allocated, in UTC seconds."""
+
+    device: UUID
+    milli: int
+    whole: bool
+    begun_s: float
+    ended_s: float
+
+
+def window(span: str, now: datetime) -> Window:
+    """Return the last days of a span by hour. Raises `KeyError` for another span."""
+    return _until(now, HOUR_S, DAYS[span] * DAY_S // HOUR_S)
+
+
+def window_since(since: datetime, now: datetime) -> Window:
+    """Return the time since then, at most 30 days, by minute or by hour."""
+    length = max(timedelta(), min(now - since, LONGEST))
+    step_s = MINUTE_S if length <= BY_MINUTE else HOUR_S
+    return _until(now, step_s, int(length.total_seconds()) // step_s + 1)
+
+
+def _until(now: datetime, step_s: int, count: int) -> Window:
+    now_s = int(now.timestamp())
+    end_s = now_s - now_s % step_s + step_s
+    return Window(end_s - step_s * count, step_s, count, now_s)
+
+
+def measured_use(devices: QuerySet[Device], window: Window) -> MeasuredUse:
+    """Return the mean utilisation and the summed memory of these GPUs, whoever has them. One query."""
+    model = _model(window)
+    gpus = devices.filter(kind=DeviceKind.GPU.value).order_by().values("pk")
+    rows = (
+        model.objects.filter(series__device__in=gpus, start_s__gte=window.start_s, start_s__lt=window.end_s)
+        .order_by()
+        .values_list("start_s")
+        .annotate(Sum("gpu_pct_s"), Sum("gpu_s"), Sum("memory_mib"))
+    )
+    percents: list[float | None] = [None] * window.count
+    memory: list[float | None] = [None] * window.count
+    for start_s, percent_s, seconds, memory_mib in rows:
+        step = (start_s - window.start_s) // window.step_s
+        percents[step] = percent_s / seconds if seconds else None
+        memory[step] = memory_mib
+    return MeasuredUse(tuple(percents), tuple(memory))
+
+
+def allocated(rows: QuerySet[AllocatedDevice], window: Window) -> Values:
+    """Return how many devices were allocated in each step on average; shares count in part. One query.
+
+    MIG instances count as devices, as in `counting`.
+    """
+    amounts = [0.0] * window.count
+    for interval in _intervals(rows, window):
+        for step, overlap_s in _steps(interval, window):
+            share = interval.milli / WHOLE_DEVICE_MILLI
+            amounts[step] += share * min(1.0, overlap_s / window.elapsed_s(step))
+    return tuple(amounts)
+
+
+def allocated_use(rows: QuerySet[AllocatedDevice], window: Window) -> MeasuredUse:
+    """Return the use of devices while they were allocated by these rows. Two queries.
+
+    A share counts in part. Memory is that of whole GPUs only, since others use the rest of a shared one.
+    """
+    intervals = list(_intervals(rows, window))
+    measured = _measurements({interval.device for interval in intervals}, window)
+    used_s = [0.0] * window.count
+    seen_s = [0.0] * window.count
+    memory: list[float | None] = [None] * window.count
+    for interval in intervals:
+        of_device = measured.get(interval.device, {})
+        for step, overlap_s in _steps(interval, window):
+            found = of_device.get(step)
+            if found is None:
+                continue
+            percent_s, seconds, memory_mib = found
+            part = min(1.0, overlap_s / window.elapsed_s(step))
+            share = part * interval.milli / WHOLE_DEVICE_MILLI
+            used_s[step] += (percent_s or 0) / 100 * share
+            seen_s[step] += (seconds or 0) * share
+            if interval.whole and memory_mib is not None:
+                memory[step] = (memory[step] or 0.0) + memory_mib * part
+    percents = (100 * used / seen if seen else None for used, seen in zip(used_s, seen_s, strict=True))
+    return MeasuredUse(tuple(percents), tuple(memory))
+
+
+def _model(window: Window) -> type[DeviceMinute] | type[DeviceHour]:
+    return DeviceMinute if window.step_s == MINUTE_S else DeviceHour
+
+
+def _intervals(rows: QuerySet[AllocatedDevice], window: Window) -> Iterator[_Interval]:
+    lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=moment(window.start_s))
+    for device, milli, kind, begun, ended in rows.filter(
+        lasting, allocation__granted_at__lt=moment(window.end_s)
+    ).values_list("device_id", "milli", "device__kind", "allocation__granted_at", "allocation__released_at"):
+        begun_s = max(begun.timestamp(), window.start_s)
+        ended_s = min(ended.timestamp() if ended else window.now_s, window.now_s)
+        if ended_s > begun_s:
+            whole = milli == WHOLE_DEVICE_MILLI and kind == DeviceKind.GPU.value
+            yield _Interval(device, milli, whole, begun_s, ended_s)
+
+
+def _steps(interval: _Interval, window: Window) -> Iterator[tuple[int, float]]:
+    """Yield each step of the interval with the seconds that both share."""
+    step = int(interval.begun_s - window.start_s) // window.step_s
+    while step < window.count:
+        start_s = window.start_s + window.step_s * step
+        if start_s >= interval.ended_s:
+            return
+        yield step, min(interval.ended_s, start_s + window.step_s) - max(interval.begun_s, start_s)
+        step += 1
+
+
+Measurement = tuple[int | None, int | None, int | None]
+"""Percent × seconds, measured seconds, memory in MiB."""
+
+
+def _measurements(devices: Iterable[UUID], window: Window) -> dict[UUID, dict[int, Measurement]]:
+    found: dict[UUID, dict[int, Measurement]] = defaultdict(dict)
+    rows = _model(window).objects.filter(
+        series__device__in=list(devices), start_s__gte=window.start_s, start_s__lt=window.end_s
+    )
+    for device, start_s, *values in rows.values_list(
+        "series__device_id", "start_s", "gpu_pct_s", "gpu_s", "memory_mib"
+    ).iterator(chunk_size=5000):
+        percent_s, seconds, memory_mib = values
+        found[device][(start_s - window.start_s) // window.step_s] = (percent_s, seconds, memory_mib)
+    return found
