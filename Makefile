@@ -73,7 +73,7 @@ ldap: environment ## Install what sign-in by an LDAP directory needs (a compiler
 screenshots: environment-dev notebook ## Take the screenshots of docs/ from an instance with a simulated pool (needs Chromium)
 	@$(RUN) -m tests.documents.screenshots
 
-documents: environment-dev ## Generate pages of docs/: settings, commands, codes, states
+documents: environment-dev ## Generate pages of docs/: commands, codes, states
 	@$(RUN) -m tests.documents.reference
 
 environment:

@@ -1,7 +1,7 @@
 """Write the generated pages of docs/: `python -m tests.documents.reference`.
 
-The second part of the settings comes from tables of other pages, commands from the parser of `berth`, codes
-from `portal.common.reasons`, states from the enumerations of the models.
+Commands come from the parser of `berth`, codes from `portal.common.reasons`, states from the enumerations of
+the models.
 """
 
 from __future__ import annotations
@@ -18,11 +18,6 @@ from django.utils.functional import Promise
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
-VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
-SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environment-builds", "secrets", "audit-log")
-"""The documents with tables of settings, in the order of the page."""
-SUBJECTS_OF_SETTINGS = "\n## Settings by subject\n"
-"""The heading of the generated part of the settings. The part above it is written by hand."""
 EVERYWHERE = ("--json", "--quiet")
 """Options of every command, listed once."""
 SHARED_BY = 8
@@ -74,44 +69,6 @@ SUBJECTS = {
     "ShareCode": "Shares of GPUs",
 }
 """The heading of each enumeration of codes, in the order of the page."""
-
-
-def settings() -> str:
-    """The handwritten settings of the site, then the tables of other documents."""
-    written = (DOCS / "settings.md").read_text().partition(SUBJECTS_OF_SETTINGS)[0]
-    parts = [written + SUBJECTS_OF_SETTINGS + f"Collected from other pages. {MADE}"]
-    for name in SETTINGS_IN:
-        text = (DOCS / f"{name}.md").read_text()
-        title = text.split("\n", 1)[0].removeprefix("# ")
-        # What another document explains in whole stands there.
-        rows = [row for row in setting_rows(text) if not re.search(r"see \[", row[-1])]
-        parts += ["", f"### {title}", f"Explained in [{name}.md]({name}.md).", ""]
-        parts += ["| variable | default | meaning |", "|---|---|---|"]
-        parts += [f"| {' | '.join(_here(cell, name) for cell in row)} |" for row in rows]
-    return "\n".join(parts) + "\n"
-
-
-def setting_rows(text: str) -> Iterator[tuple[str, str, str]]:
-    """The rows of tables whose first cell names a setting: name, default, meaning."""
-    header: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("|"):
-            header = []
-            continue
-        cells = [each.strip() for each in line.strip().strip("|").split(" | ")]
-        if not header:
-            header = [cell.lower() for cell in cells]
-        if header[0] not in ("variable", "setting") or not VARIABLE.search(cells[0]):
-            continue
-        if len(cells) >= 3:
-            yield cells[0], cells[1], cells[2]
-        else:
-            yield cells[0], "", cells[1]
-
-
-def _here(cell: str, name: str) -> str:
-    # Anchors within the document that explains it.
-    return re.sub(r"\]\(#", f"]({name}.md#", cell)
 
 
 def cli() -> str:
@@ -337,7 +294,6 @@ def states() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "settings": settings,
     "cli": cli,
     "reason-codes": reason_codes,
     "states": states,

@@ -214,7 +214,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 SERVERS_OF_GROUPS = {"e2e": "shared_berth"}
-"""Fixtures of a session that end with the last test of their group: their servers take time while they idle."""
+"""Fixtures of a session that end with the last test of their group: idle servers take processor time."""
 
 
 def _group(item: pytest.Item) -> str:

@@ -1,6 +1,6 @@
 """Fragmentation gradient: the node where this placement harms the usual requests least.
 
-After "Beware of Fragmentation" (USENIX ATC 2023), with four differences, each measured in docs/placement.md:
+After "Beware of Fragmentation" (USENIX ATC 2023), with four differences:
 
 - Memory counts beside CPU.
 - Shapes weigh more, the scarcer the capacity that they can use (see `scarcity`).
