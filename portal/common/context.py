@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError
 from django.http import HttpRequest
+
+BARE = "bare.html"
+"""The frame of error pages that must not read the database."""
+
+
+def error_frame(request: HttpRequest) -> str:
+    """Return the template around an error page: the portal with its menu for who is signed in, else bare."""
+    try:
+        return "errors/framed.html" if request.user.is_authenticated else BARE
+    except (AttributeError, DatabaseError):
+        # Refused before the session was read, or without a database.
+        return BARE
 
 
 def portal(request: HttpRequest) -> dict[str, Any]:
@@ -14,5 +28,7 @@ def portal(request: HttpRequest) -> dict[str, Any]:
     return {
         "theme": theme if theme in {"light", "dark"} else "",
         "request_id": getattr(request, "request_id", ""),
+        # Called by error pages only.
+        "error_frame": partial(error_frame, request),
         "multiuser": settings.BERTH_MULTIUSER,
     }

@@ -6,6 +6,7 @@ All middleware is synchronous. Mixing sync and async middleware would cost a thr
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -14,6 +15,7 @@ from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
 from portal.common import request_context, storage
+from portal.common.context import BARE
 from portal.common.errors import PortalError
 from portal.common.problems import plain_response, retry_after
 
@@ -113,6 +115,9 @@ class PartialsMiddleware:
         return response
 
 
+SERVER_ERROR = 500
+
+
 class ErrorMiddleware:
     """Render unhandled `PortalError`s as an error page."""
 
@@ -152,12 +157,11 @@ def _error_of(exception: Exception) -> PortalError | None:
 
 def error_page(request: HttpRequest, error: PortalError) -> HttpResponse:
     """Render the error page. See templates/errors/problem.html for the context."""
-    page = render(
-        request,
-        "errors/problem.html",
-        {"error": error, "request_id": getattr(request, "request_id", "")},
-        status=error.status,
-    )
+    context: dict[str, Any] = {"error": error, "request_id": getattr(request, "request_id", "")}
+    if error.status >= SERVER_ERROR:
+        # The menu reads the database, which may be the part that does not respond.
+        context["error_frame"] = BARE
+    page = render(request, "errors/problem.html", context, status=error.status)
     for name, value in retry_after(error).items():
         page[name] = value
     return page

@@ -1,12 +1,17 @@
-"""Sanitizing of text from outside that databases would reject."""
+"""Sanitizing of text from outside that databases would reject, and parts of texts."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
+
+LONG_TEXT = 240
+"""Maximum length of a reason that is shown as a whole."""
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def strip_nul(text: str) -> str:
@@ -27,6 +32,15 @@ def strip_nul_json(value: Any) -> Any:
             return value
 
 
+def split_sentence(text: str) -> tuple[str, str]:
+    """Return the first sentence of a text and the rest, or the whole text and “” if it is short."""
+    text = text.strip()
+    if len(text) <= LONG_TEXT and "\n" not in text:
+        return text, ""
+    end = SENTENCE_END.search(text)
+    return (text[: end.start()].rstrip(), text[end.end() :].strip()) if end is not None else (text, "")
+
+
 def parse_hours(text: str) -> int | None:
     """Parse hours typed by a user. Returns seconds, or None if empty. Raises `InvalidInput`."""
     text = strip_nul(text).strip().replace(",", ".")
@@ -35,4 +49,5 @@ def parse_hours(text: str) -> int | None:
     try:
         return round(float(text) * 3600)
     except (ValueError, OverflowError):
-        raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD)) from None
+        reason = Reason(CommonCode.HOURS_NOT_UNDERSTOOD)
+        raise InvalidInput(reason, errors={"hours": [reason]}) from None

@@ -292,6 +292,29 @@
     unreachable.focus();
   });
 
+  /* --- Forms that are checked while they are filled in: a field is marked as its problems say ------------ */
+  document.addEventListener("htmx:oobAfterSwap", (event) => {
+    const box = event.detail.target;
+    const control = box && box.dataset.problemOf && document.getElementById(box.dataset.problemOf);
+    if (!control) return;
+    if (box.querySelector(".problem")) {
+      control.setAttribute("aria-invalid", "true");
+      control.setAttribute("aria-errormessage", box.id);
+    } else {
+      control.removeAttribute("aria-invalid");
+      control.removeAttribute("aria-errormessage");
+    }
+  });
+
+  /* Of a field that may hold a password, only whether it is filled in becomes part of an address. */
+  document.addEventListener("htmx:configRequest", (event) => {
+    const form = event.detail.elt;
+    if (event.detail.verb !== "get" || form.tagName !== "FORM") return;
+    for (const field of form.querySelectorAll("[data-sends-set]")) {
+      if (field.value) event.detail.parameters[field.name + "_set"] = "1";
+    }
+  });
+
   /* --- Forms: a second click on a slow form does nothing ------------------------------------------------ */
   document.addEventListener("submit", (event) => {
     const form = event.target;

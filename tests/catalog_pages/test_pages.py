@@ -130,7 +130,7 @@ def test_wrong_input_is_marked_and_kept(as_user, olga, field, value):
     page = as_user(olga).post("/catalog/templates/new/", {**given, field: value})
     assert page.status_code == 400
     html = page.content.decode()
-    assert f'id="id_{field}_error"' in html
+    assert 'aria-live="polite"><span class="problem">' in html.split(f'id="id_{field}_error"')[1][:200]
     assert "<script>alert" not in html
     assert not Template.objects.exists()
 

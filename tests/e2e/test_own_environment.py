@@ -257,7 +257,7 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     problem.get_by_role("link", name="View log").click()
     page.locator("pre.log mark.wrong", has_text=WRONG).wait_for()
     shot(page, "log")
-    page.get_by_role("link", name="Edit list").click()
+    page.get_by_role("link", name="Edit and build again").click()
     assert page.locator("#mending .wrong-line").inner_text() == WRONG
     shot(page, "list")
     page.fill("#id_source", "six\n")

@@ -157,7 +157,11 @@ def test_the_home_page_says_how_far_data_science_is(
     progress(command, "downloading", done=6, total=10)
     shown = as_user(bob).get("/").content.decode()
     assert "40 %. Until it is ready" in shown
-    assert "is being built: 40 %" in as_user(bob).get("/workspaces/new/").content.decode()
+    form = as_user(bob).get("/workspaces/new/").content.decode()
+    # Card, list and summary name the environment that a start takes.
+    assert "Minimal · Data science is being built: 40 %" in form
+    assert "As the template: Minimal" in form
+    assert "<dt>Environment</dt><dd>Minimal</dd>" in form
     failed(command, "index_unreachable")
     assert "Data science" not in as_user(bob).get("/").content.decode()
     assert "cannot reach the package index" in as_user(olga).get("/").content.decode()

@@ -183,10 +183,10 @@ def test_the_page_of_a_pool(site, bob, as_user):
     table = rows(response)
     nodes = {row[0]: row for row in table if row and row[0] in ("mixed", "each", "dark")}
     assert [nodes[name][2] for name in ("mixed", "each", "dark")] == [
-        "2 of 3 free", "1.5 of 8 free", "0 of 1 free",
+        "2 of 3 free", "1.5 of 8 free", "0 of 1 in use",
     ]  # fmt: skip
     assert nodes["each"][3:5] == ["5 / 8 cores", "13 GiB / 16 GiB"]
-    assert nodes["dark"][3:5] == ["0 / 8 cores", "0 GiB / 16 GiB"]
+    assert nodes["dark"][3:5] == ["– / 8 cores", "– / 16 GiB"]
     words = {row[0]: row[4] for row in table if row and row[0] in STATES}
     assert words == {uuid: WORDS[state] for uuid, state in STATES.items()}
 

@@ -87,6 +87,7 @@ GET    api/v1/audit-streams                                 401 403 403 403 403 
 # --- pages: teams ---
 GET    teams/                                               302 200 200 200 200 200 200 200   -
 POST   teams/                                               302 403 403 403 403 403 403 302   -
+POST   setup/hide/                                           302 403 403 403 403 403 403 403 302 -
 GET    teams/<slug:slug>/                                   302 404 200 200 200 200 200 200   -
 POST   teams/<slug:slug>/                                   302 404 403 403 403 302 403 302   -
 GET    teams/<slug:slug>/use/                               302 404 200 200 200 200 200 200   -

@@ -85,6 +85,7 @@ def scene(
         "documents": "/docs/",
         "document": "/docs/gpus/",
         "documents-search": "/docs/search/?q=why+does+it+wait",
+        "template-form": "/catalog/templates/new/?team=vision&preset=jupyterlab",
         "missing": "/nowhere/",
     }
 

@@ -50,6 +50,7 @@ def test_the_form_of_a_workspace_follows_what_is_written(
     environments(260)
     page = visit(bob)
     page.goto("/workspaces/new/")
+    page.locator("#options > summary").click()
     field = page.get_by_label("Environment")
     field.focus()
     page.keyboard.type("tools-0259")

@@ -215,6 +215,27 @@ def test_the_form_keeps_and_passes_on_that_work_is_checkpointed(
     assert dict(Workspace.objects.values_list("name", "checkpointed")) == {"said": True, "unsaid": None}
 
 
+def test_closed_options_say_what_is_set_and_open_for_an_error(
+    alice: User, team: Team, local_pool: Pool, catalog: None, as_user: Browse
+) -> None:
+    def options(page: Any) -> tuple[bool, str]:
+        box = re.search(
+            r'<details[^>]*id="options"( open)?>.*?id="options-set">(.*?)<', page.content.decode(), re.DOTALL
+        )
+        assert box is not None
+        return bool(box[1]), box[2]
+
+    client = as_user(alice)
+    assert options(client.get("/workspaces/new/")) == (False, "Defaults")
+    chosen = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
+    given = chosen | {"hours": "8", "git_url_set": "1", "checkpointed": "on", "second": "cpu-large"}
+    words = "4 set: stops after 8 h, or Large CPU, a Git repository, …"
+    assert options(client.get("/workspaces/new/", given)) == (False, words)
+    refused = client.post("/workspaces/new/", chosen | {"hours": "soon"})
+    assert options(refused) == (True, "Defaults")
+    assert re.search(r'id="hours"[^>]*autofocus', refused.content.decode())
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -22,9 +23,10 @@ from portal.catalog.environments.models import (
     SourceKind,
     VersionState,
 )
-from portal.catalog.environments.results import LIST_AT_FAULT
+from portal.catalog.environments.results import LIST_AT_FAULT, LOG_LINE_APART
 from portal.catalog.environments.wording import progress_text
 from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
+from portal.fleet.inventory.contact import contact_of_node
 from portal.people.accounts.models import User
 from provisioning.environments.folders import fingerprint_of
 
@@ -197,6 +199,8 @@ class FailedBuildHelp:
     by_list: bool
     retry_at: datetime | None = None
     build_id: UUID | None = None
+    log_line: str = ""
+    """The line of the log that says why, unless it is a part of the message."""
 
 
 def failed_build_help(
@@ -211,7 +215,14 @@ def failed_build_help(
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     by_list = reason.code in LIST_AT_FAULT
     return FailedBuildHelp(
-        message_of(reason), next_action_of(reason), number, line[:200], by_list, version.retry_at, build_id
+        message_of(reason),
+        next_action_of(reason),
+        number,
+        line[:200],
+        by_list,
+        version.retry_at,
+        build_id,
+        str(reason.params.get("log_line") or "") if reason.code in LOG_LINE_APART else "",
     )
 
 
@@ -305,13 +316,14 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentNodeRow:
-    """A node, with its state for the current version as text."""
+    """A node, with its state for the current version as text. `age` says since when it is silent."""
 
     holding: selectors.NodeHolding
     word: str
     icon: str
     tone: str
     note: str
+    age: str
 
 
 def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]:
@@ -332,11 +344,13 @@ def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]
             if holding.fingerprint != wanted:
                 note += " · " + gettext("changed since the last check")
         if holding.holds:
-            rows.append(EnvironmentNodeRow(holding, gettext("Available"), "circle-check", "ok", note))
+            look = (gettext("Available"), "circle-check", "ok")
         elif is_folder(version):
-            rows.append(EnvironmentNodeRow(holding, gettext("Missing"), "circle-off", "", note))
+            look = (gettext("Missing"), "circle-off", "")
         else:
-            rows.append(EnvironmentNodeRow(holding, gettext("Copying"), "hourglass", "wait", note))
+            look = (gettext("Copying"), "hourglass", "wait")
+        age = contact_of_node(holding.node).age_text(timezone.now())
+        rows.append(EnvironmentNodeRow(holding, *look, note, age))
     return rows
 
 

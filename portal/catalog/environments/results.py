@@ -56,6 +56,8 @@ CODES = {
     BuildFailure.BUILD_FAILED: EnvironmentCode.BUILD_FAILED,
     BuildFailure.UNFORESEEN: EnvironmentCode.BUILD_UNFORESEEN,
 }
+LOG_LINE_APART = frozenset({EnvironmentCode.BUILD_NO_SUCH_PACKAGE})
+"""Failures whose text does not have the line of the log."""
 LIST_AT_FAULT = frozenset(
     {
         EnvironmentCode.BUILD_NO_SUCH_PACKAGE,

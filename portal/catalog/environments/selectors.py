@@ -198,7 +198,19 @@ def existing_folders() -> list[NodeFolder]:
 def holdings(digest: str) -> list[NodeHolding]:
     """Return each node that could have the digest, and whether it has it."""
     nodes = (
-        building_nodes().only("name", "online", "environments", "pool__slug", "pool__name").order_by("name")
+        building_nodes()
+        .only(
+            "name",
+            "online",
+            "seen_at",
+            "environments",
+            "pool__slug",
+            "pool__name",
+            "pool__state",
+            "pool__state_message",
+            "pool__inventory_at",
+        )
+        .order_by("name")
     )
     node_holdings = []
     for node in nodes:

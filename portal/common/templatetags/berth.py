@@ -27,6 +27,7 @@ from portal.common.formatting import (
     format_time_left,
 )
 from portal.common.names import SERVICE_PREFIX
+from portal.common.texts import split_sentence
 
 register = template.Library()
 
@@ -85,6 +86,12 @@ def state_badge(state: str) -> SafeString:
 def badge(text: str, icon_name: str, tone: str = "") -> SafeString:
     """Render any other state as word, icon and colour. Tones: ok, busy, wait, bad, sim, or none."""
     return format_html('<span class="badge {}">{}{}</span>', tone, icon(icon_name), text)
+
+
+@register.filter
+def first_sentence(text: object) -> tuple[str, str]:
+    """Return the first sentence of a long text and the rest; a short text as it is, and nothing."""
+    return split_sentence(str(text))
 
 
 @register.simple_tag

@@ -19,6 +19,7 @@ from portal.common.history.serializers import RevisionSerializer
 from portal.common.scopes import Scope
 from portal.fleet.inventory import cordons, locations, pools, selectors, services
 from portal.fleet.inventory.codes import InventoryCode
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.device_states import LOOKS, DeviceState
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.inventory.serializers import (
@@ -148,8 +149,11 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
 class NodeFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
     name = filters.CharFilter(label="Only the one with this name.")
-    online = filters.BooleanFilter(label="Whether the node is online.")
+    online = filters.BooleanFilter(method="filter_online", label="Whether the node is online.")
     cordoned = filters.BooleanFilter(label="Whether the node is cordoned.")
+
+    def filter_online(self, nodes: QuerySet[Node], _name: str, value: bool) -> QuerySet[Node]:
+        return nodes.filter(in_contact() if value else ~in_contact())
 
 
 @documented(list="List nodes", retrieve="Read a node")

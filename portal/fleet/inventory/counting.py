@@ -4,7 +4,7 @@ Amounts are in base units: thousandths of a device (a whole one is 1000), milli-
 those of `inventory.resources`. MIG instances are counted instead of the GPU that they partition.
 
 - *total*: all, in any state;
-- *in service*: neither failed, cordoned nor offline;
+- *in service*: neither failed, cordoned nor offline, on a node that reports;
 - *allocated*: held by workspaces, in any state;
 - *free*: in service, not being checked, not waiting for a scrub, and not allocated.
 """
@@ -18,21 +18,23 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import BigIntegerField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models import Count as CountOf
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from portal.fleet.inventory import resources
+from portal.fleet.inventory.contact import contact_of_node, in_contact
 from portal.fleet.inventory.device_states import (
     BUSY,
     KNOWN,
     OUT_OF_SERVICE,
     DeviceState,
     annotate_state,
+    flag,
     is_partitioned,
 )
-from portal.fleet.inventory.models import Allocation, Device, Node, PoolState
+from portal.fleet.inventory.models import Allocation, Device, Node
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 SITE = UUID(int=0)
@@ -100,11 +102,12 @@ class CountedDevice:
     simulated: bool
     allocated: int
     state: DeviceState
+    heard: bool
     kept_back: bool = False
 
     def add_to(self, tally: Tally, *names: str) -> None:
         """Add it to its resources, or to those in `names`."""
-        in_service = self.state not in OUT_OF_SERVICE
+        in_service = self.heard and self.state not in OUT_OF_SERVICE
         tally.add_device(
             names
             or resources.device_resources(
@@ -129,6 +132,7 @@ def countable_devices(rows: Iterable[Any]) -> list[CountedDevice]:
             row.node.pool.simulated,
             row.used_milli or 0,
             DeviceState(row.state),
+            row.heard,
             row.kept_back,
         )
         for row in rows
@@ -141,7 +145,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
     queryset = annotate_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = queryset.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "pk", "node_id", "node__pool_id", "model", "mig_profile", "kind",
-        "node__pool__simulated", "used_milli", "state", "kept_back",
+        "node__pool__simulated", "used_milli", "state", "heard", "kept_back",
     )  # fmt: skip
     return [
         CountedDevice(
@@ -154,9 +158,23 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
             simulated,
             used_milli or 0,
             DeviceState(state),
+            heard,
             kept_back,
         )
-        for partitioned, pk, node, pool, model, profile, kind, simulated, used_milli, state, kept_back in rows
+        for (
+            partitioned,
+            pk,
+            node,
+            pool,
+            model,
+            profile,
+            kind,
+            simulated,
+            used_milli,
+            state,
+            heard,
+            kept_back,
+        ) in rows
         if not partitioned
     ]
 
@@ -246,7 +264,7 @@ def node_counts(node: Any) -> Counts:
     """Return the counts of a node from `selectors.nodes`. No query: devices and use are prefetched."""
     tally = Tally()
     allocated = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
-    in_service = _in_service(node.online, node.cordoned, node.pool.enabled, node.pool.state)
+    in_service = contact_of_node(node).heard and not node.cordoned and node.pool.enabled
     amounts = [node.cpu_milli, node.memory_mib, node.disk_mib]
     _add_node(
         tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, allocated=allocated
@@ -254,11 +272,6 @@ def node_counts(node: Any) -> Counts:
     for device in countable_devices(node.devices.all()):
         device.add_to(tally)
     return tally.counts
-
-
-def _in_service(online: bool, cordoned: bool, enabled: bool, pool_state: str) -> bool:
-    """Return whether a node is in service: online, not cordoned, in an enabled and reachable pool."""
-    return online and not cordoned and enabled and pool_state != PoolState.UNREACHABLE
 
 
 def _add_node(
@@ -302,10 +315,11 @@ def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int],
         )
         for name in ("cpu_milli", "memory_mib", "disk_mib")
     ]
-    rows: Iterable[Any] = nodes.order_by().values_list(
-        "pool_id", "pool__simulated", "online", "cordoned", "pool__enabled", "pool__state",
-        "cpu_milli", "memory_mib", "disk_mib", *sums,
-    )  # fmt: skip
-    for pool, simulated, online, cordoned, enabled, state, *amounts in rows:
-        in_service = _in_service(online, cordoned, enabled, state)
-        yield pool, simulated, in_service, amounts[:3], amounts[3:]
+    in_service = in_contact() & Q(cordoned=False, pool__enabled=True)
+    rows: Iterable[Any] = (
+        nodes.annotate(in_service=flag(in_service))
+        .order_by()
+        .values_list("pool_id", "pool__simulated", "in_service", "cpu_milli", "memory_mib", "disk_mib", *sums)
+    )
+    for pool, simulated, is_in_service, *amounts in rows:
+        yield pool, simulated, is_in_service, amounts[:3], amounts[3:]

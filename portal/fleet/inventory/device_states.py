@@ -29,7 +29,8 @@ from django.db.models import (
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, PoolState
+from portal.fleet.inventory.contact import in_contact
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device
 from portal.fleet.inventory.series import FRESH_S
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
@@ -38,7 +39,10 @@ IDLE_AFTER_S = 15 * 60
 
 
 class DeviceState(StrEnum):
-    """States in order of precedence: the first that applies."""
+    """States in order of precedence: the first that applies.
+
+    Devices of a silent node keep their last known state if they are failed, cordoned or held.
+    """
 
     OFFLINE = "offline"
     FAILED = "failed"
@@ -94,6 +98,7 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     - `state`: a value of `DeviceState`. A MIG instance inherits problems of its GPU. A partitioned GPU
       without problems of its own has the state of its instances;
     - `used_milli`: allocated part of 1000, or None;
+    - `heard`: its node and pool report. Otherwise the state is the last known one, and nothing starts there;
     - `partitioned`: it has MIG instances, which are allocated and counted instead of the GPU;
     - `gpu_out`: it is a MIG instance whose GPU takes no work;
     - `kept_back`: it waits for all users to leave and for a scrub. Its unallocated part is not free.
@@ -103,6 +108,7 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     trouble = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
         used_milli=Subquery(allocated, output_field=IntegerField()),
+        heard=flag(in_contact("node__")),
         partitioned=flag(is_partitioned()),
         gpu_out=flag(_is_instance() & Q(trouble)),
         kept_back=flag(UNSCRUBBED),
@@ -171,12 +177,15 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
         (Q(used_milli__gte=WHOLE_DEVICE_MILLI), DeviceState.ALLOCATED),
         default=DeviceState.SHARED,
     )
-    unreachable = Q(node__pool__enabled=False) | Q(node__pool__state=PoolState.UNREACHABLE)
+    held = Q(Exists(_ACTIVE)) | Q(Exists(_parts().filter(Exists(_ACTIVE))))
+    silent = ~in_contact("node__")
     return _ladder(
-        (Q(present=False) | Q(node__online=False) | unreachable, DeviceState.OFFLINE),
+        (Q(present=False) | Q(node__pool__enabled=False), DeviceState.OFFLINE),
         (FOUND_BAD | of_gpu(FOUND_BAD), DeviceState.FAILED),
         (Q(cordoned=True) | Q(node__cordoned=True) | of_gpu(Q(cordoned=True)), DeviceState.CORDONED),
-        (Q(checking=True) | of_gpu(Q(checking=True)), DeviceState.CHECKING),
+        # Held devices keep their last known state while nothing reports; no other can be used.
+        (silent & ~held, DeviceState.OFFLINE),
+        (~silent & (Q(checking=True) | of_gpu(Q(checking=True))), DeviceState.CHECKING),
         default=Case(
             When(is_partitioned(), then=_state_of_parts(now)), default=own, output_field=CharField()
         ),

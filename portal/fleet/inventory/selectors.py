@@ -12,6 +12,7 @@ from django.utils import timezone
 from portal.common.errors import NotFound
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.codes import InventoryCode
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.device_states import KNOWN, annotate_state
 from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning import mounts
@@ -37,7 +38,7 @@ def pools() -> QuerySet[Pool]:
         Pool.objects.filter(deleted_at=None)
         .annotate(
             node_count=Count("nodes", filter=Q(nodes__retired=False), distinct=True),
-            online_count=Count("nodes", filter=Q(nodes__online=True), distinct=True),
+            online_count=Count("nodes", filter=in_contact("nodes__", pool=""), distinct=True),
             device_count=Coalesce(Subquery(_COUNTED_OF_POOL, output_field=IntegerField()), 0),
         )
         .order_by("slug")

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from portal.common.api import StrictSerializer
 from portal.common.names import location_validator
 from portal.fleet.inventory import counting, missing_gpus
+from portal.fleet.inventory.contact import contact_of_node
 from portal.fleet.inventory.counting import Counts
 from portal.fleet.inventory.device_states import DeviceState
 from portal.fleet.inventory.missing_gpus import MissingGpu
@@ -136,8 +137,9 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     """An accelerator. `used_milli` is the part of 1000 allocated to workspaces.
 
     `state` is the most severe state that applies. `idle`: allocated, but measured without activity for 15
-    minutes; unmeasured time counts as use. `offline`: its node does not report it or is offline, or its pool
-    is unreachable or disabled.
+    minutes; unmeasured time counts as use. `offline`: its node does not report it, or its pool is disabled.
+    While the node or its pool is silent (`reachable` is false), a failed, cordoned or allocated device keeps
+    its last known state, and the others are `offline`.
     """
 
     pool = serializers.CharField(source="node.pool.slug")
@@ -145,6 +147,9 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     simulated = serializers.BooleanField(source="node.pool.simulated")
     used_milli = serializers.SerializerMethodField(help_text="Allocated share of the device, in thousandths.")
     state = serializers.ChoiceField([state.value for state in DeviceState])
+    reachable = serializers.BooleanField(
+        source="heard", help_text="Whether its node reports. If not, `state` is the last known one."
+    )
     partitioned = serializers.BooleanField(
         help_text=(
             "Whether it is partitioned into MIG instances. Then its instances are allocated and counted "
@@ -177,7 +182,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         model = Device
         fields = [
             *("id", "uuid", "pool", "node", "index", "model", "memory_mib", "kind", "parent_uuid"),
-            *("state", "healthy", "health_note", "present", "simulated", "used_milli"),
+            *("state", "reachable", "healthy", "health_note", "present", "simulated", "used_milli"),
             *("partitioned", "cordoned", "cordon_reason", "cordon_cause", "recovery", "warning"),
             *("checking", "kept_back", "passed_at"),
             *("mig_mode", "mig_profile", "mig_start", "compute_capability", "numa", "island", "facts"),
@@ -203,6 +208,9 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")
+    online = serializers.SerializerMethodField(
+        help_text="Whether it reports. If not, the other values are those of `seen_at`."
+    )
     programs = serializers.SerializerMethodField(help_text="Names of the programs that it can run.")
     warnings = serializers.ListField(
         child=serializers.CharField(), help_text="Warnings that do not block its use."
@@ -270,6 +278,9 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     def get_missing_gpus(self, node: Node) -> list[dict[str, Any]]:
         missing = missing_gpus.missing_gpus_of(node, node.devices.all())
         return [dict(MissingGpuSerializer(gpu).data) for gpu in missing]
+
+    def get_online(self, node: Node) -> bool:
+        return contact_of_node(node).heard
 
     def get_programs(self, node: Node) -> list[str]:
         return sorted(name for name, where in node.programs.items() if where)

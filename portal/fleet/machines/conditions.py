@@ -12,6 +12,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.fleet.inventory.contact import Contact, contact_of_node
 from portal.fleet.inventory.models import Node
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.signs import CLONED_FOR
@@ -60,6 +61,10 @@ LOOKS: Mapping[Condition, ConditionBadge] = {
 }
 
 
+BEFORE_OFFLINE = frozenset({Condition.REVOKED, Condition.LEFT, Condition.CLONED, Condition.WAITING})
+"""Conditions that explain the silence of a machine."""
+
+
 def conditions_of(machine: Any, now: datetime) -> list[Condition]:
     """Return all conditions of a machine from `selectors.machines_with_nodes`, most important first."""
     if machine.state == MachineState.REVOKED:
@@ -87,16 +92,40 @@ def condition_of(machine: Any, now: datetime) -> Condition:
     return conditions_of(machine, now)[0]
 
 
-def look_of_node(node: Node, machine: Any | None, now: datetime) -> ConditionBadge:
-    """Return the look of a node.
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """The state of a node. `age` says since when it is silent, and `cause` why; both empty if it reports."""
+
+    condition: Condition
+    age: str = ""
+    cause: str = ""
+
+    @property
+    def look(self) -> ConditionBadge:
+        return LOOKS[self.condition]
+
+    @property
+    def stale(self) -> bool:
+        """Whether its values are the last known ones."""
+        return bool(self.age)
+
+
+def standing_of_node(node: Node, machine: Any | None, now: datetime) -> NodeStanding:
+    """Return the state of a node, with the age of what is known of it. Reads its pool.
 
     `machine` is its machine (`selectors.machines_by_node`), or None if it never joined.
     """
-    if machine is not None:
-        return LOOKS[condition_of(machine, now)]
-    if not node.online:
-        return LOOKS[Condition.OFFLINE]
-    return LOOKS[Condition.CORDONED if node.cordoned else Condition.ONLINE]
+    contact = contact_of_node(node)
+    condition = condition_of(machine, now) if machine is not None else Condition.ONLINE
+    if condition not in BEFORE_OFFLINE and not contact.heard:
+        condition = Condition.OFFLINE
+    if condition is Condition.ONLINE and node.cordoned:
+        condition = Condition.CORDONED
+    if condition is not Condition.OFFLINE:
+        return NodeStanding(condition)
+    times = [contact.last, machine.heard_at if machine is not None else None]
+    last = max((at for at in times if at is not None), default=None)
+    return NodeStanding(condition, Contact(False, last).age_text(now), contact.cause)
 
 
 def notes_of(machine: Any, now: datetime) -> list[str]:

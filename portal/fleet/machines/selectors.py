@@ -13,6 +13,8 @@ from django.utils import timezone
 
 from portal.common.errors import NotFound
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.contact import in_contact
+from portal.fleet.inventory.device_states import flag
 from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.fleet.machines import door, policies
 from portal.fleet.machines.codes import MachineCode
@@ -37,7 +39,7 @@ def machines_with_nodes() -> QuerySet[Machine]:
         Machine.objects.select_related("pool")
         .annotate(
             node_id=Subquery(_NODE.values("pk")[:1]),
-            online=Subquery(_NODE.values("online")[:1]),
+            online=Subquery(_NODE.annotate(heard=flag(in_contact())).values("heard")[:1]),
             cordoned=Subquery(_NODE.values("cordoned")[:1]),
             seen_at=Subquery(_NODE.values("seen_at")[:1]),
             placed=Coalesce(Subquery(_PLACED, output_field=IntegerField()), 0),

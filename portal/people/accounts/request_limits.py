@@ -7,6 +7,7 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import render
 
+from portal.common.context import BARE
 from portal.common.middleware import PROGRAMS
 from portal.people.accounts.throttles import count_request
 
@@ -24,6 +25,8 @@ class RequestLimitMiddleware:
         wait_s = 0 if request.path_info.startswith(UNLIMITED) else count_request(request.user)
         if not wait_s:
             return self.get_response(request)
-        response = render(request, "429.html", {"request_id": getattr(request, "request_id", "")}, status=429)
+        # Without the menu: what is refused must cost less than what is served.
+        context = {"request_id": getattr(request, "request_id", ""), "error_frame": BARE}
+        response = render(request, "429.html", context, status=429)
         response["Retry-After"] = str(wait_s)
         return response

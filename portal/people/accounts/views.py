@@ -313,7 +313,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
                 add_problems(form, error.field_errors, error.message)
             else:
                 messages.success(request, _("Team created. You are the owner.") % {"team": team.name})
-                return redirect("home:team", team.slug)
+                return redirect(f"{reverse('home:team', args=[team.slug])}?created=1")
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     matches = selectors.teams_for(request.user)
     total = matches.count()

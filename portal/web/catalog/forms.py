@@ -209,6 +209,21 @@ class EntryForm(forms.Form):
             for name in self.FIXED:
                 self.fields.pop(name, None)
 
+    def check_live(self, url: str) -> None:
+        """Let the page send the form to `url` whenever a field has changed.
+
+        Completed fields ask for their options instead.
+        """
+        for field in self.fields.values():
+            if not isinstance(field.widget, CompletedInput):
+                field.widget.attrs |= {"hx-post": url, "hx-trigger": "change"}
+
+    def drop_missing(self, changed: str) -> None:
+        """Remove the errors of empty required fields except `changed`: users have not come to them yet."""
+        for name, errors in list(self.errors.as_data().items()):
+            if name != changed and any(error.code == "required" for error in errors):
+                del self.errors[name]
+
     def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for services, with the field names of REST."""
         document = {name: value for name, value in self.cleaned_data.items() if name != "version"}
@@ -417,10 +432,15 @@ class FlavorForm(EntryForm):
         document = super().service_arguments()
         pool = document["pool"]
         document["pool"] = pool.slug if pool is not None else None
-        models = document["accelerator_models"]
-        document["accelerator_model"] = models[0] if len(models) == 1 else ""
-        document["accelerator_models"] = models if len(models) > 1 else []
-        return document
+        return {**document, **models_document(document["accelerator_models"])}
+
+
+def models_document(models: list[str]) -> dict[str, Any]:
+    """Return the models of a flavor's form as the fields of its document."""
+    return {
+        "accelerator_model": models[0] if len(models) == 1 else "",
+        "accelerator_models": models if len(models) > 1 else [],
+    }
 
 
 def initial_values(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.catalog import documents, entries, policies, rules, selectors
-from portal.catalog.environments import selectors as environment_selectors
-from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common import etags
 from portal.common.completion import MAX_OPTIONS
@@ -25,13 +23,9 @@ from portal.common.htmx import partial_of
 from portal.common.reasons.wording import message_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.fleet.inventory.selectors import folders_shown
-from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.models import Team
-from portal.people.accounts.policies import require_manage_team, require_operator
 from portal.people.accounts.selectors import own_teams, team_by_slug
-from portal.web.catalog import environments, presenters
-from portal.web.catalog.forms import EntryForm, FlavorForm, TemplateForm, initial_values
+from portal.web.catalog import presenters
 from portal.web.catalog.previews import Preview, preview
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -46,7 +40,7 @@ def _entries_for(request: SignedInRequest, kind: str) -> Any:
     )
 
 
-def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
+def entry_of(request: SignedInRequest, kind: str, slug: str) -> Any:
     selector = selectors.visible_template if kind == "template" else selectors.visible_flavor
     return selector(request.user, slug)
 
@@ -81,7 +75,7 @@ def listing(request: SignedInRequest, kind: str) -> HttpResponse:
 @never_cache
 def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     """Show an entry: its definition, where it fits, a preview for a team, and its versions."""
-    entry = _entry(request, kind, slug)
+    entry = entry_of(request, kind, slug)
     own = None if request.user.sees_all else set(own_teams(request.user).values_list("pk", flat=True))
     shows = isinstance(entry, Flavor) or policies.may_see_command(request.user, entry)
     params, preview, problem = _preview(request, entry)
@@ -143,163 +137,11 @@ def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Prev
         return params, None, refused.sentence
 
 
-def _form(
-    request: SignedInRequest,
-    kind: str,
-    *,
-    team: Team | None,
-    initial: dict[str, Any],
-    entry: Template | Flavor | None = None,
-) -> EntryForm:
-    data, changing = request.POST if request.method == "POST" else None, entry is not None
-    if kind == "template":
-        present = entry.environment if isinstance(entry, Template) else None
-        environment_choices = environments.choices(request.user, team, present)
-        own = team is not None
-        folders = () if own else folders_shown()
-        slug = team.slug if team is not None else ""
-        return TemplateForm(
-            data,
-            initial=initial,
-            changing=changing,
-            own=own,
-            environments=environment_choices,
-            team=slug,
-            folders=folders,
-        )
-    return FlavorForm(data, initial=initial, changing=changing)
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@never_cache
-def new(request: SignedInRequest, kind: str) -> HttpResponse:
-    """Show and handle the form of a new entry. `of` copies another one; `team` makes it a team's own."""
-    slug = strip_nul(request.GET.get("team", "")) if kind == "template" else ""
-    team = team_by_slug(request.user, slug) if slug else None
-    if team is not None:
-        require_manage_team(request.user, team)
-    elif (
-        kind == "template"
-        and not request.user.operates
-        and (own := presenters.teams_to_create_for(request.user).first())
-    ):
-        # Team owners who are not operators create templates for their team.
-        return redirect(f"{request.path}?team={own.slug}")
-    else:
-        require_operator(request.user)
-    initial = initial_values(_new_document(kind))
-    of = strip_nul(request.GET.get("of", ""))
-    wanted = _environment_wanted(request, team) if kind == "template" else None
-    if wanted is not None and "of" not in request.GET:
-        # Most users want a notebook, so start from a copy of its template.
-        of = presenters.first_matching_template(request.user, wanted)
-    if of:
-        source = _entry(request, kind, of)
-        if isinstance(source, Template) and not policies.may_see_command(request.user, source):
-            policies.require_keep(request.user, source)
-        initial = initial_values(documents.document_of(source)) | {"slug": "", "name": ""}
-    if wanted is not None:
-        initial["environment"] = wanted.slug
-    form = _form(request, kind, team=team, initial=initial)
-    preview_: Preview | None = None
-    warnings: list[str] = []
-    if request.method == "POST" and form.is_valid():
-        try:
-            if "preview" in request.POST:
-                preview_, warnings = _preview_of_form(request, kind, form.service_arguments(), team)
-            else:
-                entry = entries.create(
-                    actor=request.user, model=MODELS[kind], values=form.service_arguments(), team=team
-                )
-                messages.success(request, _("%(name)s created.") % {"name": entry.name})
-                return redirect(presenters.url_of(entry))
-        except PortalError as error:
-            add_problems(form, error.field_errors, error.sentence)
-    context = {
-        "kind": kind,
-        "form": form,
-        "team": team,
-        "teams": presenters.teams_to_choose(presenters.teams_to_create_for(request.user)),
-        "of": of,
-        "bases": presenters.bases(request.user, kind),
-        "wanted": wanted,
-        "preview": preview_,
-        "warnings": warnings,
-        "back": reverse(f"catalog_pages:{kind}s"),
-    }
-    return render(request, "catalog_pages/form.html", context, status=form_status(form))
-
-
-def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environment | None:
-    """Return the environment in the URL for a new template, if it is usable there."""
-    slug = strip_nul(request.GET.get("environment", ""))
-    return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None
-
-
-def _new_document(kind: str) -> dict[str, Any]:
-    """Return the document of a new entry with common values."""
-    if kind == "template":
-        return documents.document_of_new(Template(argv=[], env={}))
-    return documents.document_of_new(Flavor(cpu_milli=1000, memory_mib=2048))
-
-
-def _preview_of_form(
-    request: SignedInRequest, kind: str, document: dict[str, Any], team: Team | None, entry: Any = None
-) -> tuple[Preview | None, list[str]]:
-    """Return a preview and the warnings for an unsaved form."""
-    if entry is not None:
-        document = {**documents.document_of(entry), **document}
-    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], values=document, team=team)
-    if isinstance(draft, Flavor):
-        return preview(request.user, draft), []
-    warnings = [message_of(warning.reason) for warning in rules.template_warnings(draft)]
-    size = selectors.flavors_for(request.user).filter(enabled=True).first()
-    return (preview(request.user, size, draft, team) if size is not None else None), warnings
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@never_cache
-def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
-    """Show and handle the form that changes an entry. A concurrent change is reported, not overwritten."""
-    entry = _entry(request, kind, slug)
-    policies.require_keep(request.user, entry)
-    team = entry.team if isinstance(entry, Template) else None
-    initial = initial_values(documents.document_of(entry)) | {"version": etags.version_of(entry)}
-    form = _form(request, kind, team=team, initial=initial, entry=entry)
-    preview_: Preview | None = None
-    warnings: list[str] = []
-    if request.method == "POST" and form.is_valid():
-        try:
-            if "preview" in request.POST:
-                preview_, warnings = _preview_of_form(request, kind, form.service_arguments(), team, entry)
-            else:
-                entries.change(
-                    actor=request.user,
-                    entry=entry,
-                    values=form.service_arguments(),
-                    expected=etags.expected_versions(request),
-                )
-                messages.success(request, _("%(name)s saved.") % {"name": entry.name})
-                return redirect(presenters.url_of(entry))
-        except PortalError as error:
-            add_problems(form, error.field_errors, error.sentence)
-    context = {
-        "kind": kind,
-        "entry": entry,
-        "form": form,
-        "team": team,
-        "preview": preview_,
-        "warnings": warnings,
-        "back": presenters.url_of(entry),
-    }
-    return render(request, "catalog_pages/form.html", context, status=form_status(form))
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     """Confirm with its users, then delete an entry."""
-    entry = _entry(request, kind, slug)
+    entry = entry_of(request, kind, slug)
     policies.require_keep(request.user, entry)
     if request.method == "POST":
         try:
@@ -341,7 +183,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 @never_cache
 def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> HttpResponse:
     """Confirm with the changes, then restore a version."""
-    entry = _entry(request, kind, slug)
+    entry = entry_of(request, kind, slug)
     policies.require_keep(request.user, entry)
     data = history.revision(*selectors.revision_subject(entry), number)
     if request.method == "POST":

@@ -7,6 +7,7 @@ from portal.web.home.views import home, new, overview, team
 app_name = "home"
 urlpatterns = [
     path("", home.home, name="home"),
+    path("setup/hide/", home.hide_setup, name="hide-setup"),
     path("overview/", overview.overview, name="overview"),
     path("workspaces/new/", new.new, name="new"),
     path("teams/<slug:slug>/", team.team, name="team"),

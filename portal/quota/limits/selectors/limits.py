@@ -251,15 +251,20 @@ class MemberUse:
         return self.cap is not None and self.used > self.cap
 
 
+_NODE_AMOUNTS = (resources.CPU, resources.MEMORY)
+_SHOWN_USES = {*_NODE_AMOUNTS, *(resources.SIMULATED + name for name in _NODE_AMOUNTS)}
+
+
 def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UUID, list[MemberUse]]:
-    """Return each member's usage of accelerators and of capped resources."""
+    """Return each member's usage of CPU, memory, accelerators and capped resources."""
     team, use = now.teams[slug], now.uses[slug]
     uses_by_user = {}
     for user in users:
         key = str(user.pk)
         amounts, caps = use.by_user.get(key, {}), team.caps_of(key)
         own = team.member_caps.get(key, {})
-        names = {name for name in amounts if resources.is_accelerator(name)} | set(caps)
+        used = {name for name, amount in amounts.items() if amount and name in _SHOWN_USES}
+        names = used | {name for name in amounts if resources.is_accelerator(name)} | set(caps)
         uses_by_user[user.pk] = [
             MemberUse(name, amounts.get(name, 0), caps.get(name), name in own)
             for name in sort_resources(names)

@@ -230,6 +230,7 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
         ),
         "events": selectors.history_of(quota_request)[:50],
         "own": quota_request.requester_id == request.user.pk,
+        "next_url": _next_url(request, in_inbox=False),
     }
     return render(request, partial_of(request, "quota_requests/request.html", "live"), context)
 
@@ -294,13 +295,26 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
             given=request.POST.dict() if problem else None,
             focus=True,
         )
-        context = {"item": item, "waiting": selectors.open_count(request.user), "decided": True}
+        context = {
+            "item": item,
+            "waiting": selectors.open_count(request.user),
+            "decided": True,
+            "next_url": _next_url(request, in_inbox=request.POST.get("next") == "inbox"),
+        }
         return render(request, "components/quota_request.html", context)
     if problem:
         messages.error(request, problem)
     if request.POST.get("next") == "inbox":
         return redirect(f"{reverse('quota_requests:approvals')}#r-{request_id}")
     return redirect("quota_requests:request", request_id)
+
+
+def _next_url(request: SignedInRequest, *, in_inbox: bool) -> str:
+    """Return the URL of the oldest request for the reader to decide, in the inbox its place there, or “”."""
+    oldest = selectors.requests_to_decide(request.user).values_list("pk", flat=True).first()
+    if oldest is None:
+        return ""
+    return f"#r-{oldest}" if in_inbox else reverse("quota_requests:request", args=[oldest])
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

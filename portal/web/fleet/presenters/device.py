@@ -15,9 +15,10 @@ from django.utils.translation import gettext_lazy
 from portal.common.events.models import Event, TargetKind
 from portal.common.formatting import format_number
 from portal.fleet.inventory import selectors, series
+from portal.fleet.inventory.contact import contact_of_node
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
-from portal.fleet.inventory.models import Device, PoolState
+from portal.fleet.inventory.models import Device
 from portal.gpu_checks.presenters import RECOVERY, DeviceChecks, block, format_report_text
 from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
@@ -95,7 +96,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         name=display_name(device),
         state=state,
         look=LOOKS[state],
-        why=unavailability_sentence(device, devices_served_as_peers([device])),
+        why=unavailability_sentence(device, devices_served_as_peers([device]), now),
         recovery=str(RECOVERY.get(device.recovery, "")),
         idle_s=series.idle_s(device, now) if state is DeviceState.IDLE else 0,
         holders=tuple(dict.fromkeys(holder for row in rows for holder in row.holders)),
@@ -108,7 +109,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     )
 
 
-def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
+def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device], now: datetime) -> str:
     """Return why it takes no work now in one sentence, or an empty string. Follows the order of the states.
 
     `with_check_of` is the result of `gpu_checks.selectors.devices_served_as_peers`.
@@ -116,12 +117,8 @@ def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device]) -
     node, pool = device.node, device.node.pool
     if not device.present:
         return _("The node no longer detects the device.")
-    if not node.online:
-        return _("%(node)s is offline.") % {"node": node.name}
     if not pool.enabled:
         return _("The pool is disabled.")
-    if pool.state == PoolState.UNREACHABLE:
-        return _("The pool does not respond.")
     if device.cordoned:
         reason = format_report_text(device.cordon_reason)
         return reason or _("Cordoned by an operator.")
@@ -133,6 +130,9 @@ def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device]) -
         if node.cordon_reason:
             return _("%(node)s is cordoned: %(reason)s.") % {"node": node.name, "reason": node.cordon_reason}
         return _("%(node)s is cordoned.") % {"node": node.name}
+    contact = contact_of_node(node)
+    if not contact.heard:
+        return _("%(node)s: %(age)s.") % {"node": node.name, "age": contact.age_text(now)}
     if device.checking:
         other = with_check_of.get(device.pk)
         if other is None:

@@ -11,11 +11,13 @@ from urllib.parse import quote
 from uuid import UUID
 
 from django.core.paginator import Page, Paginator
+from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from portal.fleet.inventory import counting, locations
+from portal.fleet.inventory.contact import contact_of_node, contact_of_pool
 from portal.fleet.inventory.device_states import (
     KNOWN,
     LOOKS,
@@ -27,6 +29,8 @@ from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceKind
 
 NODES_PER_PAGE = 128
+SHOWN = 5
+"""Maximum number of silent pools and nodes, and of notes, above the map."""
 SLICES = 8
 """Length of a GPU's memory axis in slices; an A30 has half as many."""
 
@@ -47,6 +51,7 @@ class Cell:
     index: int
     state: DeviceState
     label: str
+    stale: bool
     segments: tuple[Segment, ...] = ()
 
     @property
@@ -120,8 +125,19 @@ class GpuMap:
     pools: tuple[tuple[str, str], ...]
     models: tuple[str, ...]
     notes: tuple[tuple[str, str], ...]
+    silent: tuple[SilentPlace, ...]
     total: int
     ways: tuple[tuple[str, str | Promise], ...] = BY
+
+
+@dataclass(frozen=True, slots=True)
+class SilentPlace:
+    """A silent pool, or a silent node of a pool that reports. `age` says since when, `cause` why."""
+
+    name: str
+    url: str
+    age: str
+    cause: str
 
 
 @dataclass(slots=True)
@@ -178,12 +194,13 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
             or filters.state == state
             or state in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
-        groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
+        groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by, now)),
         page=chunk,
         filters=filters,
         pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda pool: pool.slug)),
         models=models,
         notes=tuple(_notes(nodes.values())),
+        silent=tuple(_silent(nodes.values(), pools, now)),
         total=sum(state_counts.values()),
     )
 
@@ -196,6 +213,9 @@ def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
         nodes = nodes.filter(pool__slug=filters.pool)
     if filters.q:
         nodes = nodes.filter(name__icontains=filters.q)
+    for node in nodes:
+        # Reuse the loaded pool.
+        node.pool = pools[node.pool_id]
     return {node.pk: node for node in nodes}
 
 
@@ -236,7 +256,11 @@ def _states(row: _DeviceRow) -> set[str]:
 
 
 def _groups(
-    nodes: Iterable[Node], by_node: Mapping[UUID, list[_DeviceRow]], pools: Mapping[UUID, Pool], by: str
+    nodes: Iterable[Node],
+    by_node: Mapping[UUID, list[_DeviceRow]],
+    pools: Mapping[UUID, Pool],
+    by: str,
+    now: datetime,
 ) -> Iterable[Group]:
     places = list(LOOKS)
     groups: dict[tuple[bool, int, str, str], list[MapNode]] = defaultdict(list)
@@ -255,9 +279,9 @@ def _groups(
                 key = (pool.simulated, places.index(row.state), "", str(row.look.word))
             else:
                 key = where
-            cells[key].append(_cell(row))
+            cells[key].append(_cell(row, stale=not contact_of_node(node).heard))
         for key, cell_rows in cells.items():
-            groups[key].append(_map_node(node, pool, cell_rows))
+            groups[key].append(_map_node(node, pool, cell_rows, now))
     for (simulated, _place, slug, name), listed in sorted(groups.items()):
         yield Group(name, simulated, slug, tuple(listed))
 
@@ -266,20 +290,23 @@ def _rack_of(node: Node) -> str:
     return locations.location_text(node) or _("Unknown rack")
 
 
-def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
-    note, tone = ("", "")
-    if not node.online:
-        note, tone = _("offline"), "bad"
+def _map_node(node: Node, pool: Pool, cells: Iterable[Cell], now: datetime) -> MapNode:
+    contact, note, tone = contact_of_node(node), "", ""
+    if contact_of_pool(pool).heard and not contact.heard:
+        note, tone = contact.age_text(now), "bad"
     elif node.cordoned:
         note, tone = _("cordoned"), "wait"
     at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
     return MapNode(node.pk, node.name, locations.location_text(node), note, tone, at, tuple(cells))
 
 
-def _cell(row: _DeviceRow) -> Cell:
+def _cell(row: _DeviceRow, *, stale: bool) -> Cell:
     name = f"GPU {row.index}"
     if not row.parts:
-        return Cell(row.index, row.state, f"{name} {str(LOOKS[row.state].word).lower()}")
+        label = f"{name} {str(LOOKS[row.state].word).lower()}"
+        if stale:
+            label = _("%(gpu)s, last known state") % {"gpu": label}
+        return Cell(row.index, row.state, label, stale)
     parts = ", ".join(f"{part.profile} {str(LOOKS[part.state].word).lower()}" for part in row.parts)
     segments = tuple(
         Segment(part.state, max(0, min(part.start, SLICES - 1)), max(1, min(part.slices, SLICES)))
@@ -289,6 +316,7 @@ def _cell(row: _DeviceRow) -> Cell:
         row.index,
         row.state,
         _("%(gpu)s, partitioned: %(instances)s") % {"gpu": name, "instances": parts},
+        stale,
         segments,
     )
 
@@ -324,12 +352,34 @@ def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
     return ", ".join(parts)
 
 
+def _silent(nodes: Iterable[Node], pools: Mapping[UUID, Pool], now: datetime) -> Iterable[SilentPlace]:
+    """Return the silent pools of these nodes with their cause, then single silent nodes, up to `SHOWN`."""
+    rows = list(nodes)
+    of_pools = {key: contact_of_pool(pools[key]) for key in {node.pool_id for node in rows}}
+    places = [
+        SilentPlace(
+            pools[key].name,
+            reverse("fleet:pool", args=[pools[key].slug]),
+            contact.age_text(now),
+            contact.cause,
+        )
+        for key, contact in of_pools.items()
+        if not contact.heard
+    ]
+    places += [
+        SilentPlace(node.name, reverse("fleet:node", args=[node.pk]), contact.age_text(now), contact.cause)
+        for node in rows
+        if of_pools[node.pool_id].heard and not (contact := contact_of_node(node)).heard
+    ]
+    return places[:SHOWN]
+
+
 def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
     """Return distinct notes about accelerators of nodes, such as a missing driver."""
     names_by_note: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
-        if node.accelerator_note and node.online:
+        if node.accelerator_note and contact_of_node(node).heard:
             names_by_note[node.accelerator_note].append(node.name)
-    for text, names in sorted(names_by_note.items(), key=lambda item: -len(item[1]))[:5]:
+    for text, names in sorted(names_by_note.items(), key=lambda item: -len(item[1]))[:SHOWN]:
         more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
         yield text, names[0] if len(names) == 1 else more

@@ -19,7 +19,7 @@ from portal.fleet.inventory.counting import Count, Counts
 from portal.fleet.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import Device, Node
-from portal.fleet.machines.conditions import ConditionBadge, look_of_node, notes_of
+from portal.fleet.machines.conditions import NodeStanding, notes_of, standing_of_node
 from portal.fleet.machines.policies import may_see
 from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import joint, pairs
@@ -45,7 +45,7 @@ class NodePage:
     """
 
     node: Node
-    look: ConditionBadge
+    standing: NodeStanding
     notes: tuple[str, ...]
     devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
     holders: tuple[pools.DeviceHolder, ...]
@@ -104,13 +104,13 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     with_check_of = devices_served_as_peers(devices)
     for device in devices:
         state = DeviceState(device.state)
-        rows.append((device, state, LOOKS[state], unavailability_sentence(device, with_check_of)))
+        rows.append((device, state, LOOKS[state], unavailability_sentence(device, with_check_of, now)))
     machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
     missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
     return NodePage(
         node=node,
-        look=look_of_node(node, machine, now),
+        standing=standing_of_node(node, machine, now),
         notes=(*missing, *(notes_of(machine, now) if machine else ())),
         devices=tuple(rows),
         holders=tuple(holders),

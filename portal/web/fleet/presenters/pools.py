@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -17,10 +18,11 @@ from django.utils.translation import gettext_lazy
 from portal.catalog.selectors import templates_for
 from portal.common.formatting import format_thousandths
 from portal.fleet.inventory import counting, resources
+from portal.fleet.inventory.contact import contact_of_pool, in_contact
 from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
-from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
+from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook, flag
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
-from portal.fleet.machines.conditions import ConditionBadge, look_of_node
+from portal.fleet.machines.conditions import NodeStanding, standing_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
@@ -84,6 +86,10 @@ class DeviceLine:
         return format_thousandths(self.count.free)
 
     @property
+    def used(self) -> str:
+        return format_thousandths(self.count.allocated)
+
+    @property
     def not_free(self) -> int:
         return self.count.total - self.count.free
 
@@ -100,6 +106,8 @@ class PoolCapacity:
     warnings: int = 0
     accelerator_note: str = ""
     accelerators: tuple[DeviceLine, ...] = ()
+    age: str = ""
+    """Since when the pool is silent. Its amounts in use are then the last known ones, and none is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,11 @@ class NodeRow:
     slots: tuple[str, ...]
     isolation: str | Promise
     limits: str | Promise
-    look: ConditionBadge
+    standing: NodeStanding
+
+    @property
+    def devices_used(self) -> str:
+        return format_thousandths(self.devices.allocated)
 
     @property
     def devices_free(self) -> str:
@@ -184,8 +196,8 @@ def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
         devices[device.pool].append(device)
     counts = counting.counts_by_pool(nodes, counted=counted)
     facts: dict[UUID, list[tuple[bool, int, str]]] = defaultdict(list)
-    for pool_id, online, warnings, note in nodes.values_list(
-        "pool", "online", "warnings", "accelerator_note"
+    for pool_id, online, warnings, note in nodes.annotate(heard=flag(in_contact())).values_list(
+        "pool", "heard", "warnings", "accelerator_note"
     ):
         facts[pool_id].append((online, len(warnings), note))
     return [_capacity(pool, counts.get(pool.pk, {}), devices[pool.pk], facts[pool.pk]) for pool in pools]
@@ -204,6 +216,7 @@ def _capacity(
         warnings=sum(warnings for _online, warnings, _note in nodes),
         accelerator_note=next((note for _online, _warnings, note in nodes if note), ""),
         accelerators=tuple(_lines(devices)),
+        age=contact_of_pool(pool).age_text(timezone.now()),
     )
 
 
@@ -244,7 +257,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),
-                look=look_of_node(node, machines.get(node.name), now),
+                standing=standing_of_node(node, machines.get(node.name), now),
             )
         )
     return rows, devices

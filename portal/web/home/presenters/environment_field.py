@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -21,11 +21,15 @@ from portal.workspaces import software
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentOption:
-    """An environment to choose; `reason` says why it is not available now."""
+    """An environment to choose; `taken` is the name of the one that a start then takes.
+
+    `reason` says why it is not available now.
+    """
 
     slug: str
     label: str
     chosen: bool
+    taken: str
     reason: str = ""
 
 
@@ -42,20 +46,26 @@ class EnvironmentField:
     many: bool
 
 
-def environment_field(actor: User, template: Template, team: Team | None, slug: str) -> EnvironmentField:
-    """Return the field with environment `slug` chosen, or the template's own if empty or unusable."""
+def environment_field(
+    actor: User, template: Template, team: Team | None, slug: str, on_nodes: str
+) -> EnvironmentField:
+    """Return the field with environment `slug` chosen, or the template's own if empty or unusable.
+
+    `on_nodes` names the software of the nodes.
+    """
     rows, has_more = _choosable(actor, team, slug)
     coming = environments.pending_versions(rows)
     refusals = {row.pk: software.refusal_of(template, team, row, coming.get(row.pk)) for row in rows}
     requested = next((row for row in rows if row.slug == slug), None)
     chosen = requested if requested is not None and refusals[requested.pk] is None else None
     default = software.default_of(template, team)
+    own = default_name(default, on_nodes)
     runs_in = software.choose_software(template, team, chosen) if chosen is not None else default
     problem = _problem(slug, requested, refusals) if has_more else None
     return EnvironmentField(
         software=runs_in,
         options=[
-            EnvironmentOption("", _label_of_default(default, rows), chosen is None),
+            EnvironmentOption("", _("As the template: %(name)s") % {"name": own}, chosen is None, own),
             *(_option(row, refusals[row.pk], chosen=row is chosen) for row in rows),
         ],
         note=sentence_of(problem) if problem is not None else _note(template, team, chosen, runs_in),
@@ -87,17 +97,18 @@ def _option(environment: Environment, refusal: Reason | None, *, chosen: bool) -
     if refusal is None and environment.kind == Kind.BUILT and environment.current is None:
         label = _("%(name)s (is installed first)") % {"name": environment.name}
     reason = message_of(refusal) if refusal is not None else ""
-    return EnvironmentOption(environment.slug, label, chosen, reason)
+    return EnvironmentOption(environment.slug, label, chosen, environment.name, reason)
 
 
-def _label_of_default(default: software.Software, rows: Sequence[Environment]) -> str:
-    """Return the label of the option for the template's own environment."""
-    if default.environment is not None:
-        name = default.environment.name
-    else:
-        on_nodes = [row.name for row in rows if row.kind == Kind.NODE]
-        name = on_nodes[-1] if on_nodes else _("software of the node")
-    return _("As the template: %(name)s") % {"name": name}
+def node_software_name(actor: User, team: Team | None) -> str:
+    """Return the name of the environment that stands for the software of the nodes."""
+    row = environments.usable_by(actor, team).filter(kind=Kind.NODE).last()
+    return row.name if row is not None else _("software of the node")
+
+
+def default_name(default: software.Software, on_nodes: str) -> str:
+    """Return the name of the software that a start takes by default."""
+    return default.environment.name if default.environment is not None else on_nodes
 
 
 def _note(

@@ -21,7 +21,12 @@ from portal.quota.limits.presenters.bars import QuotaUsage
 from portal.quota.limits.selectors import limits
 from portal.scheduling import admission, home_offers, offers
 from portal.web.catalog.environments import environment_states
-from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
+from portal.web.home.presenters.environment_field import (
+    EnvironmentOption,
+    default_name,
+    environment_field,
+    node_software_name,
+)
 from portal.web.home.presenters.later_flavors import LaterFlavors
 from portal.workspaces import selectors, software
 from portal.workspaces.codes import GitCode
@@ -108,6 +113,11 @@ class NewWorkspaceChoice:
         return next((environment.slug for environment in self.environments if environment.chosen), "")
 
     @property
+    def runs_in(self) -> str:
+        """The name of the environment that a start takes."""
+        return next((environment.taken for environment in self.environments if environment.chosen), "")
+
+    @property
     def environment_names(self) -> list[Option]:
         """Suggestions for the text field of the environment."""
         return [
@@ -153,11 +163,6 @@ class GitFields:
     default: str
     unavailable: str
 
-    @property
-    def is_expanded(self) -> bool:
-        """Whether the fields are expanded, because one has a value."""
-        return bool(self.url or self.ref or self.secret)
-
 
 def git_fields(template: Template | None, written: Source) -> GitFields:
     """Return the repository fields with the given values."""
@@ -190,7 +195,8 @@ def choice(
     last = selectors.last_choice(actor)
     wishes = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
     chosen_team = _choose_team(wishes)
-    templates, left_out = _template_cards(wishes, chosen_team)
+    on_nodes = node_software_name(actor, chosen_team)
+    templates, left_out = _template_cards(wishes, chosen_team, on_nodes)
     form = NewWorkspaceChoice(
         templates=templates,
         team=chosen_team,
@@ -202,7 +208,7 @@ def choice(
     if form.template is None:
         return form
     slug = _environment_slug(wishes, form.template)
-    environments = environment_field(actor, form.template, chosen_team, slug)
+    environments = environment_field(actor, form.template, chosen_team, slug, on_nodes)
     flavors = _flavor_field(wishes, form.template, chosen_team, environments.software.digest)
     form = replace(
         form,
@@ -288,7 +294,7 @@ def _choose_team(wishes: _Preferences) -> Team | None:
     return teams.get(_pick(list(teams), *wishes.teams))
 
 
-def _template_cards(wishes: _Preferences, team: Team | None) -> tuple[list[TemplateCard], int]:
+def _template_cards(wishes: _Preferences, team: Team | None, on_nodes: str) -> tuple[list[TemplateCard], int]:
     """Return the team's templates with one chosen if any is available, and the number not shown."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
     templates, left_out = _visible_entries(list(offered), wishes.find, _first_wish(wishes.templates))
@@ -296,13 +302,14 @@ def _template_cards(wishes: _Preferences, team: Team | None) -> tuple[list[Templ
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
+    defaults = software.defaults_of([offer.template for offer in cards], team)
     standings = environment_states(offer.template for offer in cards)
     return [
         TemplateCard(
             template=offer.template,
             reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
             chosen=offer.template.slug == chosen,
-            environment=_runs_in(offer.template, standings),
+            environment=_runs_in(offer.template, defaults[offer.template.pk], on_nodes, standings),
         )
         for offer in cards
     ], left_out
@@ -397,13 +404,21 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
     return cards, len(entries) - len(cards)
 
 
-def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
-    """Return the environment's name, with its state unless ready; empty for the software of the nodes."""
-    environment = template.environment
-    if environment is None or environment.kind == Kind.NODE:
+def _runs_in(
+    template: Template, default: software.Software, on_nodes: str, standings: Mapping[str, str]
+) -> str:
+    """Return the environment that a start takes, and the state of the template's own unless it is ready.
+
+    `on_nodes` names the software of the nodes. Empty for a template without an environment.
+    """
+    own = template.environment
+    if own is None or own.kind == Kind.NODE:
         return ""
-    ready = environment.enabled and environment.current is not None and not environment.deprecated
-    return environment.name if ready else f"{environment.name} · {standings[environment.slug]}"
+    taken = default_name(default, on_nodes)
+    if own.enabled and own.current is not None and not own.deprecated:
+        return taken
+    state = standings[own.slug]
+    return f"{taken} · {state}" if default.environment == own else f"{taken} · {own.name} {state}"
 
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from portal.catalog.environments.presenters import preparation
 from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory import selectors as inventory
+from portal.people.accounts.policies import require_administrator
 from portal.quota.limits.presenters import limits
 from portal.web.fleet.presenters import pools
 from portal.web.home.presenters import home as home_presenters
+from portal.web.home.presenters.setup import setup_steps
 from portal.workspaces import presenters, selectors
 from portal.workspaces.lifecycle import LIVE, State
 
 WORKSPACES_PER_PAGE = 24
+SETUP_COOKIE = "berth-setup-hidden"
+YEAR_S = 365 * 24 * 3600
 
 
 @require_safe
@@ -65,6 +70,18 @@ def home(request: SignedInRequest) -> HttpResponse:
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in cards),
             "team_quotas": limits.home_page_quotas(user),
+            "setup": setup_steps(user) if SETUP_COOKIE not in request.COOKIES else [],
             **home_presenters.join_page_data(user),
         }
     return render(request, partial_of(request, "home/home.html", "list"), context)
+
+
+@require_POST
+def hide_setup(request: SignedInRequest) -> HttpResponse:
+    """Hide the first steps in this browser."""
+    require_administrator(request.user)
+    response = redirect("home:home")
+    response.set_cookie(
+        SETUP_COOKIE, "1", max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS, httponly=True
+    )
+    return response

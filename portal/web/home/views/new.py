@@ -25,6 +25,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import selectors as accounts
 from portal.web.home.presenters import new_workspace
 from portal.web.home.presenters.later_flavors import FIELDS, LaterFlavors, fields
+from portal.web.home.presenters.options import Options, has_problem, options_summary
 from portal.workspaces import selectors, services, software
 from portal.workspaces.order import MAX_EXPECTED_S, MIN_EXPECTED_S, WorkspaceOrder, require_in_range
 from portal.workspaces.secrets import presenters as secrets
@@ -74,17 +75,27 @@ def new(request: SignedInRequest) -> HttpResponse:
         suggested = services.free_name(actor=request.user, team=choice.team, template=choice.template)
     name = data.get("name", "")
     rename = not _name_to_start(data)
+    hours, chosen_secrets = strip_nul(data.get("hours", ""))[:6], _selected_secrets(request)
+    selected = Options(
+        hours=hours if _seconds_if_valid(hours) is not None else "",
+        later=later,
+        checkpointed="checkpointed" in data,
+        # Scripts send no URL, because it may hold a password and would be logged.
+        repository=bool(_git_fields(data)["url"] or data.get("git_url_set")),
+        secrets=chosen_secrets,
+    )
     context = {
         "choice": choice,
         "name": suggested if rename else name,
         "suggested": suggested,
-        "hours": strip_nul(data.get("hours", ""))[:6],
+        "hours": hours,
         "checkpointed": "checkpointed" in data,
         "start_without_gpu": "start_without_gpu" in data,
         "later_fields": fields(later, [card.flavor for card in choice.flavors], choice.flavor),
         "start_within": later.minutes,
         "move_home": "move_home" in data,
-        "secrets": secrets.choices(request.user, choice.team, choice.template, _selected_secrets(request)),
+        "secrets": secrets.choices(request.user, choice.team, choice.template, chosen_secrets),
+        "options": options_summary(choice, selected),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.available_names(request.user, choice.team, choice.template),
         "once": once or uuid4().hex,
@@ -106,6 +117,8 @@ def new(request: SignedInRequest) -> HttpResponse:
         "secret_problems": problems.get("secrets", []),
         "later_problems": [*problems.get("flavors", []), *problems.get("start_within_min", [])],
         "git_problems": {name: problems.get(f"git.{name}", []) for name in ("url", "ref", "secret")},
+        "hours_problems": [*problems.get("hours", []), *problems.get("lifetime_hours", [])],
+        "options_open": has_problem(problems),
         "error": error,
     }
     return render(request, "home/new.html", context, status=error.status if error else 200)

@@ -55,6 +55,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         "may_manage": team.deletion_started_at is None and policies.may_manage_team(request.user, team),
         "homes_left": deletions.waiting(team=team).count(),
         "own_membership": members.filter(user=request.user).first(),
+        "created": "created" in request.GET,
         "may_ask": policies.may_work_in(request.user, team),
         "form": form,
         "roles": Role.choices,

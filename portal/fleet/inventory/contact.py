@@ -1,0 +1,59 @@
+"""Contact with pools and nodes: whether they report, since when they do not, and why.
+
+While a pool or node is silent, its last known state stays. Nothing new starts there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from portal.common.formatting import format_duration
+from portal.fleet.inventory.models import Node, Pool, PoolState
+
+MINUTE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """`heard` is False while nothing reports. `last` is the time of the last report, or `None` before it.
+
+    `cause` is a sentence, or empty if unknown.
+    """
+
+    heard: bool
+    last: datetime | None
+    cause: str = ""
+
+    def age_text(self, now: datetime) -> str:
+        """Return “No contact for 8 min”, or an empty string while it reports."""
+        if self.heard:
+            return ""
+        if self.last is None:
+            return _("No contact yet")
+        seconds = (now - self.last).total_seconds()
+        whole = seconds - seconds % MINUTE_S if seconds > MINUTE_S else seconds
+        return _("No contact for %(time)s") % {"time": format_duration(whole)}
+
+
+def in_contact(node: str = "", pool: str | None = None) -> Q:
+    """Return a condition: the node reports. `node` and `pool` are lookup prefixes (`node__`)."""
+    pool = f"{node}pool__" if pool is None else pool
+    return Q(**{f"{node}online": True}) & ~Q(**{f"{pool}state": PoolState.UNREACHABLE})
+
+
+def contact_of_pool(pool: Pool) -> Contact:
+    """Return the contact with a pool's driver."""
+    return Contact(pool.state != PoolState.UNREACHABLE, pool.inventory_at, pool.state_message)
+
+
+def contact_of_node(node: Node) -> Contact:
+    """Return the contact with a node. Reads its pool."""
+    of_pool = contact_of_pool(node.pool)
+    if not of_pool.heard:
+        # Also nodes that were away before have the cause of the pool.
+        return Contact(False, node.seen_at, of_pool.cause)
+    return Contact(node.online, node.seen_at)
