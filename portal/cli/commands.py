@@ -285,7 +285,7 @@ def _require_not_denied(quota_request: dict[str, Any]) -> None:
     if quota_request["state"] == "denied":
         raise RequestRejected(
             f"{quota_request['decided_by']} denied the request: {quota_request['decision_note']}",
-            "The workspace was deleted. Choose a smaller flavor.",
+            "The workspace was deleted. Choose a smaller size.",
             status=409,
             code=NEEDS_APPROVAL,
         )

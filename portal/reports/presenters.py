@@ -183,7 +183,7 @@ def idle_table(report: IdleReport) -> IdleTable:
     }
     if total.returned or total.idle:
         sentence = (
-            _("Given back: %(returned)s GPU-hours, %(share)s of all idle time. Kept: %(idle)s.") % values
+            _("Reclaimed: %(returned)s GPU-hours, %(share)s of all idle time. Kept: %(idle)s.") % values
         )
     else:
         sentence = _("No idle GPUs recorded.")

@@ -113,7 +113,7 @@ def test_a_team_sees_what_it_kept_and_what_berth_gave_back(gpus, bob, team, olga
     assert body["total"]["given_back_by"] == [{"reason": "ends_by_idle", "gpu_hours": 28.0}]
     assert body["lines"][0]["amounts"]["kept"][0] == {"reason": "below_limit", "gpu_hours": 8.0}
     page = as_user(olga).get("/reports/gpu-use/").content.decode()
-    assert "Given back: 28 GPU-hours, 70 % of all idle time. Kept: 12." in page
+    assert "Reclaimed: 28 GPU-hours, 70 % of all idle time. Kept: 12." in page
     text = as_user(olga).get("/reports/idle-gpus/csv/").content.decode()
     (row,) = csv.DictReader(io.StringIO(text))
     assert (row["team"], row["idle"], row["kept:other_work"]) == (team.slug, "12.0", "4.0")

@@ -1,4 +1,4 @@
-"""The field of a short name among more than a list has: completed as one writes, and without JavaScript."""
+"""The field of a slug with more choices than a list can have: completion while typing, and without JavaScript."""
 
 from __future__ import annotations
 

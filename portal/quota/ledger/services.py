@@ -268,7 +268,7 @@ def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
         else _("%(team)s has used %(percent)s %% of its GPU-hours")
     ) % {"team": row.team.name, "percent": warning.value}
     body = (
-        _("Workspaces with GPUs stop. Files are kept. Ask for more hours, or wait for the refill.")
+        _("Workspaces with GPUs stop. Files are kept. Request more GPU-hours, or wait for the refill.")
         if gone
         else _("%(hours)s left. Stop workspaces that you do not need, or ask for more hours.")
         % {"hours": left}
@@ -320,7 +320,7 @@ def stop_unfunded_workspaces(team: Team) -> int:
             [workspace.owner],
             kind="ledger.stopped",
             title=_("%(workspace)s stops: the team has no GPU-hours left") % {"workspace": workspace.name},
-            body=_("Files are kept. Ask for more hours, then start the workspace again."),
+            body=_("Files are kept. Request more GPU-hours, then start the workspace again."),
             url=f"/workspaces/{workspace.pk}/",
         )
     return stopped
