@@ -17,7 +17,7 @@ from portal.reports.idle_gpus import IdleAmounts, IdleReport
 from portal.reports.models import Dimension
 
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
-BY_WORDS = {
+DIMENSION_LABELS = {
     Dimension.TEAM.value: gettext_lazy("Team"),
     Dimension.USER.value: gettext_lazy("User"),
     Dimension.FLAVOR.value: gettext_lazy("Flavor"),

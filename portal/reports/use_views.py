@@ -67,10 +67,10 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
         "teams": teams,
         "choices": [
             (name, label)
-            for name, label in presenters.BY_WORDS.items()
+            for name, label in presenters.DIMENSION_LABELS.items()
             if not (report.team is not None and name == Dimension.TEAM)
         ],
-        "by_words": presenters.BY_WORDS[report.by],
+        "by_label": presenters.DIMENSION_LABELS[report.by],
         "finding": presenters.finding(report),
         "caveat": presenters.caveat(report),
         "dark": format_share(report.total.idle_share),

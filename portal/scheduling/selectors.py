@@ -158,16 +158,16 @@ def teams_waiting() -> list[tuple[str, str]]:
 def size_of(stored: dict[str, Any]) -> str:
     """Return a size in a few words: its accelerators, else its cores and memory."""
     request = request_of(stored)
-    wanted = request.accelerators
-    if wanted.count:
+    accelerators = request.accelerators
+    if accelerators.count:
         unit = (
-            f"MIG {wanted.mig_profile}"
-            if wanted.mig_profile
-            else format_resource(resources.gpu(wanted.model))
-            if wanted.model
+            f"MIG {accelerators.mig_profile}"
+            if accelerators.mig_profile
+            else format_resource(resources.gpu(accelerators.model))
+            if accelerators.model
             else "GPU of any model"
         )
-        count = format_thousandths(wanted.count * wanted.share_milli * request.nodes, 3)
+        count = format_thousandths(accelerators.count * accelerators.share_milli * request.nodes, 3)
         return f"{count} × {unit}"
     memory = format_memory(request.memory_mib * request.nodes)
     return f"{format_cores(request.cpu_milli * request.nodes)}, {memory}"

@@ -1,4 +1,4 @@
-"""The field of a slug with more choices than a list can have: completion while typing, and without JavaScript."""
+"""A slug field with too many choices for a list: completion while typing, and without JavaScript."""
 
 from __future__ import annotations
 

@@ -124,18 +124,18 @@ def change(
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
-    wanted: dict[str, Any] = {}
+    new_values: dict[str, Any] = {}
     if name is not None:
-        wanted["name"] = normalize_text_field("name", name)
+        new_values["name"] = normalize_text_field("name", name)
     if description is not None:
-        wanted["description"] = normalize_text_field("description", description)
+        new_values["description"] = normalize_text_field("description", description)
     for field, value in (("enabled", enabled), ("deprecated", deprecated), ("notebook", notebook)):
         if value is not None:
-            wanted[field] = value
+            new_values[field] = value
     if successor is not None:
-        wanted["successor"] = _successor(environment, successor)
-    changed = sorted(field for field, value in wanted.items() if getattr(environment, field) != value)
-    for field, value in wanted.items():
+        new_values["successor"] = _successor(environment, successor)
+    changed = sorted(field for field, value in new_values.items() if getattr(environment, field) != value)
+    for field, value in new_values.items():
         setattr(environment, field, value)
     if changed:
         _check(environment)

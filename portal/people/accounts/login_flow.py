@@ -30,13 +30,13 @@ def begin(
     user: User,
     *,
     how: How = "password",
-    wanted: str = "",
+    next_url: str = "",
     provider: str = "",
     second_factor: bool = False,
 ) -> HttpResponse:
     """Sign in `user`, authenticated by `how` or by the sign-in `provider` with this id.
 
-    Returns a redirect to the next stage, or to `wanted` if it is a path of the portal. The session starts
+    Returns a redirect to the next stage, or to `next_url` if it is a path of the portal. The session starts
     after the last stage. With `second_factor`, the provider has checked one and none is requested here.
     """
     if isinstance(request.user, User):
@@ -47,5 +47,5 @@ def begin(
     record_authentication(request, user, **record)
     if second_factor:
         record_authentication(request, user, method="mfa", type=ELSEWHERE)
-    response: HttpResponse = perform_login(request, Login(user=user, redirect_url=wanted))
+    response: HttpResponse = perform_login(request, Login(user=user, redirect_url=next_url))
     return response

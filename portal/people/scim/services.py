@@ -141,9 +141,9 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
 
 
 def _change_account(actor: SystemActor, user: User, values: UserValues) -> None:
-    wanted = {"email": values.email, "first_name": values.first_name, "last_name": values.last_name}
+    new_values = {"email": values.email, "first_name": values.first_name, "last_name": values.last_name}
     changed: dict[str, Any] = {
-        field: value for field, value in wanted.items() if value != getattr(user, field)
+        field: value for field, value in new_values.items() if value != getattr(user, field)
     }
     if "email" in changed:
         given_roles = set(GivenRole.objects.filter(user=user).values_list("role", flat=True))
@@ -275,11 +275,13 @@ def _require_free_name(name: str) -> None:
 
 def _members(keys: Iterable[UUID]) -> list[ScimUser]:
     """Return the users with these ids. Raises `ScimRefusal` if SCIM does not manage one of them."""
-    wanted = set(keys)
+    requested = set(keys)
     rows = list(
-        ScimUser.objects.filter(pk__in=wanted, removed_at=None, user__deleted_at=None).select_related("user")
+        ScimUser.objects.filter(pk__in=requested, removed_at=None, user__deleted_at=None).select_related(
+            "user"
+        )
     )
-    if missing := wanted - {row.pk for row in rows}:
+    if missing := requested - {row.pk for row in rows}:
         raise refused_value(Reason(ScimCode.NO_SUCH_MEMBER, {"id": str(min(missing))}))
     return rows
 

@@ -70,15 +70,15 @@ def request(
     """
     policies.require_reserve(actor, team)
     require_active_team(team)
-    wanted = _clean(title, amounts, starts_at, ends_at, timezone.now())
+    cleaned = _clean(title, amounts, starts_at, ends_at, timezone.now())
     _lock_calendar()
-    _require_room(wanted)
+    _require_room(cleaned)
     permission = decisions.permission_for(actor, team)
     alone = permission is None and approvers.is_only_superuser(actor)
     booked = permission is not None or alone
     reservation = Reservation.objects.create(
         team=team,
-        **wanted,
+        **cleaned,
         note=strip_nul(note).strip()[:2000],
         state=ReservationState.BOOKED if booked else ReservationState.REQUESTED,
         created_by=actor,
@@ -246,29 +246,29 @@ def change(
     begun = reservation.starts_at <= now
     if begun:
         starts_at = reservation.starts_at
-    wanted = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if begun else now)
+    cleaned = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if begun else now)
     if ends_at <= now:
         wrong = Reason(ReservationCode.END_NOT_IN_FUTURE)
         raise InvalidInput(wrong, errors={"ends_at": [wrong]})
     before = _fields(reservation)
-    if before == wanted:
+    if before == cleaned:
         return reservation
     booked = reservation.state == ReservationState.BOOKED
     allowed: dict[str, Any] = {}
-    if booked and not _is_reduction(wanted, reservation):
+    if booked and not _is_reduction(cleaned, reservation):
         if not decisions.may_book_at_once(actor, reservation.team):
             raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
         if (permission := decisions.permission_for(actor, reservation.team)) is not None:
             allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
-    _require_room(wanted, but=reservation.pk)
-    for name, value in wanted.items():
+    _require_room(cleaned, but=reservation.pk)
+    for name, value in cleaned.items():
         setattr(reservation, name, value)
     reservation.reminded_at = None if reservation.starts_at > now else reservation.reminded_at
     if not booked:
         # Also refreshes pages of users who no longer have to decide it.
         _refresh_approvals(reservation)
         reservation.changed_by = actor
-    reservation.save(update_fields=[*wanted, "reminded_at", "changed_by"])
+    reservation.save(update_fields=[*cleaned, "reminded_at", "changed_by"])
     text = _description(reservation)
     _record(
         actor,
@@ -434,10 +434,10 @@ def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()}
 
 
-def _is_reduction(wanted: Mapping[str, Any], row: Reservation) -> bool:
+def _is_reduction(cleaned: Mapping[str, Any], row: Reservation) -> bool:
     """Return whether the change only reduces what is booked."""
-    inside = row.starts_at <= wanted["starts_at"] and wanted["ends_at"] <= row.ends_at
-    return inside and all(amount <= row.amounts.get(name, 0) for name, amount in wanted["amounts"].items())
+    inside = row.starts_at <= cleaned["starts_at"] and cleaned["ends_at"] <= row.ends_at
+    return inside and all(amount <= row.amounts.get(name, 0) for name, amount in cleaned["amounts"].items())
 
 
 def _lock_calendar() -> None:
@@ -471,8 +471,8 @@ def _require_open(reservation: Reservation) -> None:
     )
 
 
-def _require_room(wanted: Mapping[str, Any], but: UUID | None = None) -> None:
-    result = selectors.check(wanted["amounts"], wanted["starts_at"], wanted["ends_at"], but=but)
+def _require_room(cleaned: Mapping[str, Any], but: UUID | None = None) -> None:
+    result = selectors.check(cleaned["amounts"], cleaned["starts_at"], cleaned["ends_at"], but=but)
     if not result.fits:
         raise StateConflict(
             result.reason,

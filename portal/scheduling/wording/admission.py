@@ -111,7 +111,7 @@ def _on_model(params: Params) -> Params:
                 "%(model)s kept for %(count)s who wait",
                 kept["waiting"],
             )
-        elif kept["dearer"]:
+        elif kept["more_expensive"]:
             text = _("%(model)s costs more")
         else:
             text = _("%(model)s stays free")

@@ -129,7 +129,8 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_state,
     ),
     WorkspaceCode.STOPPED_HOME_FULL: Text(
-        _("The home folder was full: %(amounts)s."), _("Start the workspace and delete files, or ask an operator for more space.")
+        _("The home folder was full: %(amounts)s."),
+        _("Start the workspace and delete files, or ask an operator for more space."),
     ),
     WorkspaceCode.OWNER_DEACTIVATED: Text(
         _("The account %(username)s was deactivated."), _("Ask an administrator to reactivate it.")
