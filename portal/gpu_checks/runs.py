@@ -276,7 +276,7 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
 
 
 def hard_limit(run: GpuCheckRun) -> timedelta:
-    """Return the maximum time of a run, whatever its node reports."""
+    """Return the maximum time of a run, regardless of what its node reports."""
     return timedelta(seconds=handler_of(run.kind).deadline_s(run) * 1.5 + 120)
 
 

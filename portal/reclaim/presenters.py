@@ -69,7 +69,7 @@ class Life:
     - `releases`: it does not stop; only its GPUs are released at `stops_at`, and its app restarts.
     - `used_s`, `total_s`: elapsed and total time from ready to its end.
     - `offered`, `offered_s`, `most_s`: default (in hours, and seconds) and maximum of an extension; empty and
-      0 if the reader cannot extend it.
+      0 if the user cannot extend it.
     """
 
     stops_at: datetime | None

@@ -61,7 +61,7 @@ class IdleAmounts:
 
 @dataclass(frozen=True, slots=True)
 class IdleLine:
-    """A team's amounts."""
+    """Idle GPU-hours of one team."""
 
     team: str
     amounts: IdleAmounts

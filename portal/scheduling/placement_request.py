@@ -249,7 +249,7 @@ class PlacementRequests:
         """Return the request of a flavor, or the one stored with a workspace (`data`).
 
         `homes` gives the location of its user's home, which it must use. None: the user is unknown. With
-        `move_home`, the home may move along whatever its size.
+        `move_home`, the home may move along regardless of its size.
         """
         request = request_of(flavor.as_request() if data is None else data)
         pool, home = self._home(flavor, homes) if homes and request.nodes == 1 else (None, None)

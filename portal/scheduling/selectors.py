@@ -1,4 +1,4 @@
-"""Queries for the queue page: pending and preempted workspaces, as visible to the reader."""
+"""Queries for the queue page: pending and preempted workspaces, as visible to the user."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def filtered(queryset: QuerySet[Workspace], *, team: str = "", resource: str = "
 
 
 def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
-    """Return the rows with names only of workspaces that the reader may see."""
+    """Return the rows with names only of workspaces that the user may see."""
     seen = _visible(actor, rows)
     sizes = set(
         flavors_for(actor).filter(pk__in={row.flavor_id for row in rows}).values_list("pk", flat=True)

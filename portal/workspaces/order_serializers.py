@@ -133,8 +133,8 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
         required=False,
         default=False,
         help_text=(
-            "Whether your home folder may move to another machine with a start, whatever its size. Smaller "
-            "ones do so without it."
+            "Whether your home folder may move to another machine with a start, regardless of its size. "
+            "Smaller ones do so without it."
         ),
     )
 

@@ -95,7 +95,7 @@ def stage_text(workspace: Workspace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceCard:
-    """A workspace in the list, with the actions available to the reader."""
+    """A workspace in the list, with the actions available to the user."""
 
     workspace: Workspace
     stage: str

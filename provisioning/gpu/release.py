@@ -21,7 +21,7 @@ from typing import IO
 from provisioning.gpu import forks
 
 LEASE_S = 120.0
-"""NVML is reopened after this at the latest, whatever the state of the reset."""
+"""NVML is reopened after this at the latest, regardless of the state of the reset."""
 POLL_INTERVAL_S = 0.2
 TAKE_S = 0.5
 _NAME = "nvml-released"

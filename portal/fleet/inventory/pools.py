@@ -138,7 +138,7 @@ def changed_by(pool: Pool) -> str:
 
 
 def refused_by_driver(error: ProvisioningError, field: str) -> InvalidInput:
-    """Return the driver's error about its name or configuration, with its own message."""
+    """Return a driver's `error` about `field` (its name or configuration) as `InvalidInput`."""
     reason = Reason(InventoryCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
     return InvalidInput(reason, errors={field: [reason]})
 

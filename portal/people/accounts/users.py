@@ -240,7 +240,7 @@ def change(
             data={"username": user.username, **changes},
         )
     if teams is not None:
-        _place(actor, user, teams)
+        _set_memberships(actor, user, teams)
     return user
 
 
@@ -257,8 +257,8 @@ def _require_no_work(user: User, places: Places | None) -> None:
         raise StateConflict(Reason(AccountCode.AUDITOR_WORKS_IN_TEAMS, params))
 
 
-def _place(actor: User | SystemActor, user: User, places: Places) -> None:
-    """Set the user's memberships to exactly these."""
+def _set_memberships(actor: User | SystemActor, user: User, places: Places) -> None:
+    """Replace the user's memberships by `places`."""
     roles_by_team = _teams(places)
     roles = dict(user.memberships.values_list("team", "role"))
     if {team.pk: role for team, role in roles_by_team.items()} == roles:

@@ -53,9 +53,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that waits for the reader.
+    """Something that waits for the user.
 
-    `who` is the requester or the affected object, `reason` why the reader has to act, `due_at` when the item
+    `who` is the requester or the affected object, `reason` why the user has to act, `due_at` when the item
     expires. `url` is the page for the decision, `text` the label of its link.
     """
 

@@ -1,4 +1,4 @@
-"""Pages in the menu, in groups, by what the reader may do. The search offers the same pages."""
+"""Pages in the menu, in groups, by what the user may do. The search offers the same pages."""
 
 from __future__ import annotations
 

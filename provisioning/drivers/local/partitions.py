@@ -107,8 +107,8 @@ def repartition(
 def recover(base: Path) -> bool:
     """Finish changes that a killed worker left.
 
-    Call it before an inventory. Returns False while a process works on a layout or a change cannot be
-    finished: those GPUs have neither layout.
+    Call it before an inventory. Returns False while another process changes a layout, or if a change
+    cannot be finished. Those GPUs then have neither the old nor the new layout.
     """
     complete = True
     for path in sorted((base / FOLDER).glob("*.json")) if (base / FOLDER).is_dir() else ():

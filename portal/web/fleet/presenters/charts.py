@@ -1,7 +1,7 @@
 """Charts of time series: geometry for SVG, a title with the finding, and a table.
 
 Pure functions that do not read the database. Coordinates are those of the charts' view box. Times are UTC in
-the markup; charts.js shows them in the reader's zone.
+the markup; charts.js shows them in the user's zone.
 """
 
 from __future__ import annotations

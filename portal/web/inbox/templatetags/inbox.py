@@ -13,6 +13,6 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def inbox_count(context: dict[str, Any]) -> int:
-    """Return the number of items for the reader, with at most 3 queries, as it is on every page."""
+    """Return the number of items for the user, with at most 3 queries, as it is on every page."""
     user = getattr(context.get("request"), "user", None)
     return selectors.count(user) if user is not None and user.is_authenticated else 0
