@@ -240,7 +240,7 @@ def _conclude(workspace: Workspace) -> bool:
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_UNCHECKED,
             workspace=workspace,
-            message=f"hands out {display_name(run.device)} unchecked: {run.summary}",
+            message=f"allocated {display_name(run.device)} unchecked: {run.summary}",
             data={"device": run.device.uuid, "run": str(run.pk)},
         )
     return True

@@ -99,7 +99,7 @@ def create(
             raise
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": environment.slug})
         raise StateConflict(taken, code=ProblemCode.NAME_TAKEN, errors={"slug": [taken]}) from error
-    _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"made the environment {environment.slug}")
+    _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"created the environment {environment.slug}")
     make_version(actor, environment, kind, text, build=build)
     return environment
 
@@ -309,7 +309,7 @@ def make_version(
         actor,
         AuditKind.ENVIRONMENT_VERSION_MADE,
         environment,
-        f"made version {version.number} of {environment.slug}",
+        f"created version {version.number} of {environment.slug}",
         version=version.number,
     )
     if build:

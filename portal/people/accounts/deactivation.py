@@ -158,7 +158,7 @@ def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
                 actor=actor,
                 kind=AuditKind.TEAM_OWNER_PASSED,
                 team=team,
-                message=f"made {new_owner.username} owner of {team.name} in place of {user.username}",
+                message=f"made {new_owner.username} the owner of {team.name} instead of {user.username}",
                 targets=[*sessions.audit_targets(user), *sessions.audit_targets(new_owner)],
                 data={"username": new_owner.username, "before": user.username},
             )

@@ -29,7 +29,7 @@ def set_mail_notices(*, actor: User, enabled: bool) -> None:
         events.record(
             actor=actor,
             kind=AuditKind.ACCOUNT_MAIL_NOTICES,
-            message="wants notices by e-mail" if enabled else "wants no notices by e-mail",
+            message="enabled notices by e-mail" if enabled else "disabled notices by e-mail",
         )
 
 
@@ -49,7 +49,9 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
     if owner is not None:
         Membership.objects.create(team=team, user=owner, role=Role.OWNER)
     emit(TeamsChanged())
-    events.record(actor=actor, kind=AuditKind.TEAM_CREATED, team=team, message=f"made the team {team.name}")
+    events.record(
+        actor=actor, kind=AuditKind.TEAM_CREATED, team=team, message=f"created the team {team.name}"
+    )
     return team
 
 
@@ -151,7 +153,7 @@ def remove_member(
         actor=actor,
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
-        message=f"took {username} out of {team.name}",
+        message=f"removed {username} from {team.name}",
         data={"username": username},
     )
 
@@ -187,7 +189,7 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
         actor=actor,
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
-        message=f"took {user.username} out of {team.name}",
+        message=f"removed {user.username} from {team.name}",
         data={"username": user.username},
     )
     return True

@@ -66,7 +66,7 @@ def create_token(
         )
     _lock_user(user)
     created = mint(user=user, name=name, scopes=requested, expires_at=expires_at, created_by=_maker(actor))
-    _record(actor, created.token, AuditKind.TOKEN_CREATED, "made", {"scopes": requested})
+    _record(actor, created.token, AuditKind.TOKEN_CREATED, "created", {"scopes": requested})
     return created
 
 

@@ -92,7 +92,7 @@ def create(
     events.record(
         actor=actor,
         kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
-        message=f"made the account {user.username} with {role_names}",
+        message=f"created the account {user.username} with {role_names}",
         targets=sessions.audit_targets(user),
         data={"username": user.username, "roles": site_roles, "teams": dict(teams or {})},
     )
@@ -159,7 +159,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
     events.record(
         actor=actor,
         kind=AuditKind.USER_PASSWORD_RESET,
-        message=f"ended the password of {user.username}",
+        message=f"invalidated the password of {user.username}",
         targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended},
     )

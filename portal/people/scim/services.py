@@ -97,7 +97,7 @@ def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     events.record(
         actor=actor,
         kind=AuditKind.USER_ADOPTED,
-        message=f"took up the account {user.username}",
+        message=f"adopted the account {user.username}",
         targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
@@ -131,7 +131,7 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
         events.record(
             actor=actor,
             kind=AuditKind.USER_CHANGED,
-            message=f"changed what SCIM calls {user.username}",
+            message=f"changed the SCIM name of {user.username}",
             targets=sessions.audit_targets(user),
             data={"username": user.username, **sent},
         )
@@ -200,7 +200,7 @@ def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
     events.record(
         actor=actor,
         kind=AuditKind.USER_RELEASED,
-        message=f"keeps the account {user.username} no more",
+        message=f"no longer manages the account {user.username}",
         targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
@@ -228,7 +228,7 @@ def create_group(*, actor: SystemActor, values: GroupValues) -> ScimGroup:
     group.members.set(members)
     if grants.grants_anything(grants.names_of(group)):
         grants.apply_grants(members)
-    _record(actor, AuditKind.SCIM_GROUP_CREATED, group, f"made the group {group}", added=members)
+    _record(actor, AuditKind.SCIM_GROUP_CREATED, group, f"created the group {group}", added=members)
     return group
 
 
@@ -262,7 +262,7 @@ def remove_group(*, actor: SystemActor, group: ScimGroup) -> None:
     """Delete a group and its grants."""
     members = list(group.members.select_related("user"))
     gave = grants.grants_anything(grants.names_of(group))
-    _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"ended the group {group}", removed=members)
+    _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"deleted the group {group}", removed=members)
     group.delete()
     if gave:
         grants.apply_grants(members)
