@@ -101,7 +101,7 @@ def team_deleted(event: TeamDeletion) -> None:
 
 
 def teams_of(permission: BookingPermission) -> str:
-    """Return its teams as text."""
+    """Return the teams of the permission as text."""
     return permission.team.name if permission.team else _("all teams of which they are not a member")
 
 
