@@ -151,7 +151,7 @@ def parts(session: Session, outcome: Totals, *, reclaim: bool) -> list[Part]:
     pieces, began_s = [], 0
     for stop in replay(RecordedRun(0, end_s, tuple(idle)), DEFAULT):
         at_s = round(stop.at_s)
-        gap = next((spell for spell in idle if spell.begin_s <= at_s < spell.end_s), None)
+        gap = next((period for period in idle if period.begin_s <= at_s < period.end_s), None)
         outcome.stops += 1
         if gap is None or stop.interrupted or at_s - gap.begin_s < 2 * HOUR_S - 1:
             outcome.stops_of_work += 1

@@ -21,19 +21,19 @@ from provisioning.celery_config import KEY_PREFIX, node_queue
 
 log = logging.getLogger(__name__)
 
-PULSE_KEY = f"{KEY_PREFIX}pulse"
+HEARTBEAT_KEY = f"{KEY_PREFIX}heartbeat"
 """A hash of the control plane: process name (`control@host`) → JSON `{"at": Unix time, "pid": …}`.
 
 Each node has a hash of its own with one entry, `node@name`: it must not change those of others."""
-PULSE_INTERVAL_S = 5.0
-PULSE_LATE_S = 20.0
+HEARTBEAT_INTERVAL_S = 5.0
+HEARTBEAT_LATE_S = 20.0
 """A process without a heartbeat for this long counts as not responding."""
 
 
 def key_of(name: str) -> str:
     """Return the hash in which the process `name` has its heartbeat."""
     role, _, host = name.partition("@")
-    return f"{KEY_PREFIX}{node_queue(host)}:pulse" if role == "node" else PULSE_KEY
+    return f"{KEY_PREFIX}{node_queue(host)}:heartbeat" if role == "node" else HEARTBEAT_KEY
 
 
 class Heartbeat:
@@ -73,7 +73,7 @@ class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, consumer: Any) -> None:
         self._heartbeat = Heartbeat(consumer.app.conf.broker_url, consumer.hostname)
         self._heartbeat.write()
-        self._timer = consumer.timer.call_repeatedly(PULSE_INTERVAL_S, self._heartbeat.write)
+        self._timer = consumer.timer.call_repeatedly(HEARTBEAT_INTERVAL_S, self._heartbeat.write)
 
     def stop(self, _consumer: Any) -> None:
         if self._timer is not None:
@@ -96,14 +96,14 @@ def read(client: Any) -> dict[str, float]:
 
     Invalid entries are ignored. `client` has the rights of the control plane.
     """
-    raw = client.hgetall(PULSE_KEY)
-    pulses = {name.decode(): at for name, value in raw.items() if (at := _time_of(value)) is not None}
+    raw = client.hgetall(HEARTBEAT_KEY)
+    heartbeats = {name.decode(): at for name, value in raw.items() if (at := _time_of(value)) is not None}
     nodes = [f"node@{node}" for node in node_users.names(client)]
     with client.pipeline(transaction=False) as pipe:
         for name in nodes:
             pipe.hget(key_of(name), name)
         values = pipe.execute(raise_on_error=False)
-    return pulses | {
+    return heartbeats | {
         name: at for name, value in zip(nodes, values, strict=True) if (at := _time_of(value)) is not None
     }
 
@@ -121,7 +121,7 @@ def is_fresh(broker_url: str, name: str) -> bool:
     """Return whether the process `name` has a recent heartbeat. Raises `redis.RedisError`."""
     with redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
         at = _time_of(client.hget(key_of(name), name))
-    return time.time() - (at or 0.0) <= PULSE_LATE_S
+    return time.time() - (at or 0.0) <= HEARTBEAT_LATE_S
 
 
 def main(role: str) -> int:

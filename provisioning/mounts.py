@@ -25,7 +25,7 @@ MOST = 8
 """Maximum number of folders per workspace."""
 WORD = re.compile(r"[a-z0-9][a-z0-9-]{0,39}(:rw)?")
 """Name in a template: a folder for reading, or with `:rw` also for writing."""
-LOOK_S = 2.0
+READ_TIMEOUT_S = 2.0
 """Time limit for reading a folder: a file server that is down may never answer."""
 _LISTED = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]{0,39})=(?P<path>/[^\s:]*)(?P<writable>:rw)?")
 _probes: dict[str, _FolderProbe] = {}
@@ -145,7 +145,7 @@ def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
     if look is None:
         look = _probes[folder.path] = _FolderProbe(folder.path)
         look.start()
-    look.join(LOOK_S)
+    look.join(READ_TIMEOUT_S)
     if look.is_alive():
         raise MissingDependency(
             f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Check its file server."

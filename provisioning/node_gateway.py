@@ -81,7 +81,7 @@ def node_name(node: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: the authority's certificate, and the own certificate and key."""
+    """PEM files: the authority's certificate, and this node's certificate and key."""
 
     authority: Path
     certificate: Path

@@ -28,7 +28,7 @@ def parse() -> argparse.Namespace:
     cost = kinds.add_parser("cost", help="CPU time of observations and passes")
     cost.add_argument("--workspaces", type=int, default=10_000)
     cost.add_argument("--changes", type=int, default=500)
-    cost.add_argument("--spells", type=int, default=60)
+    cost.add_argument("--periods", type=int, default=60)
     cost.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 

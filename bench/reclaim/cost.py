@@ -2,7 +2,7 @@
 
 Seconds of CPU time of this process, the median of three, through the functions that the two periodic tasks
 call. Before each observation every workspace has sent a heartbeat. Then again with `--changes` rows of
-history and `--spells` idle periods for each workspace. Nothing is sent: no worker and no browser listens.
+history and `--periods` idle periods for each workspace. Nothing is sent: no worker and no browser listens.
 SQLite works inside this process, so the figures include it; they do not include PostgreSQL.
 """
 
@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace) -> None:
     build(arguments.workspaces + 400, arguments.workspaces, 0)
     print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
     measure(arguments)
-    history(arguments.changes, arguments.spells)
-    print(f"with {arguments.changes} changes and {arguments.spells} idle periods of each in the history")
+    history(arguments.changes, arguments.periods)
+    print(f"with {arguments.changes} changes and {arguments.periods} idle periods of each in the history")
     measure(arguments)
 
 
@@ -129,10 +129,10 @@ def heartbeat(*, busy: bool, tells: bool = False) -> None:
     WorkspaceStatus.objects.update(activity=activity, heartbeat_at=at, gpu_idle_since=idle_since)
 
 
-def history(changes: int, spells: int) -> None:
+def history(changes: int, periods: int) -> None:
     from django.utils import timezone
 
-    from portal.reclaim.models import ActivityChange, IdleSpell
+    from portal.reclaim.models import ActivityChange, IdlePeriod
     from portal.workspaces.models import Workspace
 
     now = timezone.now()
@@ -151,12 +151,12 @@ def history(changes: int, spells: int) -> None:
     for pk, generation in Workspace.objects.values_list("pk", "generation"):
         own = {"workspace_id": pk, "generation": generation}
         batch += [
-            IdleSpell(
+            IdlePeriod(
                 **own,
                 kind="all",
                 began_at=now - timedelta(hours=10 * n + 3),
                 ended_at=now - timedelta(hours=10 * n),
             )
-            for n in range(spells)
+            for n in range(periods)
         ]
-    IdleSpell.objects.bulk_create(batch, batch_size=BATCH)
+    IdlePeriod.objects.bulk_create(batch, batch_size=BATCH)

@@ -70,7 +70,7 @@ def create(
     entry.teams.set(teams or [])
     entry = _read(model, entry)
     _keep(actor, entry, ChangeAction.CREATED)
-    _record(actor, entry, "created", f"made the {_noun(entry)} {entry.name}")
+    _record(actor, entry, "created", f"created the {_noun(entry)} {entry.name}")
     emit(EntryChanged(entry))
     return entry
 

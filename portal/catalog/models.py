@@ -51,7 +51,7 @@ class Activity(models.TextChoices):
 class WorkLost(models.TextChoices):
     """When a preemption loses the work of a workspace. Files are always kept."""
 
-    ALWAYS = "always", _("Always: work starts over, like a batch command")
+    ALWAYS = "always", _("Always: work starts over, as for a batch job")
     ACCELERATED = "accelerated", _("With accelerators: work on them starts over")
     NEVER = "never", _("Never: work continues from its files")
 

@@ -39,7 +39,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(field)s” cannot be changed later."), _("Create a new entry, then delete this one.")
     ),
     CatalogCode.FLAVOR_NOT_FOR_TEAM: Text(
-        _("“%(flavor)s” is not available to team %(team)s."), _("Choose another flavor or team.")
+        _("“%(flavor)s” is not available to team %(team)s."), _("Choose another size or team.")
     ),
     CatalogCode.MIG_TAKES_WHOLE_INSTANCES: Text(
         _("A MIG profile cannot be combined with a share or models."),

@@ -13,7 +13,7 @@ from portal.cli.commands import find, print_json, print_line, print_table
 from portal.cli.errors import CliError, Missing, TimedOut, Unreachable, UsageError
 from portal.cli.users import confirm
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 MIB = 1 << 20
 UNDER_WAY = ("making", "checking", "restoring")
 Archive = dict[str, Any]
@@ -79,18 +79,20 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json({"deleted": archive["id"]}) if arguments.json else 0
 
 
-def _find_archive(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
+def _find_archive(client: BerthClient, workspace_id: str, reference: str) -> Archive:
     """Return the archive with this id or name. Raises `Missing`, `UsageError` if the name is ambiguous."""
     rows = client.archives.list(workspace_id)
-    matches = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
+    matches = [row for row in rows if row["id"] == reference] or [
+        row for row in rows if row["name"] == reference
+    ]
     if not matches:
         raise Missing(
-            f"This home folder has no archive “{wanted}”.",
+            f"This home folder has no archive “{reference}”.",
             "`berth files archives ls` lists its archives.",
         )
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise UsageError(f"Several archives are named “{wanted}”.", f"Choose one by id: {ids}.")
+        raise UsageError(f"Several archives are named “{reference}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 
@@ -110,7 +112,7 @@ def _wait_for(
                 f"“{archive['name']}” was not finished after {arguments.timeout} s. It continues.",
                 "`berth files archives ls` shows its progress.",
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
         try:
             archive = client.archives.get(workspace_id, archive["id"])
         except Unreachable:

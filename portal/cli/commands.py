@@ -285,7 +285,7 @@ def _require_not_denied(quota_request: dict[str, Any]) -> None:
     if quota_request["state"] == "denied":
         raise RequestRejected(
             f"{quota_request['decided_by']} denied the request: {quota_request['decision_note']}",
-            "The workspace was deleted. Choose a smaller flavor.",
+            "The workspace was deleted. Choose a smaller size.",
             status=409,
             code=NEEDS_APPROVAL,
         )
@@ -487,20 +487,20 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
     """Return the workspace with this id, or the user's own with this name. Raises `Missing`, `UsageError`."""
-    wanted = arguments.workspace
+    reference = arguments.workspace
     try:
-        identity = uuid.UUID(wanted)
+        identity = uuid.UUID(reference)
     except ValueError:
         pass
     else:
         return client.workspaces.get(str(identity))
     me = client.users.me()["username"]
-    rows = list(client.workspaces.list(owner=me, name=wanted, team=arguments.team))
+    rows = list(client.workspaces.list(owner=me, name=reference, team=arguments.team))
     if not rows:
-        raise Missing(f"You have no workspace “{wanted}”.", "`berth ls` lists yours.")
+        raise Missing(f"You have no workspace “{reference}”.", "`berth ls` lists yours.")
     if len(rows) > 1:
         teams = ", ".join(row["team"] for row in rows)
-        raise UsageError(f"You have “{wanted}” in several teams.", f"Add --team with one of: {teams}.")
+        raise UsageError(f"You have “{reference}” in several teams.", f"Add --team with one of: {teams}.")
     return rows[0]
 
 

@@ -13,7 +13,7 @@ from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_table
 from portal.cli.errors import EXIT_REFUSED, CliError, Missing, TimedOut, Unreachable, UsageError
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 LINES_BEFORE = 5
 """Lines of the log to show before the failed one."""
 Version = dict[str, Any]
@@ -113,7 +113,7 @@ def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: f
                 f"{slug} version {number} was not ready after {timeout_s:g} s. Its build continues.",
                 f"See {client.base_url}/environments/{slug}/",
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _line(client: BerthClient, slug: str, version: Version) -> str:

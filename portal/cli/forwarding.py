@@ -26,7 +26,7 @@ from portal.cli.commands import find
 from portal.cli.errors import CliError, Unreachable, UsageError
 from portal.cli.loopback import LOOPBACK, Connection
 
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 OPEN_S = 30.0
 AGAIN_S = 1.0
 PIECE = 1 << 16
@@ -130,7 +130,7 @@ class PortForwarder:
     def watch(self, client: BerthClient, workspace_id: str) -> int:
         """Wait until the workspace stops running or is no longer visible; raise the reason."""
         while True:
-            self._soon.wait(LOOK_S)
+            self._soon.wait(POLL_INTERVAL_S)
             self._soon.clear()
             try:
                 state = client.workspaces.get(workspace_id)["state"]

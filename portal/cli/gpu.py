@@ -22,7 +22,7 @@ EXIT_UNAVAILABLE = 4
 EXIT_USAGE = 64
 EXIT_PORTAL = 69
 EXIT_TIMEOUT = 75
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 WORST = (5, 2, EXIT_UNAVAILABLE, 3, 1, 0)
 """Precedence of exit codes with several devices: the first that occurs is returned."""
 
@@ -133,7 +133,7 @@ def _through_portal(arguments: argparse.Namespace) -> int:
                     f"See {stored.url}/gpus/checks/{run['id']}/.",
                     EXIT_TIMEOUT,
                 )
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
             try:
                 run = client.gpu_checks.get(run["id"])
             except Unreachable as error:

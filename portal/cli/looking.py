@@ -67,7 +67,7 @@ def _stopped(cause: dict[str, Any] | None) -> str:
     if not cause:
         return ""
     rule = f" Rule {cause['rule']}, set by {cause['set_by']}." if cause["rule"] else ""
-    return f"Berth stopped it at {cause['at']}: {cause['message']}{rule}"
+    return f"Berth stopped the workspace at {cause['at']}: {cause['message']}{rule}"
 
 
 def _position(queue: dict[str, Any]) -> str:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
                 done = suspending.resume(folder, console, arguments.workspace)
             case _:
                 return _environment(folder, console)
-        print(json.dumps(done.data, indent=2) if arguments.json else done.words)
+        print(json.dumps(done.data, indent=2) if arguments.json else done.text)
         return 0
     except Problem as problem:
         failed = _NodeCommandError(problem)
@@ -97,7 +97,7 @@ def _status(folder: NodeFolder, arguments: argparse.Namespace) -> int:
         return report.exit_code
     print(f"Node {report.node} of pool {report.pool}, {report.portal}")
     for fact in report.facts:
-        print(f"  {'✓' if fact.good else '✗'} {fact.name.capitalize():<{LABEL_WIDTH}} {fact.words}")
+        print(f"  {'✓' if fact.good else '✗'} {fact.name.capitalize():<{LABEL_WIDTH}} {fact.text}")
     return report.exit_code
 
 

@@ -59,20 +59,20 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     return 1 if row["problem"] else 0
 
 
-def _find_orphan(rows: Iterable[Orphan], wanted: str) -> Orphan:
+def _find_orphan(rows: Iterable[Orphan], reference: str) -> Orphan:
     """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `UsageError`."""
     present = [row for row in rows if row["state"] in THERE]
-    matches = [row for row in present if row["name"] == wanted or _begins(row, wanted)]
+    matches = [row for row in present if row["name"] == reference or _begins(row, reference)]
     if not matches:
-        raise Missing(f"No orphan matches “{wanted}”.", "`berth orphans` lists them.")
+        raise Missing(f"No orphan matches “{reference}”.", "`berth orphans` lists them.")
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise UsageError(f"Several orphans match “{wanted}”.", f"Choose one by id: {ids}.")
+        raise UsageError(f"Several orphans match “{reference}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 
-def _begins(row: Orphan, wanted: str) -> bool:
-    return len(wanted) >= SHORTEST and bool(row["id"].startswith(wanted.lower()))
+def _begins(row: Orphan, reference: str) -> bool:
+    return len(reference) >= SHORTEST and bool(row["id"].startswith(reference.lower()))
 
 
 def _typed_name(row: Orphan, arguments: argparse.Namespace) -> str:

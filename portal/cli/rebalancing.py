@@ -42,15 +42,15 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_line(f"{_moves(row)}: move started, users notified.")
 
 
-def _find_proposal(rows: Iterable[Proposal], wanted: str) -> Proposal:
+def _find_proposal(rows: Iterable[Proposal], reference: str) -> Proposal:
     """Return the open proposal with this id or id prefix. Raises `Missing`, `UsageError`."""
-    begins = wanted.lower()
+    begins = reference.lower()
     matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
     if not matches:
-        raise Missing(f"No open proposal matches “{wanted}”.", "`berth rebalancing` lists them.")
+        raise Missing(f"No open proposal matches “{reference}”.", "`berth rebalancing` lists them.")
     if len(matches) > 1:
         ids = ", ".join(row["id"] for row in matches)
-        raise UsageError(f"Several proposals match “{wanted}”.", f"Choose one by id: {ids}.")
+        raise UsageError(f"Several proposals match “{reference}”.", f"Choose one by id: {ids}.")
     return matches[0]
 
 

@@ -58,17 +58,19 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
     return _print_decision(client.quota_requests.cancel(_find(client, arguments.request)["id"]), arguments)
 
 
-def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
+def _find(client: BerthClient, reference: str) -> dict[str, Any]:
     """Return the request with this id or unique prefix. Raises `Missing` and `UsageError`."""
     try:
-        return client.quota_requests.get(str(uuid.UUID(wanted)))
+        return client.quota_requests.get(str(uuid.UUID(reference)))
     except ValueError:
         pass
-    rows = [row for row in client.quota_requests.list(state="open") if row["id"].startswith(wanted.lower())]
-    if not rows or not wanted:
-        raise Missing(f"No open request matches “{wanted}”.", "`berth requests` lists them.")
+    rows = [
+        row for row in client.quota_requests.list(state="open") if row["id"].startswith(reference.lower())
+    ]
+    if not rows or not reference:
+        raise Missing(f"No open request matches “{reference}”.", "`berth requests` lists them.")
     if len(rows) > 1:
-        raise UsageError(f"Several open requests match “{wanted}”.", "Enter more of the id.")
+        raise UsageError(f"Several open requests match “{reference}”.", "Enter more of the id.")
     return rows[0]
 
 

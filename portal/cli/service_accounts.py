@@ -116,15 +116,17 @@ def trust(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def untrust(client: BerthClient, arguments: argparse.Namespace) -> int:
-    team, name, wanted = _team(client, arguments), _account(arguments), str(arguments.rule)
+    team, name, reference = _team(client, arguments), _account(arguments), str(arguments.rule)
     rows = list(client.service_accounts.trust_rules(team, name))
-    matches = [row for row in rows if wanted == row["name"]]
-    matches = matches or [row for row in rows if wanted and row["id"].startswith(wanted)]
+    matches = [row for row in rows if reference == row["name"]]
+    matches = matches or [row for row in rows if reference and row["id"].startswith(reference)]
     see = f"`berth service-account trust-rules {name}` lists them."
     if not matches:
-        raise Missing(f"{name} has no trust rule “{wanted}”.", see)
+        raise Missing(f"{name} has no trust rule “{reference}”.", see)
     if len(matches) > 1:
-        raise UsageError(f"{name} has {len(matches)} trust rules “{wanted}”.", f"Enter its id instead: {see}")
+        raise UsageError(
+            f"{name} has {len(matches)} trust rules “{reference}”.", f"Enter its id instead: {see}"
+        )
     rule = matches[0]
     confirm(arguments, f"Delete the trust rule “{rule['name']}” of {name}? Its pipelines get no new tokens.")
     client.service_accounts.delete_trust_rule(team, name, rule["id"])
@@ -178,15 +180,15 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
 
     Raises `Missing` for none and `UsageError` for several.
     """
-    name, wanted = _account(arguments), str(arguments.token)
+    name, reference = _account(arguments), str(arguments.token)
     rows = list(client.service_accounts.tokens(_team(client, arguments), name))
-    matches = [row for row in rows if wanted in (row["id"], row["prefix"])]
-    matches = matches or [row for row in rows if wanted == row["name"]]
+    matches = [row for row in rows if reference in (row["id"], row["prefix"])]
+    matches = matches or [row for row in rows if reference == row["name"]]
     see = f"`berth service-account tokens {name}` lists them."
     if not matches:
-        raise Missing(f"{name} has no token “{wanted}”.", see)
+        raise Missing(f"{name} has no token “{reference}”.", see)
     if len(matches) > 1:
-        raise UsageError(f"{name} has {len(matches)} tokens “{wanted}”.", f"Enter its beginning: {see}")
+        raise UsageError(f"{name} has {len(matches)} tokens “{reference}”.", f"Enter its beginning: {see}")
     return matches[0]
 
 

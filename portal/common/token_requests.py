@@ -26,7 +26,7 @@ from portal.common.bearer import bearer_token
 API = "/api/"
 _MAX_KEPT = 1024
 # Django's middleware for host checks, Content-Length and X-Frame-Options.
-_ON_THE_WAY = (CommonMiddleware, XFrameOptionsMiddleware)
+_MIDDLEWARE = (CommonMiddleware, XFrameOptionsMiddleware)
 
 
 class TokenRequestMiddleware:
@@ -35,9 +35,9 @@ class TokenRequestMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
         handler: Any = convert_exception_to_response(_ViewHandler().respond)
-        for middleware in reversed(_ON_THE_WAY):
+        for middleware in reversed(_MIDDLEWARE):
             handler = convert_exception_to_response(middleware(handler))
-        self._way: Callable[[HttpRequest], HttpResponseBase] = handler
+        self._handler: Callable[[HttpRequest], HttpResponseBase] = handler
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         path = request.path_info
@@ -48,7 +48,7 @@ class TokenRequestMiddleware:
                 return self.get_response(request)
             if _takes_tokens(match.func):
                 request.resolver_match = match
-                answer = self._way(request)
+                answer = self._handler(request)
                 # Without a token, the same URL serves session clients.
                 patch_vary_headers(answer, ("Cookie",))
                 return answer

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 
-from provisioning.heartbeat import PULSE_INTERVAL_S, Heartbeat
+from provisioning.heartbeat import HEARTBEAT_INTERVAL_S, Heartbeat
 
 
 class PulsingScheduler(PersistentScheduler):
@@ -17,7 +17,7 @@ class PulsingScheduler(PersistentScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.max_interval: float = min(float(self.max_interval), PULSE_INTERVAL_S)
+        self.max_interval: float = min(float(self.max_interval), HEARTBEAT_INTERVAL_S)
         name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
         self._heartbeat = Heartbeat(self.app.conf.broker_url, f"beat@{name}")
         self._shown_at = float("-inf")
@@ -25,7 +25,7 @@ class PulsingScheduler(PersistentScheduler):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send due tasks; see the parent class."""
         now = time.monotonic()
-        if now - self._shown_at >= PULSE_INTERVAL_S:
+        if now - self._shown_at >= HEARTBEAT_INTERVAL_S:
             self._shown_at = now
             self._heartbeat.write()
         wait_s: float = super().tick(*args, **kwargs)

@@ -19,7 +19,7 @@ from portal.embedded.database_reserve import Reserve
 from provisioning.service import database_place
 from provisioning.service.probes import redis_client
 
-LOOK_EVERY_S = 2.0
+POLL_INTERVAL_S = 2.0
 # Free space at which Redis saves to disk again.
 ENOUGH_BYTES = 256 << 20
 _SQLITE = "sqlite:///"
@@ -54,7 +54,7 @@ class DiskWatch:
                 message = await asyncio.to_thread(self.adapt_redis)
                 if message:
                     self._say(message)
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
         finally:
             if self._reserve is not None:
                 self._reserve.close()

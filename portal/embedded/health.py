@@ -23,7 +23,7 @@ from portal.common.reasons.codes import CommonCode
 from portal.embedded import database_reserve
 from portal.embedded.proxy import HEALTH_HOST
 from portal.people.accounts.models import FailureWindow
-from provisioning.heartbeat import PULSE_LATE_S, read
+from provisioning.heartbeat import HEARTBEAT_LATE_S, read
 from provisioning.service.probes import http_status, redis_client
 
 ROLES = {
@@ -45,7 +45,7 @@ class ComponentHealth:
 
 def check() -> list[ComponentHealth]:
     """Check every part in order of dependency."""
-    store, pulses = _store()
+    store, heartbeats = _store()
     parts = [_database(), store]
     front_door = _front_door()
     if front_door is not None:
@@ -53,7 +53,7 @@ def check() -> list[ComponentHealth]:
     gateway = _gateway()
     if gateway is not None:
         parts.append(gateway)
-    return parts + [_role(role, pulses) for role in ROLES]
+    return parts + [_role(role, heartbeats) for role in ROLES]
 
 
 def _database() -> ComponentHealth:
@@ -183,12 +183,12 @@ def _store() -> tuple[ComponentHealth, dict[str, float] | None]:
     started = time.monotonic()
     try:
         with redis_client(settings.BERTH_REDIS_URL) as client:
-            pulses = read(client)
+            heartbeats = read(client)
             memory = client.info("memory")
             client.set(WRITTEN_KEY, 1, ex=60)
     except redis.OutOfMemoryError:
         used, limit = memory["used_memory"], memory["maxmemory"]
-        return ComponentHealth("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
+        return ComponentHealth("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), heartbeats
     except (redis.RedisError, OSError) as error:
         return (
             ComponentHealth(
@@ -201,8 +201,8 @@ def _store() -> tuple[ComponentHealth, dict[str, float] | None]:
         )
     used, limit = memory["used_memory"], memory["maxmemory"]
     if limit and used >= limit * FULL_SHARE:
-        return ComponentHealth("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), pulses
-    return ComponentHealth("redis", ok=True, detail=_milliseconds(started)), pulses
+        return ComponentHealth("redis", ok=False, detail=_full(used, limit), fix=FULL_FIX), heartbeats
+    return ComponentHealth("redis", ok=True, detail=_milliseconds(started)), heartbeats
 
 
 def _full(used: int, limit: int) -> str:
@@ -238,14 +238,16 @@ def _gateway() -> ComponentHealth | None:
     return ComponentHealth("gateway", ok=True, detail=_milliseconds(started))
 
 
-def _role(role: str, pulses: dict[str, float] | None) -> ComponentHealth:
+def _role(role: str, heartbeats: dict[str, float] | None) -> ComponentHealth:
     label, fix = ROLES[role]
-    if pulses is None:
+    if heartbeats is None:
         return ComponentHealth(role, ok=False, detail="unknown while Redis is down", fix="See redis.")
     now = time.time()
-    ages = {name.partition("@")[2]: now - at for name, at in pulses.items() if name.startswith(f"{role}@")}
-    alive = sorted(host for host, age in ages.items() if age <= PULSE_LATE_S)
-    late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > PULSE_LATE_S)
+    ages = {
+        name.partition("@")[2]: now - at for name, at in heartbeats.items() if name.startswith(f"{role}@")
+    }
+    alive = sorted(host for host, age in ages.items() if age <= HEARTBEAT_LATE_S)
+    late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > HEARTBEAT_LATE_S)
     if not alive:
         return ComponentHealth(role, ok=False, detail="; ".join(late) or f"no {label} has connected", fix=fix)
     return ComponentHealth(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))

@@ -115,7 +115,7 @@ def routes() -> list[dict[str, Any]]:
     """Return Caddy's routes for its own errors.
 
     The variable `door` names the upstream: `portal` or `workspace`, or `large` before a large body is read.
-    Responses of the portal and of workspaces are passed on unchanged, whatever their status.
+    Responses of the portal and of workspaces are passed on unchanged, regardless of their status.
     """
     result = [
         {"match": [_error("portal", "413")], "handle": [_TOO_LARGE], "terminal": True},

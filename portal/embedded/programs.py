@@ -19,7 +19,7 @@ KEEP_ALIVE_S = 120
 FRONT_DOOR_MEMORY = {"GOMEMLIMIT": "128MiB"}
 """Soft limit: near it, Go collects garbage more often and returns memory to the system."""
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
-PULSE_KEY, NODE_PULSE_KEY = "berth:q:pulse", "berth:q:node.{name}:pulse"
+HEARTBEAT_KEY, NODE_HEARTBEAT_KEY = "berth:q:heartbeat", "berth:q:node.{name}:heartbeat"
 """As `key_of` in provisioning.heartbeat, which is not imported here because it imports Celery."""
 
 
@@ -50,8 +50,8 @@ def programs(
         "BERTH_NODE_FRONT_DOOR_URL": f"http://{front_address(instance)}",
     }
 
-    def pulse(name: str, key: str = PULSE_KEY) -> Callable[[float], bool]:
-        return probes.pulse_since(control_url, key, name)
+    def heartbeat(name: str, key: str = HEARTBEAT_KEY) -> Callable[[float], bool]:
+        return probes.heartbeat_since(control_url, key, name)
 
     def worker(app: str, name: str, queues: str) -> tuple[str, ...]:
         return worker_argv(app, f"{name}@{instance.node_name}", queues)
@@ -106,7 +106,7 @@ def programs(
             name="control",
             argv=worker("portal.celery", "control", "control"),
             environ=portal,
-            answers=pulse(f"control@{instance.node_name}"),
+            answers=heartbeat(f"control@{instance.node_name}"),
             after=("redis",),
         ),
         Program(
@@ -116,7 +116,9 @@ def programs(
                 *worker("provisioning.node.worker", "node", f"node.{instance.node_name},engine"),
             ),
             environ=node_environ,
-            answers=pulse(f"node@{instance.node_name}", NODE_PULSE_KEY.format(name=instance.node_name)),
+            answers=heartbeat(
+                f"node@{instance.node_name}", NODE_HEARTBEAT_KEY.format(name=instance.node_name)
+            ),
             # Workspaces set the modes of their own files.
             umask=0o022,
             after=("redis",),
@@ -128,7 +130,7 @@ def programs(
                 "-s", str(beat_dir / "beat-schedule"), "--pidfile=", "-l", "WARNING",
             ),
             environ={**portal, "DJANGO_SETTINGS_MODULE": "portal.settings"},
-            answers=pulse(f"beat@{instance.node_name}"),
+            answers=heartbeat(f"beat@{instance.node_name}"),
             after=("redis", "control"),
         ),
         *(_doors(instance, bare, caddy) if instance.nodes_address else ()),

@@ -371,7 +371,7 @@ def _workspace(
 
 
 def _guard(auth: str, secret: str, certificates: Certificates, upload: dict[str, Any]) -> dict[str, Any]:
-    """Return a handler that authorizes a request with forward-auth and routes it as answered."""
+    """Return a handler that authorizes a request with forward-auth and routes it by that response."""
     routes = [(STREAM_PLACE_HEADER, [], _to_stream()), *_workspace_routes(_auth_header, certificates)]
     return {
         "handler": "reverse_proxy",

@@ -238,7 +238,7 @@ class GpuCheckViewSet(ReadViewSet):
         user = request.user
         token = request.auth if isinstance(request.auth, ApiToken) else None
 
-        def look(seen: int) -> stream.Batch:
+        def read(seen: int) -> stream.Batch:
             if not accounts.still_valid(user, token):
                 return stream.Batch(over=True)
             try:
@@ -250,7 +250,7 @@ class GpuCheckViewSet(ReadViewSet):
             changes = [] if version == seen else [{**data, "check": data["id"], "id": version}]
             return stream.Batch(changes, over=not run.open)
 
-        return stream.response(live.check_channel(check_id), look, after=0, user_id=user.pk)
+        return stream.response(live.check_channel(check_id), read, after=0, user_id=user.pk)
 
 
 class DeviceResetViewSet(ApiViewSet):

@@ -147,9 +147,9 @@ def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 
 def may_have_checks(workspace: Workspace) -> bool:
     """Return whether checks are possible. Avoids queries for workspaces without accelerators or checks."""
-    wanted = workspace.resources.get("accelerators") or {}
+    accelerators = workspace.resources.get("accelerators") or {}
     pool = workspace.pool
-    return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
+    return bool(accelerators.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
 
 
 def handle_deadline(event: PreflightDue) -> None:
@@ -240,7 +240,7 @@ def _conclude(workspace: Workspace) -> bool:
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_UNCHECKED,
             workspace=workspace,
-            message=f"hands out {display_name(run.device)} unchecked: {run.summary}",
+            message=f"allocated {display_name(run.device)} unchecked: {run.summary}",
             data={"device": run.device.uuid, "run": str(run.pk)},
         )
     return True

@@ -160,7 +160,7 @@ class FindingNote:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChecks:
-    """The checks on a device's page. `may` and `may_reset` allow the reader to request one."""
+    """The checks on a device's page. `may` and `may_reset` allow the user to request one."""
 
     rows: tuple[RunRow, ...]
     open: GpuCheckRun | None

@@ -28,7 +28,7 @@ REBOOT = "sudo systemctl reboot"
 class AffectedWorkspace:
     """A workspace that would be interrupted.
 
-    `url` is set if the reader may see it, `until` if it has an end.
+    `url` is set if the user may see it, `until` if it has an end.
     """
 
     name: str

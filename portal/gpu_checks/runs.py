@@ -174,7 +174,7 @@ def make_run(
         peers.reserve_peers(run, its_peers)
     emit(NodesChanged((device.node_id,)))
     subject = subject or f"{handler_of(kind).noun_phrase(level)} of {display_name(device)}"
-    record(run, device, "asked", f"asks for {subject}", actor=actor)
+    record(run, device, "asked", f"requested {subject}", actor=actor)
     send_on_commit(device.node_id)
     return run
 
@@ -193,7 +193,7 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
         if not row.open:
             continue
         close(row, RunState.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
-        message = f"cancels the {handler_of(row.kind).noun} of {display_name(row.device)}"
+        message = f"cancelled the {handler_of(row.kind).noun} of {display_name(row.device)}"
         record(row, row.device, "cancelled", message, actor=actor)
     return run
 
@@ -276,7 +276,7 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
 
 
 def hard_limit(run: GpuCheckRun) -> timedelta:
-    """Return the maximum time of a run, whatever its node reports."""
+    """Return the maximum time of a run, regardless of what its node reports."""
     return timedelta(seconds=handler_of(run.kind).deadline_s(run) * 1.5 + 120)
 
 

@@ -69,7 +69,7 @@ def set_checks(
             actor=actor,
             kind=AuditKind.POOL_CHECKS_SET,
             pool=pool,
-            message=f"sets when devices of {pool.name} are checked",
+            message=f"set the schedule of GPU checks of {pool.name}",
             data={name: getattr(pool, name) for name in NAMES},
         )
     return pool

@@ -61,11 +61,11 @@ KINDS = {
     ShareCode.UNKNOWN: AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN,
 }
 MESSAGES = {
-    ShareCode.OVER: "sees that it takes more than its part of %s",
-    ShareCode.ASKED: "asks a process of it to end on %s",
-    ShareCode.KILLED: "ends a process of it on %s",
-    ShareCode.BACK: "sees that it keeps to its part of %s again",
-    ShareCode.UNKNOWN: "cannot hold it to its part of %s",
+    ShareCode.OVER: "found that the workspace uses more memory than its share of %s",
+    ShareCode.ASKED: "asked a process of the workspace to end on %s",
+    ShareCode.KILLED: "killed a process of the workspace on %s",
+    ShareCode.BACK: "found that the workspace is within its share of %s again",
+    ShareCode.UNKNOWN: "could not limit the workspace to its share of %s",
 }
 Grants = Mapping[tuple[str, int, str], tuple[UUID, Device]]
 

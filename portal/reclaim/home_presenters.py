@@ -27,7 +27,7 @@ from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace
 class HomeLine:
     """The state of a home on the ladder.
 
-    - `words`: value, threshold and time left as text; `after`: what follows.
+    - `text`: value, threshold and time left as text; `after`: what follows.
     - `warned`: its user was notified of the next step, which is taken at `due_at` at the earliest.
     - `goes_on`, `progress`, `percent`: the operation in progress.
     - `trouble`: why a restore failed.
@@ -36,7 +36,7 @@ class HomeLine:
 
     place: HomePlace
     archive: HomeArchive | None
-    words: str
+    text: str
     after: str
     warned: bool
     goes_on: str
@@ -122,7 +122,7 @@ def _line(
     return HomeLine(
         place=place,
         archive=archive,
-        words=text,
+        text=text,
         after=after,
         warned=standing.warned_s is not None,
         goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",

@@ -159,9 +159,9 @@ def _warn(warned: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None
         HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
     for place, verdict in warned:
         left = format_days(verdict.left_s or 0)
-        prefix = f"tells {place.owner.username} that {_home_label(place)} "
+        prefix = f"notified {place.owner.username} that {_home_label(place)} "
         if place.away is None:
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}is archived in {left}")
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}will be archived in {left}")
         else:
             _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{prefix}may be deleted in {left}")
     events.notify_each(kind="home.unused_warned", notes=[_note(place, verdict) for place, verdict in warned])
@@ -203,7 +203,12 @@ def archive_if_due(place_id: int) -> bool:
             away.begin(place_id=place_id)
             # If archiving fails, it is announced again with the full notice.
             HomeStay.objects.filter(pk=place_id).update(warned_s=None, warned_at=None)
-            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_home_label(place)}, unused")
+            _record(
+                place,
+                SYSTEM,
+                AuditKind.USER_HOME_UNUSED_TAKEN,
+                f"archived {_home_label(place)}, which was unused",
+            )
             return True
     except (HomeStay.DoesNotExist, HomePlace.DoesNotExist, PortalError) as error:
         log.info("did not archive home %s: %s", place_id, error)
@@ -246,7 +251,7 @@ def keep_home(*, actor: User, place_id: int) -> SeenHome:
     HomeStay.objects.filter(pk=place_id).update(
         used_at=row.used_at, archive=row.away, unused_s=0, warned_s=None, warned_at=None
     )
-    _record(row, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_home_label(row)}")
+    _record(row, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"kept {_home_label(row)}")
     return row
 
 

@@ -85,26 +85,26 @@ class ActivityChange(models.Model):
         return f"{self.workspace_id} at {self.at}: {self.active}"
 
 
-class SpellKind(models.TextChoices):
+class IdleKind(models.TextChoices):
     """What was idle."""
 
     ALL = "all", "The whole workspace"
     GPU = "gpu", "Its GPUs"
 
 
-class IdleSpell(models.Model):
+class IdlePeriod(models.Model):
     """A period in which a start of a workspace was idle. Kept for a month after its end."""
 
     workspace = models.ForeignKey(
-        "workspaces.Workspace", on_delete=models.CASCADE, related_name="idle_spells"
+        "workspaces.Workspace", on_delete=models.CASCADE, related_name="idle_periods"
     )
     generation = models.PositiveIntegerField()
-    kind = models.CharField(max_length=3, choices=SpellKind)
+    kind = models.CharField(max_length=3, choices=IdleKind)
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField(db_index=True)
 
     class Meta:
-        indexes = [models.Index(fields=["workspace", "generation"], name="idle_spell_start")]
+        indexes = [models.Index(fields=["workspace", "generation"], name="idle_period_start")]
 
     def __str__(self) -> str:
         return f"{self.workspace_id} idle from {self.began_at} to {self.ended_at}"

@@ -24,7 +24,7 @@ from portal.catalog.models import MAX_LIFETIME_H
 from portal.reclaim import pacing
 from portal.reclaim.engine.activity import AgentReport, IdleClock, Signal, advance_clock
 from portal.reclaim.engine.devices import unused_count
-from portal.reclaim.models import Absence, ActivityChange, IdleSpell, LastPass, SpellKind, WorkspaceActivity
+from portal.reclaim.models import Absence, ActivityChange, IdleKind, IdlePeriod, LastPass, WorkspaceActivity
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -34,9 +34,9 @@ FRESH_S = 3 * INTERVAL_S
 HISTORY = timedelta(days=2)
 MAX_CHANGES = 500
 """Maximum number of changes shown per workspace."""
-SPELL_S = 600.0
+MIN_IDLE_PERIOD_S = 600.0
 """Minimum length of a recorded idle period, in seconds."""
-SPELLS = timedelta(days=31)
+IDLE_PERIODS_KEPT = timedelta(days=31)
 LONGEST = timedelta(hours=MAX_LIFETIME_H)
 WRITTEN_AT_ONCE = 500
 COLUMNS = (
@@ -142,7 +142,7 @@ class ObservationResult:
     fresh: list[ObservedActivity] = field(default_factory=list)
     changed: list[ObservedActivity] = field(default_factory=list)
     changes: list[ObservedActivity] = field(default_factory=list)
-    spells: list[IdleSpell] = field(default_factory=list)
+    periods: list[IdlePeriod] = field(default_factory=list)
 
     def add(self, row: ObservedActivity, record: ActivityRecord | None) -> None:
         (self.fresh if record is None else self.changed).append(row)
@@ -152,7 +152,7 @@ class ObservationResult:
         if record is not None and (
             not same or row.idle_s < record.idle_s or row.gpu_idle_s < record.gpu_idle_s
         ):
-            self.spells.extend(ended_spells(row.workspace_id, record, row if same else None))
+            self.periods.extend(ended_idle_periods(row.workspace_id, record, row if same else None))
 
 
 def run() -> int:
@@ -185,7 +185,7 @@ def run() -> int:
     )
     _write(look.changed)
     _record_changes(look.changes)
-    IdleSpell.objects.bulk_create(look.spells, batch_size=WRITTEN_AT_ONCE)
+    IdlePeriod.objects.bulk_create(look.periods, batch_size=WRITTEN_AT_ONCE)
     delete_stale()
     pacing.record_rates(rates)
     LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
@@ -322,21 +322,21 @@ def active_kinds(signals: Iterable[Signal]) -> str:
     return ",".join(sorted(signal.kind.value for signal in signals if signal.active))
 
 
-def ended_spells(
+def ended_idle_periods(
     workspace_id: UUID, record: ActivityRecord, after: ObservedActivity | None
-) -> list[IdleSpell]:
+) -> list[IdlePeriod]:
     """Return the idle periods that ended at the previous report. `after` is None at a stop."""
     clock = clock_of(record)
     if clock is None:
         return []
-    spells = []
+    periods = []
     for kind, seen_s, now_s in (
-        (SpellKind.ALL, record.idle_s, after.idle_s if after is not None else 0.0),
-        (SpellKind.GPU, record.gpu_idle_s, after.gpu_idle_s if after is not None else 0.0),
+        (IdleKind.ALL, record.idle_s, after.idle_s if after is not None else 0.0),
+        (IdleKind.GPU, record.gpu_idle_s, after.gpu_idle_s if after is not None else 0.0),
     ):
-        if seen_s >= SPELL_S and now_s < seen_s:
-            spells.append(
-                IdleSpell(
+        if seen_s >= MIN_IDLE_PERIOD_S and now_s < seen_s:
+            periods.append(
+                IdlePeriod(
                     workspace_id=workspace_id,
                     generation=record.generation,
                     kind=kind,
@@ -344,7 +344,7 @@ def ended_spells(
                     ended_at=datetime.fromtimestamp(clock.last.at_s, UTC),
                 )
             )
-    return spells
+    return periods
 
 
 def delete_stale() -> None:
@@ -355,10 +355,12 @@ def delete_stale() -> None:
     ):
         rows = list(strays.values_list("workspace_id", *ActivityRecord.__dataclass_fields__))
         if rows:
-            spells = [
-                spell for pk, *fields in rows for spell in ended_spells(pk, ActivityRecord(*fields), None)
+            periods = [
+                period
+                for pk, *fields in rows
+                for period in ended_idle_periods(pk, ActivityRecord(*fields), None)
             ]
-            IdleSpell.objects.bulk_create(spells, batch_size=WRITTEN_AT_ONCE)
+            IdlePeriod.objects.bulk_create(periods, batch_size=WRITTEN_AT_ONCE)
             for first in range(0, len(rows), WRITTEN_AT_ONCE):
                 gone = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
                 strays.filter(pk__in=gone).delete()
@@ -371,7 +373,7 @@ def prune() -> int:
     later = ActivityChange.objects.filter(workspace=OuterRef("workspace"), at__gt=OuterRef("at"))
     over = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
     gone = over.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
-    return gone + IdleSpell.objects.filter(ended_at__lt=now - SPELLS).delete()[0]
+    return gone + IdlePeriod.objects.filter(ended_at__lt=now - IDLE_PERIODS_KEPT).delete()[0]
 
 
 def changes_of(workspace: Workspace) -> list[tuple[datetime, list[str] | None]]:

@@ -94,7 +94,7 @@ def term_rows(terms: Terms, *, in_full: bool = False) -> list[tuple[str, str]]:
         text = _("workspaces with GPUs stop") if terms.stop_when_spent else _("workspaces continue")
         lines.append((_("When GPU-hours are spent"), text))
     if terms.week is not None:
-        lines.append((_("Hours"), presenters.week_words(terms.week)))
+        lines.append((_("Hours"), presenters.week_text(terms.week)))
     if terms.week is not None and terms.week.holidays:
         days = len(terms.week.holidays)
         text = ngettext("on %(days)s day", "on %(days)s days", days) % {"days": days}
@@ -192,7 +192,7 @@ def flatten_choices(choices: list[tuple[str, Any]]) -> set[str]:
     }
 
 
-def preview_words(preview: Preview) -> str:
+def preview_text(preview: Preview) -> str:
     """Return a preview as a sentence."""
     if not preview.starts:
         return _("No matching workspace ran in this time.")

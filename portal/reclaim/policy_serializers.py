@@ -174,7 +174,7 @@ class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
 
     workspace = serializers.UUIDField(help_text="Id of the workspace.")
     name = serializers.CharField()
-    team = serializers.CharField(help_text="Short name of its team.")
+    team = serializers.CharField(help_text="Slug of its team.")
     at = serializers.DateTimeField(help_text="Time at which it would have been stopped.")
     cause = serializers.CharField(help_text="Cause: `longest`, `gpu_idle` or `release_gpu_idle`.")
 

@@ -51,7 +51,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
         with transaction.atomic():
             row.save(force_insert=True)
             _save(actor, row, ChangeAction.CREATED)
-            _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"made the {row}")
+            _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"created the {row}")
     except IntegrityError as error:
         if not violates(error, ReclaimPolicy, *TARGET_UNIQUE):
             raise

@@ -116,7 +116,7 @@ def _preview_context(request: SignedInRequest, target: str, form: PolicyForm) ->
         problems = [str(text) for texts in form.errors.values() for text in texts]
         return {"preview": None, "problem": " ".join(problems)}
     result = previews.preview(draft)
-    return {"preview": result, "words": presenters.preview_words(result), "problem": ""}
+    return {"preview": result, "text": presenters.preview_text(result), "problem": ""}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

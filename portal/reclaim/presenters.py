@@ -69,7 +69,7 @@ class Life:
     - `releases`: it does not stop; only its GPUs are released at `stops_at`, and its app restarts.
     - `used_s`, `total_s`: elapsed and total time from ready to its end.
     - `offered`, `offered_s`, `most_s`: default (in hours, and seconds) and maximum of an extension; empty and
-      0 if the reader cannot extend it.
+      0 if the user cannot extend it.
     """
 
     stops_at: datetime | None
@@ -86,8 +86,8 @@ class Life:
     kept_until: datetime | None
     kept_for: str
     facts: tuple[Fact, ...]
-    idle_words: str
-    unused_words: str
+    idle_text: str
+    unused_text: str
     rules: tuple[Rule, ...]
 
 
@@ -138,7 +138,7 @@ def facts_of(row: observing.ObservedActivity | None) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def unused_words(row: observing.ObservedActivity | None) -> str:
+def unused_text(row: observing.ObservedActivity | None) -> str:
     """Return how many of its GPUs are unused while others work, as text; empty if none."""
     count, gpus, since = unused_gpus.unused_gpus_of(row)
     if row is None or since is None or not observing.is_fresh(row.observed_at):
@@ -151,7 +151,7 @@ def unused_words(row: observing.ObservedActivity | None) -> str:
     return _("%(count)d of %(gpus)d GPUs unused for %(time)s.") % values
 
 
-def idle_words(row: observing.ObservedActivity | None, limit_s: int | None, *, releases: bool = False) -> str:
+def idle_text(row: observing.ObservedActivity | None, limit_s: int | None, *, releases: bool = False) -> str:
     """Return the idle time against the limit, if any, as text.
 
     `releases`: at the limit its GPUs are released and it does not stop.
@@ -254,11 +254,9 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         kept_until=row.kept_until if row is not None and (row.kept_until or now) > now else None,
         kept_for=format_duration(keeping.OFFERED_S) if may else "",
         facts=facts_of(row),
-        idle_words=idle_words(
-            row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None
-        ),
-        unused_words=unused_words(row),
-        rules=tuple(rule_words(effective, site.policies, run_state, now)),
+        idle_text=idle_text(row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None),
+        unused_text=unused_text(row),
+        rules=tuple(rule_rows(effective, site.policies, run_state, now)),
     )
 
 
@@ -270,7 +268,7 @@ def notice_about(workspace: Workspace) -> ReclaimNotice | None:
     return notices.first() if workspace.state == State.RUNNING else None
 
 
-def source_words(source: Source) -> str:
+def source_text(source: Source) -> str:
     """Return the source as text."""
     if source.kind is None:
         return _("site settings")
@@ -318,7 +316,7 @@ def week_json(week: Week) -> dict[str, Any]:
     }
 
 
-def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, now: datetime) -> list[Rule]:
+def rule_rows(effective: Effective, policies: PolicySet, run_state: RunState, now: datetime) -> list[Rule]:
     """Return the effective rules as text, each limit with its elapsed part."""
     policy, rules = effective.policy, []
 
@@ -326,7 +324,7 @@ def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, n
         used = None if used_s is None else min(round(used_s), limit_s)
         if used is not None:
             value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
-        rules.append(Rule(name, value, source_words(source), policies.keys.get(source), used, limit_s))
+        rules.append(Rule(name, value, source_text(source), policies.keys.get(source), used, limit_s))
 
     lived_s = now.timestamp() - run_state.began_s if run_state.began_s is not None else None
     for name, label, limit_s, used_s in (
@@ -339,13 +337,13 @@ def rule_words(effective: Effective, policies: PolicySet, run_state: RunState, n
         if limit_s and name in effective.sources:
             add(label, format_duration(limit_s), effective.sources[name][0], used_s, limit_s)
     for week, source in zip(policy.weeks, effective.sources.get("weeks", ()), strict=True):
-        add(_("Hours"), week_words(week), source)
+        add(_("Hours"), week_text(week), source)
     if policy.stop_when_spent:
         add(_("GPU-hours"), _("stops when they are spent"), effective.sources["stop_when_spent"][0])
     return rules
 
 
-def week_words(week: Week) -> str:
+def week_text(week: Week) -> str:
     """Return a week as one line: `Mon, Tue; work from 08:00 to 18:00 …`."""
     parts = [", ".join(str(WEEKDAYS_ABBR[at]) for at, day in enumerate(DAYS) if day in week.days)]
     if week.begins is not None and week.ends is not None:

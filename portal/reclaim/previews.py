@@ -17,14 +17,14 @@ from portal.reclaim import effective, homes
 from portal.reclaim.engine.replay import Period, RecordedRun, replay
 from portal.reclaim.keeping import MAX_KEEP_S
 from portal.reclaim.models import (
-    IdleSpell,
+    IdleKind,
+    IdlePeriod,
     LastPass,
     PolicyScope,
     ReclaimPolicy,
-    SpellKind,
     WorkspaceActivity,
 )
-from portal.reclaim.observing import SPELL_S
+from portal.reclaim.observing import MIN_IDLE_PERIOD_S
 from provisioning.types import WHOLE_DEVICE_MILLI
 
 DAYS = 30
@@ -100,25 +100,25 @@ def _replay_starts(draft: ReclaimPolicy) -> Preview:
     starts = _starts(draft, since)
     cut = len(starts) > MAX_STARTS
     starts = starts[:MAX_STARTS]
-    spells = idle_spells({(row["workspace"], row["generation"]) for row in starts}, since)
-    kept_spells = keep_periods({row["workspace"] for row in starts}, since)
+    periods = idle_periods({(row["workspace"], row["generation"]) for row in starts}, since)
+    kept_periods = keep_periods({row["workspace"] for row in starts}, since)
     stops, releases, hours, stopped = 0, 0, 0.0, set()
     interrupted: list[Interruption] = []
     for row in starts:
         key = (row["workspace"], row["generation"])
         begin_s = max(row["begin"], since).timestamp()
         end_s = min(row["end"] or now, now).timestamp() if not row["open"] else now.timestamp()
-        own = spells.get(key, {})
+        own = periods.get(key, {})
         past = RecordedRun(
             begin_s,
             end_s,
-            tuple(own.get(SpellKind.ALL, ())),
-            tuple(own.get(SpellKind.GPU, ())),
+            tuple(own.get(IdleKind.ALL, ())),
+            tuple(own.get(IdleKind.GPU, ())),
             # Only keeps of this start count.
             tuple(
-                spell
-                for spell in kept_spells.get(row["workspace"], ())
-                if row["begin"].timestamp() <= spell.begin_s < end_s
+                period
+                for period in kept_periods.get(row["workspace"], ())
+                if row["begin"].timestamp() <= period.begin_s < end_s
             ),
         )
         gpus = (row["milli"] or 0) / WHOLE_DEVICE_MILLI
@@ -187,35 +187,37 @@ def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
     return list(starts)
 
 
-def idle_spells(
+def idle_periods(
     starts: set[tuple[UUID, int]], since: datetime
 ) -> dict[tuple[UUID, int], dict[str, list[Period]]]:
     """Return idle periods by start and kind, earliest first, including current ones."""
-    spells: dict[tuple[UUID, int], dict[str, list[Period]]] = {}
+    periods: dict[tuple[UUID, int], dict[str, list[Period]]] = {}
 
     def add(key: tuple[UUID, int], kind: str, begin_s: float, end_s: float) -> None:
         if key in starts:
-            spells.setdefault(key, {}).setdefault(kind, []).append(Period(begin_s, end_s))
+            periods.setdefault(key, {}).setdefault(kind, []).append(Period(begin_s, end_s))
 
-    over = IdleSpell.objects.filter(ended_at__gt=since).order_by("began_at")
+    over = IdlePeriod.objects.filter(ended_at__gt=since).order_by("began_at")
     for workspace, generation, kind, began_at, ended_at in over.values_list(
         "workspace_id", "generation", "kind", "began_at", "ended_at"
     ).iterator(chunk_size=2000):
         add((workspace, generation), kind, began_at.timestamp(), ended_at.timestamp())
-    lasting = WorkspaceActivity.objects.filter(Q(idle_s__gte=SPELL_S) | Q(gpu_idle_s__gte=SPELL_S))
+    lasting = WorkspaceActivity.objects.filter(
+        Q(idle_s__gte=MIN_IDLE_PERIOD_S) | Q(gpu_idle_s__gte=MIN_IDLE_PERIOD_S)
+    )
     for workspace, generation, observed_at, idle_s, gpu_idle_s in lasting.values_list(
         "workspace_id", "generation", "observed_at", "idle_s", "gpu_idle_s"
     ):
         end_s = observed_at.timestamp()
-        for kind, seen_s in ((SpellKind.ALL, idle_s), (SpellKind.GPU, gpu_idle_s)):
-            if seen_s >= SPELL_S:
+        for kind, seen_s in ((IdleKind.ALL, idle_s), (IdleKind.GPU, gpu_idle_s)):
+            if seen_s >= MIN_IDLE_PERIOD_S:
                 add((workspace, generation), kind, end_s - seen_s, end_s)
-    return spells
+    return periods
 
 
 def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Period]]:
     """Return the periods for which these workspaces were kept, from the audit log."""
-    spells: dict[UUID, list[Period]] = {}
+    periods: dict[UUID, list[Period]] = {}
     keep_events = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
     ).order_by("at")
@@ -224,5 +226,5 @@ def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Peri
     ):
         seconds = data.get("seconds")
         if workspace in workspaces and isinstance(seconds, int | float):
-            spells.setdefault(workspace, []).append(Period(at.timestamp(), at.timestamp() + seconds))
-    return spells
+            periods.setdefault(workspace, []).append(Period(at.timestamp(), at.timestamp() + seconds))
+    return periods

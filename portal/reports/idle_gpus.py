@@ -22,15 +22,15 @@ from portal.people.accounts.models import Team, User
 from portal.reclaim.effective import PolicySet, ScopeKeys, policy_set
 from portal.reclaim.engine.idle_time import idle_seconds
 from portal.reclaim.engine.replay import RecordedRun, replay
-from portal.reclaim.models import LastPass, SpellKind
-from portal.reclaim.observing import SPELLS
-from portal.reclaim.previews import idle_spells, keep_periods
+from portal.reclaim.models import IdleKind, LastPass
+from portal.reclaim.observing import IDLE_PERIODS_KEPT
+from portal.reclaim.previews import idle_periods, keep_periods
 from portal.reports.codes import ReportCode
 from portal.reports.days import MILLI, DevicePart, device_parts
 from portal.reports.freed import freed_devices
 from portal.reports.gpu_use import MAX_ROWS, team_for
 
-MAX_DAYS = SPELLS.days
+MAX_DAYS = IDLE_PERIODS_KEPT.days
 """Days for which idle periods are kept."""
 
 
@@ -61,7 +61,7 @@ class IdleAmounts:
 
 @dataclass(frozen=True, slots=True)
 class IdleLine:
-    """A team's amounts."""
+    """Idle GPU-hours of one team."""
 
     team: str
     amounts: IdleAmounts
@@ -154,17 +154,17 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
     if not starts:
         return
     earliest = datetime.fromtimestamp(min(start.begin_s for start in starts.values()), UTC)
-    spells = idle_spells(set(starts), earliest)
+    periods = idle_periods(set(starts), earliest)
     kept = keep_periods({start.workspace for start in starts.values()}, earliest)
     policies: PolicySet = policy_set()
     for key, start in starts.items():
-        own = spells.get(key, {})
+        own = periods.get(key, {})
         past = RecordedRun(
             start.begin_s,
             start.end_s,
-            tuple(own.get(SpellKind.ALL, ())),
-            tuple(own.get(SpellKind.GPU, ())),
-            tuple(spell for spell in kept.get(start.workspace, ()) if spell.begin_s < start.end_s),
+            tuple(own.get(IdleKind.ALL, ())),
+            tuple(own.get(IdleKind.GPU, ())),
+            tuple(period for period in kept.get(start.workspace, ()) if period.begin_s < start.end_s),
         )
         policy = policies.policy(start.scope_keys)
         sums.add(start.team, "held", "", start.milli * (start.end_s - start.begin_s))

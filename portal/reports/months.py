@@ -18,7 +18,7 @@ from portal.common.events import services as events
 from portal.common.formatting import format_money, format_number, format_share
 from portal.people.accounts.models import Team
 from portal.people.accounts.selectors import owners_of
-from portal.reclaim.models import IdleSpell, SpellKind
+from portal.reclaim.models import IdleKind, IdlePeriod
 from portal.reports import days, presenters
 from portal.reports.days import FIGURES, HOUR_S
 from portal.reports.gpu_use import Amounts
@@ -101,11 +101,11 @@ def most_idle_workspaces(team: Team, since: date, until: date) -> list[tuple[str
     """Return the workspaces with the most idle GPU-hours as `owner/name`, from retained data."""
     begin = datetime.combine(since, time(), UTC)
     end = datetime.combine(until, time(), UTC) + timedelta(days=1)
-    spells = IdleSpell.objects.filter(
-        workspace__team=team, kind=SpellKind.GPU, ended_at__gt=begin, began_at__lt=end
+    periods = IdlePeriod.objects.filter(
+        workspace__team=team, kind=IdleKind.GPU, ended_at__gt=begin, began_at__lt=end
     )
     seconds: dict[str, float] = {}
-    for owner, name, gpus, began_at, ended_at in spells.values_list(
+    for owner, name, gpus, began_at, ended_at in periods.values_list(
         "workspace__owner__username",
         "workspace__name",
         "workspace__flavor__accelerator_count",

@@ -16,7 +16,7 @@ from portal.reports.gpu_use import DAY, Amounts, GpuUseReport
 from portal.reports.idle_gpus import IdleAmounts, IdleReport
 from portal.reports.models import Dimension
 
-BY_WORDS = {
+DIMENSION_LABELS = {
     Dimension.TEAM.value: gettext_lazy("Team"),
     Dimension.USER.value: gettext_lazy("User"),
     Dimension.FLAVOR.value: gettext_lazy("Flavor"),
@@ -156,7 +156,7 @@ def idle_table(report: IdleReport) -> IdleTable:
     }
     if total.returned or total.idle:
         sentence = (
-            _("Given back: %(returned)s GPU-hours, %(share)s of all idle time. Kept: %(idle)s.") % values
+            _("Reclaimed: %(returned)s GPU-hours, %(share)s of all idle time. Kept: %(idle)s.") % values
         )
     else:
         sentence = _("No idle GPUs recorded.")

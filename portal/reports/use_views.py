@@ -65,10 +65,10 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
         "teams": teams,
         "choices": [
             (name, label)
-            for name, label in presenters.BY_WORDS.items()
+            for name, label in presenters.DIMENSION_LABELS.items()
             if not (report.team is not None and name == Dimension.TEAM)
         ],
-        "by_words": presenters.BY_WORDS[report.by],
+        "by_label": presenters.DIMENSION_LABELS[report.by],
         "caveat": presenters.caveat(report),
         "total": presenters.row("", report.total),
         "budget": budgets.statement(report.team) if report.team is not None else None,

@@ -524,7 +524,11 @@ def _start_reason(
             "resource": explanation.resource,
             "memory_mib": placement_request.request.accelerators.memory_mib,
             "kept": [
-                {"resource": spared.resource, "waiting": spared.waiting, "dearer": spared.more_expensive}
+                {
+                    "resource": spared.resource,
+                    "waiting": spared.waiting,
+                    "more_expensive": spared.more_expensive,
+                }
                 for spared in explanation.spared
             ],
         },

@@ -177,12 +177,12 @@ class PoolNodes:
 
     def _count_fits_on(self, nodes: Iterable[NodeCapacity], request: ResourceRequest) -> FitCount:
         fitting = [node for node in nodes if self._fits(node, request)]
-        wanted = request.accelerators
-        if not wanted.count:
+        accelerators = request.accelerators
+        if not accelerators.count:
             return FitCount(len(fitting))
         changes = self.pool.repartitions
         return FitCount(
-            len(fitting), sum(devices_with_room(node, wanted, repartition=changes) for node in fitting)
+            len(fitting), sum(devices_with_room(node, accelerators, repartition=changes) for node in fitting)
         )
 
     def reasons_if_empty(self, request: ResourceRequest) -> Reasons:
@@ -227,25 +227,25 @@ class PoolNodes:
         """Return the request with this pool's requirements for its software. Simulated nodes meet all."""
         if self.pool.simulated:
             return without_environments(request)
-        wanted = request.accelerators
+        accelerators = request.accelerators
         needs = request.needs
-        if wanted.count and wanted.share_milli < WHOLE_DEVICE_MILLI:
+        if accelerators.count and accelerators.share_milli < WHOLE_DEVICE_MILLI:
             # Without enforcement, every process on a real GPU can use all of its memory.
             needs = (*needs, PROVIDES_SHARES)
         least = software.min_compute_capability
-        if least is not None and not wanted.model:
+        if least is not None and not accelerators.model:
             # Restrict the request to capable models; without any, no node provides them.
             can = self._models_with_capability(least)
-            if models := tuple(sorted(can & set(wanted.models) if wanted.models else can)):
-                wanted = replace(wanted, models=models)
+            if models := tuple(sorted(can & set(accelerators.models) if accelerators.models else can)):
+                accelerators = replace(accelerators, models=models)
             else:
-                software = replace(software, models=wanted.models[:1])
+                software = replace(software, models=accelerators.models[:1])
         return TemplateRequest(
             cpu_milli=request.cpu_milli,
             memory_mib=request.memory_mib,
             disk_mib=request.disk_mib,
             nodes=request.nodes,
-            accelerators=wanted,
+            accelerators=accelerators,
             labels=request.labels,
             needs=needs,
             software=software,

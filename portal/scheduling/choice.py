@@ -1,13 +1,13 @@
 """Chooses among all pools and models that satisfy a request, by one score.
 
 Each pool returns its best place and the score of that place: connections, warnings, then what the usual
-requests lose, in 1/16 of a GPU. A model counts as dearer
+requests lose, in 1/16 of a GPU. A model counts as more expensive
 
 - by one whole GPU if pending requests wait for it and could not take the other models;
 - by half a GPU each time its price doubles, up to one GPU.
 
-The first start of a person in a pool brings a home that stays on the node. Each node counts as dearer by what
-the homes on it need, up to two GPUs if they need all of it.
+The first start of a person in a pool brings a home that stays on the node. Each node counts as more expensive
+by what the homes on it need, up to two GPUs if they need all of it.
 
 Among equal scores the least valuable model wins: by price, then by device memory. Then the first pool by
 slug.
@@ -56,8 +56,8 @@ def best_placement(
         return None if placement is None else PoolPlacement(pool, placement, request, variant)
     best, rank = None, None
     for pool in pools:
-        for wanted in _requests(pool, placement_request, variants):
-            request = pool.with_requirements(wanted, placement_request.software)
+        for alternative in _requests(pool, placement_request, variants):
+            request = pool.with_requirements(alternative, placement_request.software)
             candidate = pool.best(request, preference, new_home=placement_request.new_home)
             if candidate is not None and (rank is None or candidate.rank > rank):
                 variant = variants[0] if len(variants) == 1 else _variant_of(variants, candidate.model)
@@ -69,15 +69,15 @@ def _requests(
     pool: PoolNodes, placement_request: PlacementRequest, variants: Sequence[Variant]
 ) -> list[ResourceRequest]:
     """Return one request for all variants where a node can only grant one model, else one for each."""
-    wanted = placement_request.request.accelerators
+    accelerators = placement_request.request.accelerators
     if len(variants) == 1:
         return [variants[0].request]
-    if placement_request.request.nodes != 1 or (wanted.count > 1 and pool.cluster.mixes_models):
+    if placement_request.request.nodes != 1 or (accelerators.count > 1 and pool.cluster.mixes_models):
         return [variant.request for variant in variants]
     if len(variants) == len(placement_request.variants):
         return [placement_request.request]
     models = tuple(sorted(model for variant in variants for model in variant.models))
-    return [replace(placement_request.request, accelerators=replace(wanted, models=models))]
+    return [replace(placement_request.request, accelerators=replace(accelerators, models=models))]
 
 
 def _variant_of(variants: Sequence[Variant], model: str) -> Variant:

@@ -311,7 +311,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_PREEMPTING,
             workspace=row,
-            message=f"asks it to leave within {snapshot.scheduler.policy.grace_s} s",
+            message=f"announced the preemption of the workspace within {snapshot.scheduler.policy.grace_s} s",
             reason=why,
             data={"reason": CAUSES[victim.reason].value, "for": victim.beneficiary},
         )
@@ -381,8 +381,8 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
                 actor=SYSTEM,
                 kind=AuditKind.WORKSPACE_MAY_STAY,
                 workspace=notice.workspace,
-                message="lets it stay",
-                reason="who needed the place does not wait any more",
+                message="cancelled the preemption of the workspace",
+                reason="the workspace that needed the capacity no longer waits",
             )
 
 

@@ -199,7 +199,7 @@ def _preempt_all(
             actor=actor,
             kind=kind,
             pool=pool,
-            message=f"drains {name}",
+            message=f"started to drain {name}",
             reason=reason,
             targets=[target],
             data={**data, "asked": len(preempted), "left": len(rows)},
@@ -276,8 +276,8 @@ def cancel_preemption(workspace: Workspace) -> None:
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_MAY_STAY,
         workspace=workspace,
-        message="lets it stay",
-        reason="where it runs is not drained any more",
+        message="cancelled the preemption of the workspace",
+        reason="its node or GPU is no longer being drained",
     )
     events.notify(
         [workspace.owner],

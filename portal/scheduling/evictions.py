@@ -33,7 +33,7 @@ def evict(event: PreemptionDue) -> None:
         workspace,
         Trigger.STOP,
         actor=SYSTEM,
-        message=f"stops it, since {why}; it is back in the queue",
+        message=f"stopped the workspace, since {why}, and queued it again",
         data={"reason": notice.cause, "for": notice.preempted_by},
         # A drain or move is not a preemption for another workspace.
         queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained or moved else 1)},

@@ -125,7 +125,7 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
         actor=actor,
         kind=AuditKind.WORKSPACE_MAY_STAY,
         workspace=workspace,
-        message="lets it stay",
+        message="cancelled the move of the workspace",
         reason=reason,
     )
     events.notify(

@@ -249,7 +249,7 @@ class PlacementRequests:
         """Return the request of a flavor, or the one stored with a workspace (`data`).
 
         `homes` gives the location of its user's home, which it must use. None: the user is unknown. With
-        `move_home`, the home may move along whatever its size.
+        `move_home`, the home may move along regardless of its size.
         """
         request = request_of(flavor.as_request() if data is None else data)
         pool, home = self._home(flavor, homes) if homes and request.nodes == 1 else (None, None)
@@ -356,14 +356,14 @@ def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) 
 
 
 def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated: bool) -> Iterable[Variant]:
-    wanted = request.accelerators
-    if wanted.mig_profile or not wanted.count or wanted.model:
+    accelerators = request.accelerators
+    if accelerators.mig_profile or not accelerators.count or accelerators.model:
         yield Variant(request, resources.amounts_of(request, simulated=simulated))
         return
     sizes: dict[str, int] = {}
     for pool in pools:
         for model, memory_mib in pool.device_sizes.items():
-            if not wanted.models or model in wanted.models:
+            if not accelerators.models or model in accelerators.models:
                 sizes[model] = max(sizes.get(model, 0), memory_mib)
     classes: dict[str, list[str]] = {}
     for model in sorted(sizes):
@@ -372,7 +372,7 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
     by_size = sorted((max(sizes[model] for model in models), name) for name, models in classes.items())
     for memory_mib, resource in by_size:
         models = tuple(classes[resource])
-        narrowed = replace(request, accelerators=replace(wanted, model="", models=models))
+        narrowed = replace(request, accelerators=replace(accelerators, model="", models=models))
         amounts = resources.amounts_of(request, model=models[0], simulated=simulated)
         yield Variant(narrowed, amounts, resource, models, memory_mib)
     if not classes:

@@ -1,8 +1,8 @@
 """The requests that each pool expects: learnt from recent requests, stored, and read with the pools.
 
-A pool's mix contains the last requests that might have gone there, whatever their outcome, and the catalog's
-offers while there are few. Only `portal.scheduling.learning` writes it. Previews and cycles of all processes
-read the row, so they decide alike.
+A pool's mix contains the last requests that might have gone there, regardless of their outcome, and the
+catalog's offers while there are few. Only `portal.scheduling.learning` writes it. Previews and cycles of all
+processes read the row, so they decide alike.
 """
 
 from __future__ import annotations

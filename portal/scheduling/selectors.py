@@ -1,4 +1,4 @@
-"""Queries for the queue page: pending and preempted workspaces, as visible to the reader."""
+"""Queries for the queue page: pending and preempted workspaces, as visible to the user."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def filtered(
 
 
 def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
-    """Return the rows with names only of workspaces that the reader may see."""
+    """Return the rows with names only of workspaces that the user may see."""
     seen = _visible(actor, rows)
     sizes = set(
         flavors_for(actor).filter(pk__in={row.flavor_id for row in rows}).values_list("pk", flat=True)
@@ -218,16 +218,16 @@ def teams_waiting() -> list[tuple[str, str]]:
 def size_of(stored: dict[str, Any]) -> str:
     """Return a size in a few words: its accelerators, else its cores and memory."""
     request = request_of(stored)
-    wanted = request.accelerators
-    if wanted.count:
+    accelerators = request.accelerators
+    if accelerators.count:
         unit = (
-            f"MIG {wanted.mig_profile}"
-            if wanted.mig_profile
-            else format_resource(resources.gpu(wanted.model))
-            if wanted.model
+            f"MIG {accelerators.mig_profile}"
+            if accelerators.mig_profile
+            else format_resource(resources.gpu(accelerators.model))
+            if accelerators.model
             else "GPU of any model"
         )
-        count = format_thousandths(wanted.count * wanted.share_milli * request.nodes, 3)
+        count = format_thousandths(accelerators.count * accelerators.share_milli * request.nodes, 3)
         return f"{count} × {unit}"
     memory = format_memory(request.memory_mib * request.nodes)
     return f"{format_cores(request.cpu_milli * request.nodes)}, {memory}"

@@ -68,7 +68,7 @@ class StartField(serializers.DictField):
 class AskSerializer(serializers.Serializer[Any]):
     """The body for `quota-requests` that would allow the start."""
 
-    team = serializers.CharField(help_text="Short name of the team.")
+    team = serializers.CharField(help_text="Slug of the team.")
     kind = serializers.ChoiceField(
         ["quota", "member_cap", "ledger"], help_text="Limit to raise: `kind` of the request."
     )

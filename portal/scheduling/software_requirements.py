@@ -63,7 +63,7 @@ def _requirements(
 
 
 def requirements_of(
-    template: Template, wanted: AcceleratorRequest, needs: Iterable[str] = ()
+    template: Template, accelerators: AcceleratorRequest, needs: Iterable[str] = ()
 ) -> SoftwareRequirements:
     """Return what a node must have for this template; driver and device only with accelerators.
 
@@ -75,6 +75,6 @@ def requirements_of(
         program = "" if program in brought.programs else program
         needed = driver_for(brought.cuda)
         min_cuda = max(min_cuda, needed, key=lambda version: parse_version(version) or (0, 0))
-    if not wanted.count:
+    if not accelerators.count:
         return _requirements(program, "", "", "")
-    return _requirements(program, min_cuda, template.min_compute_capability, wanted.model)
+    return _requirements(program, min_cuda, template.min_compute_capability, accelerators.model)

@@ -48,8 +48,8 @@ BERTH_JOIN_AGAIN_DAYS = max(0, env.int("BERTH_JOIN_AGAIN_DAYS", default=7))
 # The slug of the team that every new account joins as a member. Empty: none.
 BERTH_DEFAULT_TEAM = env.str("BERTH_DEFAULT_TEAM", default="")
 
-# Failed sign-ins within 15 minutes: from one address, whatever the names, because many users may share an
-# address; for one name, from any address.
+# Failed sign-ins within 15 minutes: from one address, regardless of the names, because many users may share
+# an address; for one name, from any address.
 BERTH_SIGN_IN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_ADDRESS", default=50))
 BERTH_SIGN_IN_FAILURES_PER_NAME = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_NAME", default=30))
 # Bad API tokens from one address within 15 minutes. Above that, the answer is 429.

@@ -43,8 +43,8 @@ from portal.workspaces.secrets import documents as vault_secrets
 def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """Return what applying the text would change. For administrators. Raises `NotAllowed`, `InvalidInput`."""
     require_administrator(actor)
-    wanted, lines = read(text)
-    return _plan(_as_stored(wanted, lines), prune=prune)
+    desired, lines = read(text)
+    return _plan(_as_stored(desired, lines), prune=prune)
 
 
 def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
@@ -53,10 +53,10 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     Raises the exceptions of `compare`, and errors of services with their line in the file.
     """
     require_administrator(actor)
-    wanted, lines = read(text)
-    wanted = _as_stored(wanted, lines)
+    desired, lines = read(text)
+    desired = _as_stored(desired, lines)
     with transaction.atomic():
-        steps = _plan(wanted, prune=prune)
+        steps = _plan(desired, prune=prune)
         for step in _order_steps(steps):
             _carry_out(actor, step, lines, first=True)
         for step in steps:
@@ -65,28 +65,28 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     return steps
 
 
-def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
-    return plan(current(), wanted, prune=prune, protected={"environments": environments.curated_slugs()})
+def _plan(desired: Mapping[str, Any], *, prune: bool) -> list[Step]:
+    return plan(current(), desired, prune=prune, protected={"environments": environments.curated_slugs()})
 
 
-def _as_stored(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
+def _as_stored(desired: dict[str, Any], lines: Lines) -> dict[str, Any]:
     """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
-    if isinstance(policies := wanted.get("reclaim_policies"), dict):
+    if isinstance(policies := desired.get("reclaim_policies"), dict):
         reclaim_policies = {
             target: policy_documents.stored_values(policy) for target, policy in policies.items()
         }
-        wanted = {**wanted, "reclaim_policies": reclaim_policies}
+        desired = {**desired, "reclaim_policies": reclaim_policies}
     for section in ("teams", "templates"):
-        if isinstance(entries_of := wanted.get(section), dict):
-            wanted = {
-                **wanted,
+        if isinstance(entries_of := desired.get(section), dict):
+            desired = {
+                **desired,
                 section: {name: _normalise_places(entry) for name, entry in entries_of.items()},
             }
-    documents = dict(wanted.get("environments") or {})
+    documents = dict(desired.get("environments") or {})
     for name, document in documents.items():
         with _refusals("environments", name, lines):
             documents[name] = environments.validate_document(document)
-    return {**wanted, "environments": documents} if documents else wanted
+    return {**desired, "environments": documents} if documents else desired
 
 
 def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _order_steps(steps: list[Step]) -> list[Step]:
     names = {step.name for step in inner}
     ordered: list[Step] = []
     while inner:
-        free = [step for step in inner if (step.wanted or {}).get("parent") not in names]
+        free = [step for step in inner if (step.desired or {}).get("parent") not in names]
         # A cycle is passed on unchanged; the service reports the error.
         for step in free or inner[:]:
             ordered.append(step)
@@ -140,7 +140,7 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
 
 
 def _pool(actor: User, step: Step) -> None:
-    fields = dict(step.wanted or {})
+    fields = dict(step.desired or {})
     checks = {name: fields.pop(name) for name in CHECKS if name in fields}
     if step.act is Action.DELETE:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
@@ -167,19 +167,19 @@ def _pool(actor: User, step: Step) -> None:
 def _node(actor: User, step: Step) -> None:
     pool, _slash, name = step.name.partition("/")
     key = locations.node_id_of(pool, name)
-    locations.set_location(actor=actor, node_id=key, given=step.wanted or {})
+    locations.set_location(actor=actor, node_id=key, given=step.desired or {})
 
 
-def _with_secrets(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _with_secrets(present: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given values, plus stored secrets, which a file never contains."""
     secret = {
         name: value for name, value in present.items() if is_secret_name(name) and "{" not in str(value)
     }
-    return {**secret, **wanted}
+    return {**secret, **desired}
 
 
 def _cohort(actor: User, step: Step) -> None:
-    fields = step.wanted or {}
+    fields = step.desired or {}
     cohort = Cohort.objects.filter(slug=step.name).first()
     if step.act is Action.DELETE:
         if cohort is not None:
@@ -222,17 +222,17 @@ def _named_cohort(slug: str | None) -> Cohort | None:
     return cohort
 
 
-def _quotas(actor: User, wanted: Mapping[str, Any], **owner: Any) -> None:
-    """Make the owner's quotas equal to `wanted`."""
+def _quotas(actor: User, desired: Mapping[str, Any], **owner: Any) -> None:
+    """Make the owner's quotas equal to `desired`."""
     present = set(next(iter(owner.values())).quotas.values_list("resource", flat=True))
-    for resource, quota in wanted.items():
+    for resource, quota in desired.items():
         limits.set_quota(actor=actor, **owner, resource=resource, **quota)
-    for resource in sorted(present - set(wanted)):
+    for resource in sorted(present - set(desired)):
         limits.remove_quota(actor=actor, **owner, resource=resource)
 
 
 def _team(actor: User, step: Step) -> None:
-    fields = step.wanted or {}
+    fields = step.desired or {}
     team = Team.objects.filter(slug=step.name).first()
     if team is None:
         team = accounts.create_team(actor=actor, slug=step.name, name=fields.get("name", step.name))
@@ -274,21 +274,21 @@ def _team(actor: User, step: Step) -> None:
         else:
             budgets.set_budget(actor=actor, team=team, **fields["budget"])
     if "vault_secrets" in fields:
-        vault_secrets.apply(actor=actor, holder=team, wanted=fields["vault_secrets"])
+        vault_secrets.apply(actor=actor, holder=team, desired=fields["vault_secrets"])
 
 
 def _site_limit(actor: User, step: Step) -> None:
     if step.act is Action.DELETE:
         limits.remove_site_limit(actor=actor, resource=step.name)
     else:
-        limits.set_site_limit(actor=actor, resource=step.name, amount=step.wanted)
+        limits.set_site_limit(actor=actor, resource=step.name, amount=step.desired)
 
 
 def _rate(actor: User, step: Step) -> None:
     if step.act is Action.DELETE:
         limits.remove_rate(actor=actor, resource=step.name)
     else:
-        limits.set_rate(actor=actor, resource=step.name, rate_milli=step.wanted)
+        limits.set_rate(actor=actor, resource=step.name, rate_milli=step.desired)
 
 
 def _entry(actor: User, step: Step, *, first: bool) -> None:
@@ -300,7 +300,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
         if entry is not None:
             entries.delete(actor=actor, entry=entry)
         return
-    fields = dict(step.wanted or {})
+    fields = dict(step.desired or {})
     if not first:
         if "successor" in fields:
             entries.change(actor=actor, entry=entry, values={"successor": fields["successor"]})
@@ -316,7 +316,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
             fields["env"] = _with_secrets(entry.env, fields["env"])
         entries.change(actor=actor, entry=entry, values=fields)
     if secrets is not None:
-        vault_secrets.apply(actor=actor, holder=entry, wanted=secrets)
+        vault_secrets.apply(actor=actor, holder=entry, desired=secrets)
 
 
 def _environment(actor: User, step: Step, *, first: bool) -> None:
@@ -326,7 +326,7 @@ def _environment(actor: User, step: Step, *, first: bool) -> None:
         if environment is not None:
             environment_services.delete(actor=actor, environment=environment)
         return
-    fields = dict(step.wanted or {})
+    fields = dict(step.desired or {})
     if not first:
         if "successor" in fields:
             environments.change(actor=actor, slug=step.name, values={"successor": fields["successor"]})
@@ -352,18 +352,18 @@ def _policy(actor: User, step: Step) -> None:
     if step.act is Action.DELETE:
         policy_services.delete_for(actor=actor, target=step.name)
     else:
-        policy_services.put_policy(actor=actor, target=step.name, values=step.wanted or {})
+        policy_services.put_policy(actor=actor, target=step.name, values=step.desired or {})
 
 
 def _rule(actor: User, step: Step) -> None:
-    wanted = dict(step.wanted)
-    team, enabled = _named_team(wanted.pop("team")), wanted.pop("enabled")
+    desired = dict(step.desired)
+    team, enabled = _named_team(desired.pop("team")), desired.pop("enabled")
     if step.act is Action.DELETE:
-        rule = AutoApproveRule.objects.filter(team=team, enabled=enabled, **wanted).first()
+        rule = AutoApproveRule.objects.filter(team=team, enabled=enabled, **desired).first()
         if rule is not None:
             rules.delete_rule(actor=actor, rule_id=rule.pk)
         return
-    created = rules.create_rule(actor=actor, team=team, **wanted)
+    created = rules.create_rule(actor=actor, team=team, **desired)
     if not enabled:
         rules.change_rule(actor=actor, rule_id=created.pk, enabled=False)
 

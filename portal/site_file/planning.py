@@ -32,12 +32,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change. `wanted` is the document in the file, or `None` for a deletion."""
+    """One change. `desired` is the document in the file, or `None` for a deletion."""
 
     section: str
     name: str
     act: Action
-    wanted: Any = None
+    desired: Any = None
     changes: tuple[Difference, ...] = field(default=())
 
     @property
@@ -52,7 +52,7 @@ class Step:
 
 def plan(
     present: Mapping[str, Any],
-    wanted: Mapping[str, Any],
+    desired: Mapping[str, Any],
     *,
     prune: bool = False,
     protected: Mapping[str, Collection[str]] = NONE_KEPT,
@@ -64,30 +64,30 @@ def plan(
     """
     steps: list[Step] = []
     for section in SECTIONS:
-        if section in wanted:
-            section_steps = _entries(section, present.get(section, {}), wanted[section] or {}, prune=prune)
+        if section in desired:
+            section_steps = _entries(section, present.get(section, {}), desired[section] or {}, prune=prune)
             steps += [
                 step
                 for step in section_steps
                 if step.act is not Action.DELETE or step.name not in protected.get(section, ())
             ]
-    if "rules" in wanted:
-        steps += _rules(present.get("rules", []), wanted["rules"] or [], prune=prune)
-    if "sign_in_providers" in wanted and wanted["sign_in_providers"] != present.get("sign_in_providers"):
+    if "rules" in desired:
+        steps += _rules(present.get("rules", []), desired["rules"] or [], prune=prune)
+    if "sign_in_providers" in desired and desired["sign_in_providers"] != present.get("sign_in_providers"):
         steps.append(Step("sign_in_providers", "", Action.BY_HAND))
     return steps
 
 
 def _entries(
-    section: str, present: Mapping[str, Any], wanted: Mapping[str, Any], *, prune: bool
+    section: str, present: Mapping[str, Any], desired: Mapping[str, Any], *, prune: bool
 ) -> Iterator[Step]:
-    for name, document in wanted.items():
+    for name, document in desired.items():
         if name not in present:
             yield Step(section, name, Action.CREATE, document)
         elif changes := _differences(present[name], document):
             yield Step(section, name, Action.CHANGE, document, tuple(changes))
     if prune and section not in KEPT:
-        yield from (Step(section, name, Action.DELETE) for name in present if name not in wanted)
+        yield from (Step(section, name, Action.DELETE) for name in present if name not in desired)
 
 
 def _differences(before: Any, after: Any) -> list[Difference]:
@@ -116,9 +116,9 @@ def _with_all_limits(quotas: Mapping[str, Any]) -> dict[str, Any]:
     return {resource: {**none, **quota} for resource, quota in quotas.items()}
 
 
-def _rules(present: list[Any], wanted: list[Any], *, prune: bool) -> Iterator[Step]:
+def _rules(present: list[Any], desired: list[Any], *, prune: bool) -> Iterator[Step]:
     left = list(present)
-    for rule in wanted:
+    for rule in desired:
         full_rule = {"team": None, "enabled": True, **rule}
         if full_rule in left:
             left.remove(full_rule)

@@ -394,10 +394,10 @@ class WorkspaceViewSet(ListViewSet):
             # Tells a browser's EventSource not to reconnect.
             return HttpResponse(status=204)
         token = request.auth if isinstance(request.auth, ApiToken) else None
-        look = log_stream.follow(user, workspace_id, lines, lambda: accounts.still_valid(user, token))
+        read = log_stream.follow(user, workspace_id, lines, lambda: accounts.still_valid(user, token))
         return stream.response(
             live.workspace_channel(workspace_id),
-            look,
+            read,
             after=after,
             user_id=user.pk,
             every_s=log_stream.POLL_S,

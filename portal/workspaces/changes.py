@@ -74,7 +74,7 @@ def change(
         actor=actor,
         kind=AuditKind.WORKSPACE_CHANGED,
         workspace=workspace,
-        message=f"changed its {_join_labels(changes)}",
+        message=f"changed the {_join_labels(changes)} of the workspace",
         data={"before": before, "after": changes},
     )
     return workspace

@@ -150,7 +150,7 @@ class CheckoutRow:
     message: str
     next_action: str
     detail: str
-    words: str
+    text: str
     at: datetime | None
 
     @property
@@ -194,7 +194,7 @@ def rows_of(
                 message=message_of(reason) if reason is not None else "",
                 next_action=next_action_of(reason) if reason is not None else "",
                 detail=entry.get("detail", ""),
-                words=_progress_text(state, folder, entry),
+                text=_progress_text(state, folder, entry),
                 at=datetime.fromisoformat(entry["at"]) if entry else None,
             )
         )

@@ -36,7 +36,7 @@ def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | Streamin
         raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
     token = request.auth if isinstance(request.auth, ApiToken) else None
 
-    def look(after: int) -> stream.Batch:
+    def read(after: int) -> stream.Batch:
         if not accounts.still_valid(user, token):
             return stream.Batch(over=True)
         try:
@@ -51,7 +51,7 @@ def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | Streamin
     if workspace.state == State.TERMINATED and not selectors.events_of(workspace, after=after).exists():
         # Tells a browser's EventSource not to reconnect.
         return HttpResponse(status=204)
-    return stream.response(live.workspace_channel(workspace_id), look, after=after, user_id=user.pk)
+    return stream.response(live.workspace_channel(workspace_id), read, after=after, user_id=user.pk)
 
 
 LAST_EVENT_ID = OpenApiParameter(

@@ -139,6 +139,6 @@ def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
         actor=actor,
         kind=AuditKind.WORKSPACE_EXTENDED,
         workspace=workspace,
-        message=f"extended it by {format_duration(seconds)}, to {format_day_time(ends_at)}",
+        message=f"extended the workspace by {format_duration(seconds)}, to {format_day_time(ends_at)}",
         data={"seconds": seconds, "before": before.isoformat(), "ends_at": ends_at.isoformat()},
     )

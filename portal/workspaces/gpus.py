@@ -58,8 +58,8 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
         released={name: workspace.resources[name] for name in CHANGED},
         actor=actor,
         kind=AuditKind.WORKSPACE_GPU_RELEASED,
-        message="released its GPUs",
-        stops="stopped its app, to start it again without GPUs",
+        message="released the GPUs of the workspace",
+        stops="stopped the app to restart it without GPUs",
         cause=cause,
     )
     return workspace
@@ -83,8 +83,8 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
         released=None,
         actor=actor,
         kind=AuditKind.WORKSPACE_GPU_ATTACHED,
-        message="attached its GPUs again",
-        stops="stopped its app, to start it again with its GPUs",
+        message="attached the GPUs of the workspace again",
+        stops="stopped the app to restart it with its GPUs",
     )
     return workspace
 

@@ -52,13 +52,15 @@ def is_fully_read(workspace: Workspace, after: int) -> bool:
     return over and workspace.state in OVER and generation == workspace.generation
 
 
-def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[], bool]) -> stream.Look:
+def follow(
+    user: User, workspace_id: UUID, tail_lines: int, may_read: Callable[[], bool]
+) -> stream.ReadEvents:
     """Return the read function of a stream. Each read checks again whether the user may see the workspace."""
     silent_until, failures = 0.0, 0
 
-    def look(after: int) -> stream.Batch:
+    def read(after: int) -> stream.Batch:
         nonlocal silent_until, failures
-        if not may_look():
+        if not may_read():
             return stream.Batch(over=True)
         try:
             workspace = selectors.workspace_by_id(user, workspace_id)
@@ -92,7 +94,7 @@ def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[
             return stream.Batch()
         return _batch_of(workspace, piece, over=over and not piece.more)
 
-    return look
+    return read
 
 
 def _has_node(workspace: Workspace) -> bool:

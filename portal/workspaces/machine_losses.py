@@ -118,7 +118,7 @@ def _advance(
         workspace,
         trigger,
         actor=actor,
-        message="ends it with its machine, unseen",
+        message="ended the workspace, because its machine was lost",
         reason=reason,
         cause=cause.as_json(),
         status={"reason": cause.as_json(), "heartbeat_at": None},

@@ -138,7 +138,7 @@ def _record(workspace: Workspace, reason: Reason, larger: str) -> None:
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_OUT_OF_MEMORY,
         workspace=workspace,
-        message="ended a program for lack of memory",
+        message="ended a program because the workspace ran out of memory",
         cause=reason.as_json(),
         data={"code": reason.code.value, **reason.params},
     )

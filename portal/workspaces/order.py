@@ -41,7 +41,7 @@ class WorkspaceOrder:
     - `git` is the repository to clone at start; `None` for the template's, an empty URL for none.
     - With `start_without_gpu`, a workspace that would be queued, but can start at once without its
       accelerators, starts with them released.
-    - With `move_home`, the home may move to another machine with a start, whatever its size.
+    - With `move_home`, the home may move to another machine with a start, regardless of its size.
     - `bound_to` is the id of the job token with which the workspace ends; `None` if it outlives the job.
     """
 

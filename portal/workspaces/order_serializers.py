@@ -70,7 +70,7 @@ def _priority(**more: Any) -> serializers.IntegerField:
 
 
 class WorkspaceShapeSerializer(StrictSerializer):
-    """What decides where a workspace fits. References are short names."""
+    """What decides where a workspace fits. References are slugs."""
 
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(
@@ -133,14 +133,14 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
         required=False,
         default=False,
         help_text=(
-            "Whether your home folder may move to another machine with a start, whatever its size. Smaller "
-            "ones do so without it."
+            "Whether your home folder may move to another machine with a start, regardless of its size. "
+            "Smaller ones do so without it."
         ),
     )
 
 
 class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
-    """A new workspace for a team that is named elsewhere. References are short names."""
+    """A new workspace for a team that is named elsewhere. References are slugs."""
 
     name = serializers.CharField(
         required=False,
@@ -183,7 +183,7 @@ class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
 
 
 class WorkspaceCreateSerializer(WorkspaceOrderSerializer, WorkspaceStartSerializer):
-    """A request for a workspace. References are short names."""
+    """A request for a workspace. References are slugs."""
 
     priority = _priority(
         default=0,

@@ -123,7 +123,7 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
             actor=actor,
             kind=AuditKind.WORKSPACE_PACKAGES_RESET_ASKED,
             workspace=workspace,
-            message="asked that the next start remove what is installed on top of its environment",
+            message="requested that the next start removes the extra packages",
         )
     return workspace
 
@@ -146,7 +146,7 @@ def cancel_reset(*, actor: User, workspace_id: UUID) -> Workspace:
         actor=actor,
         kind=AuditKind.WORKSPACE_PACKAGES_KEPT,
         workspace=workspace,
-        message="keeps what is installed on top of its environment",
+        message="cancelled the removal of the extra packages",
     )
     return workspace
 

@@ -115,7 +115,7 @@ def expected_start(workspace: Workspace) -> ExpectedStart:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceCard:
-    """A workspace in the list, with the actions available to the reader."""
+    """A workspace in the list, with the actions available to the user."""
 
     workspace: Workspace
     stage: str

@@ -21,7 +21,7 @@ def requeue(workspace: Workspace, reason: Reason, **changes: Any) -> None:
         workspace,
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
-        message="queues it again",
+        message="queued the workspace again",
         cause=reason.as_json(),
         data={"reason": reason.code.value},
         pool=None,

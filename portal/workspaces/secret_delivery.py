@@ -126,7 +126,7 @@ def _hand_over(
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_SECRETS_GIVEN,
             workspace=workspace,
-            message="gave it its secrets",
+            message="passed the secrets to the workspace",
             data={"generation": generation, "secrets": all_facts},
         )
     return {

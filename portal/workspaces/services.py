@@ -201,7 +201,7 @@ def _insert(
         actor=actor,
         kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
-        message=f"asked for {template.name} on {', else '.join(each.name for each in order.flavors)}"
+        message=f"requested {template.name} on {', else '.join(each.name for each in order.flavors)}"
         + (", without its GPUs until they are attached" if workspace.gpu_released else ""),
         data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
@@ -291,7 +291,10 @@ def stop(
             emit(RequestChanged(workspace))
             workspace.desired_state = DesiredState.STOPPED
             events.record(
-                actor=actor, kind=AuditKind.WORKSPACE_STOP_ASKED, workspace=workspace, message="stopped it"
+                actor=actor,
+                kind=AuditKind.WORKSPACE_STOP_ASKED,
+                workspace=workspace,
+                message="stopped the workspace",
             )
         return workspace
     if workspace.waits_for_home:
@@ -301,7 +304,7 @@ def stop(
         workspace,
         Trigger.STOP,
         actor=actor,
-        message="stopped it",
+        message="stopped the workspace",
         reason=reason,
         cause=cause.as_json() if cause is not None else None,
         desired_state=DesiredState.STOPPED,
@@ -336,7 +339,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         workspace,
         Trigger.RETRY if retrying else Trigger.START,
         actor=actor,
-        message="tried it again" if retrying else "started it",
+        message="tried to start the workspace again" if retrying else "started the workspace",
         desired_state=DesiredState.RUNNING,
         termination_reason=TerminationReason.NONE,
         lifetime_s=restart_lifetime(workspace.template, workspace.flavor, workspace.lifetime_s),
@@ -398,7 +401,7 @@ def delete(
         workspace,
         Trigger.TERMINATE if placed else Trigger.CANCEL,
         actor=actor,
-        message="deleted it",
+        message="deleted the workspace",
         reason=reason,
         next_reconcile_at=timezone.now() if placed else None,
         status=NO_TROUBLE,
@@ -413,7 +416,7 @@ def _record_delete(actor: User | SystemActor, workspace: Workspace, reason: str)
         actor=actor,
         kind=AuditKind.WORKSPACE_DELETE_ASKED,
         workspace=workspace,
-        message="deleted it",
+        message="deleted the workspace",
         reason=reason,
     )
 

@@ -44,8 +44,8 @@ INSIDE = "/run/berth"
 GROUP = "environment-build"
 USER = "build"
 NICE = 10
-LOOK_S = 0.2
-DISK_LOOK_S = 2.0
+POLL_INTERVAL_S = 0.2
+DISK_POLL_INTERVAL_S = 2.0
 END_TIMEOUT_S = 10.0
 MAX_LINE = 4000
 KEPT_LINES = 2000
@@ -271,9 +271,9 @@ class Cell:
         """Read the output until its end, and enforce the limits meanwhile."""
         assert process.stdout is not None
         descriptor, rest, looked = process.stdout.fileno(), b"", time.monotonic()
-        wait = DISK_LOOK_S
+        wait = DISK_POLL_INTERVAL_S
         while True:
-            if select.select([descriptor], [], [], LOOK_S)[0]:
+            if select.select([descriptor], [], [], POLL_INTERVAL_S)[0]:
                 data = os.read(descriptor, 65536)
                 if not data:
                     break
@@ -289,7 +289,9 @@ class Cell:
                 begun = time.monotonic()
                 self.check_disk()
                 looked = time.monotonic()
-                wait = max(DISK_LOOK_S, 5 * (looked - begun))  # a large environment takes a while to measure
+                wait = max(
+                    DISK_POLL_INTERVAL_S, 5 * (looked - begun)
+                )  # a large environment takes a while to measure
         if rest:
             self._line(rest, lines, on_line)
 

@@ -15,10 +15,10 @@ from provisioning.drivers.local.environment import prefixes_of, visible_folders
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 
-LOOK_TIMEOUT_S = 30.0
+QUERY_TIMEOUT_S = 30.0
 DOWNLOAD_TIMEOUT_S = 600.0
 DOWNLOADS = "BERTH_NODE_PYTHON_DOWNLOADS"
-_LOOK = """
+_QUERY = """
 import json, sys, sysconfig
 print(json.dumps([sys.implementation.name, "%d.%d.%d" % sys.version_info[:3],
     getattr(sys, "_base_executable", "") or sys.executable, sys.base_prefix]))
@@ -39,24 +39,24 @@ class Python:
         return ".".join(self.version.split(".")[:2])
 
 
-def find(wanted: str, *, uv: str, downloads: Path) -> Python:
+def find(minor: str, *, uv: str, downloads: Path) -> Python:
     """Return the newest interpreter of a version such as 3.12, preferably the node's. Raises `BuildError`."""
     # uv starts every interpreter of the machine to list them, which takes half a second.
     own = _node_python()
-    if own is not None and own.minor == wanted:
+    if own is not None and own.minor == minor:
         return own
     available = installed_pythons(uv, downloads)
-    good = [python for python in available if python.minor == wanted]
+    good = [python for python in available if python.minor == minor]
     if not good and os.environ.get(DOWNLOADS) == "1":
-        _download(wanted, uv, downloads)
-        good = [python for python in installed_pythons(uv, downloads) if python.minor == wanted]
+        _download(minor, uv, downloads)
+        good = [python for python in installed_pythons(uv, downloads) if python.minor == minor]
     if good:
         return good[0]
     versions = ", ".join(sorted({python.version for python in available})) or "none"
     raise BuildError(
         BuildFailure.NO_PYTHON,
-        f"Python {wanted} is not installed on the node (installed: {versions}). Choose an installed version, "
-        f"or ask an operator to install Python {wanted}.",
+        f"Python {minor} is not installed on the node (installed: {versions}). Choose an installed version, "
+        f"or ask an operator to install Python {minor}.",
     )
 
 
@@ -84,7 +84,7 @@ def _listed_paths(uv: str, downloads: Path) -> Iterable[str]:
             [*argv, "--output-format", "json"],
             capture_output=True,
             text=True,
-            timeout=LOOK_TIMEOUT_S,
+            timeout=QUERY_TIMEOUT_S,
             check=False,
             env=_environ(downloads),
         )
@@ -98,10 +98,10 @@ def _listed_paths(uv: str, downloads: Path) -> Iterable[str]:
 def _inspect(path: str) -> Python | None:
     try:
         process = subprocess.run(
-            [path, "-I", "-S", "-c", _LOOK],
+            [path, "-I", "-S", "-c", _QUERY],
             capture_output=True,
             text=True,
-            timeout=LOOK_TIMEOUT_S,
+            timeout=QUERY_TIMEOUT_S,
             check=False,
         )
         name, version, executable, base = json.loads(process.stdout)
@@ -114,9 +114,9 @@ def _inspect(path: str) -> Python | None:
     return Python(version, str(real), bases)
 
 
-def _download(wanted: str, uv: str, downloads: Path) -> None:
+def _download(minor: str, uv: str, downloads: Path) -> None:
     subprocess.run(
-        [uv, "python", "install", "--no-config", "--no-bin", wanted],
+        [uv, "python", "install", "--no-config", "--no-bin", minor],
         capture_output=True,
         timeout=DOWNLOAD_TIMEOUT_S,
         check=False,

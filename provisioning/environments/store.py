@@ -40,7 +40,7 @@ from provisioning.types import HeldEnvironment
 STAMP = ".berth-environment"
 STAMP_MAX_BYTES = 4 << 20
 PREFIX = "env-"
-LOCK_LOOK_S = 0.2
+LOCK_POLL_INTERVAL_S = 0.2
 KEEP_REQUESTS_S = 7 * 86400.0
 KEEP_CACHE_MIB = 4096
 
@@ -154,10 +154,10 @@ class Store:
         self.prepare()
         descriptor = os.open(self.folder / ".build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not (locked := _try_lock(descriptor, fcntl.LOCK_EX)) and waiting is not None:
+            while not (acquired := _try_lock(descriptor, fcntl.LOCK_EX)) and waiting is not None:
                 waiting()
-                time.sleep(LOCK_LOOK_S)
-            yield locked
+                time.sleep(LOCK_POLL_INTERVAL_S)
+            yield acquired
         finally:
             os.close(descriptor)
 
@@ -204,12 +204,12 @@ class Store:
         """Hold the request of this key; yield whether it is neither held elsewhere nor done."""
         self.prepare()
         with (self._requests / f"{_file_name(key)}.begun").open("a+") as file:
-            mine = _try_lock(file.fileno(), fcntl.LOCK_EX)
-            if mine:
+            acquired = _try_lock(file.fileno(), fcntl.LOCK_EX)
+            if acquired:
                 file.seek(0)
-                mine = not file.read()
-            yield mine
-            if mine:
+                acquired = not file.read()
+            yield acquired
+            if acquired:
                 file.write("done")
 
     def cancel(self, key: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from time import sleep
 
 PROC = Path("/proc")
-LOOKS = 20
-LOOK_S = 0.01
+ATTEMPTS = 20
+RETRY_INTERVAL_S = 0.01
 """Number of attempts, and their interval, for a process without arguments."""
 
 
@@ -33,11 +33,11 @@ def _arguments_and_environment(entry: Path) -> bytes:
     During `execve` a process briefly has neither, although the kernel already knows its program: retry then.
     """
     text = b""
-    for _ in range(LOOKS):
+    for _ in range(ATTEMPTS):
         text = _read(entry / "cmdline") + _read(entry / "environ")
         if text or not _has_program(entry):
             break
-        sleep(LOOK_S)
+        sleep(RETRY_INTERVAL_S)
     return text
 
 

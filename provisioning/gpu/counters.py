@@ -12,7 +12,7 @@ from dataclasses import dataclass
 WIDE = 64
 NARROW = 32
 """Width of counters in bits: most of NVML's have 64, that of PCIe replays has 32."""
-ON_THE_WAY_BITS = 8
+WRAP_MARGIN_BITS = 8
 """A wrap may add less than 1 / 2^8 of a counter's range; any more counts as a restart."""
 
 
@@ -33,7 +33,7 @@ def step(before: int, after: int, *, bits: int = WIDE) -> CounterStep:
         return CounterStep(after - before)
     over = (1 << bits) - before + after
     # A value beyond the assumed width means a wider counter, so it cannot have wrapped there.
-    if 0 < over < 1 << (bits - ON_THE_WAY_BITS):
+    if 0 < over < 1 << (bits - WRAP_MARGIN_BITS):
         return CounterStep(over)
     return CounterStep(after, restarted=True)
 

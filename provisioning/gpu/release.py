@@ -21,8 +21,8 @@ from typing import IO
 from provisioning.gpu import forks
 
 LEASE_S = 120.0
-"""NVML is reopened after this at the latest, whatever the state of the reset."""
-LOOK_S = 0.2
+"""NVML is reopened after this at the latest, regardless of the state of the reset."""
+POLL_INTERVAL_S = 0.2
 TAKE_S = 0.5
 _NAME = "nvml-released"
 
@@ -99,7 +99,7 @@ def wait(limit_s: float = math.inf) -> None:
     while is_release_requested():
         if time.monotonic() >= until:
             raise ResetNotOver
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _deadline(text: str) -> float:

@@ -27,7 +27,7 @@ from provisioning.gpu.reset import MAX_OUTPUT, ResetResult, ResetVerdict
 TOOL = "nvidia-smi"
 LET_GO_S = 20.0
 """How long to wait for processes that have the GPU open; Berth's own need some seconds to notice."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 NVML_S = 10.0
 PERSISTENCE_S = 20.0
 KILL_S = 5.0
@@ -115,7 +115,7 @@ def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
     while holders := holders_of(root / f"dev/nvidia{gpu.minor}"):
         if time.monotonic() >= until:
             raise _ResetRefused(_holders_sentence(holders))
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ class AbilityResult:
 
     label: str
     good: bool
-    words: str
+    text: str
 
 
 def probe(folder: NodeFolder, *, as_service: bool) -> tuple[AbilityResult, ...]:

@@ -20,7 +20,7 @@ from provisioning.types import ObservedState, PoolConfig
 
 log = logging.getLogger(__name__)
 LIMIT_S = 120.0
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 OVER = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAILED})
 
 
@@ -56,7 +56,7 @@ def run(pool: PoolConfig, *, limit_s: float) -> int:
                 remaining += 1
         if not remaining or time.monotonic() > until:
             return remaining
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def main() -> int:

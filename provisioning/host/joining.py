@@ -26,7 +26,7 @@ from provisioning.version import VERSION
 
 DEFAULT_PORT = 8646
 CONNECTED_LIMIT_S = 45.0
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 TAKEN_IN = frozenset({"join_token_used", "node_name_taken", "machine_joined_already"})
 SETTINGS = (
     "BERTH_HOMES_DIR", "BERTH_SANDBOX", "BERTH_EGRESS", "BERTH_EGRESS_ALLOW", "BERTH_MULTIUSER",
@@ -108,7 +108,7 @@ class JoinCommand:
         results = abilities.probe(self._folder, as_service=self._options.service and self._has_systemd())
         for ability in results:
             self._console.say(
-                f"  {'✓' if ability.good else '!'} {ability.label:<{LABEL_WIDTH}} {ability.words}"
+                f"  {'✓' if ability.good else '!'} {ability.label:<{LABEL_WIDTH}} {ability.text}"
             )
         shared = {**self._environ, **programs.settings(self._folder)}.get("BERTH_MULTIUSER", "1") != "0"
         if shared and abilities.missing(results):
@@ -241,7 +241,7 @@ class JoinCommand:
         while time.monotonic() < until:
             if status.services_run(self._folder):
                 return True
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         return False
 
 

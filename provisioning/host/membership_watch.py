@@ -29,8 +29,8 @@ from provisioning.service.files import write_file
 REVOKED_GRACE_S = 600
 MIN_NO_CONTACT_S = 300
 """Lower limit of the grace period: longer than a restart of the portal."""
-LOOK_EVERY_S = 60.0
-MIN_LOOKS = 3
+POLL_INTERVAL_S = 60.0
+MIN_FAILED_CHECKS = 3
 """Number of consecutive equal results before workspaces end."""
 
 
@@ -49,7 +49,7 @@ class CutOff(msgspec.Struct, frozen=True):
     word: PortalAnswer
     boot: str
     since_s: float
-    looks: int = 1
+    failed_checks: int = 1
     ended: bool = False
 
 
@@ -104,16 +104,16 @@ def next_cut_off(previous: CutOff | None, answer: PortalAnswer, *, boot: str, no
         case PortalAnswer.UNCLEAR:
             return previous if previous is not None and previous.word is PortalAnswer.REVOKED else None
         case PortalAnswer.SILENT if previous is not None:
-            return msgspec.structs.replace(previous, looks=previous.looks + 1)
+            return msgspec.structs.replace(previous, failed_checks=previous.failed_checks + 1)
         case PortalAnswer.REVOKED if previous is not None and previous.word is PortalAnswer.REVOKED:
-            return msgspec.structs.replace(previous, looks=previous.looks + 1)
+            return msgspec.structs.replace(previous, failed_checks=previous.failed_checks + 1)
     return CutOff(answer, boot, now_s)
 
 
 def is_due(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> bool:
     """Return whether workspaces have to end now."""
     grace_s = limits.grace_for(cut_off.word)
-    return bool(grace_s) and cut_off.looks >= MIN_LOOKS and now_s - cut_off.since_s >= grace_s
+    return bool(grace_s) and cut_off.failed_checks >= MIN_FAILED_CHECKS and now_s - cut_off.since_s >= grace_s
 
 
 def load_cut_off(folder: NodeFolder) -> CutOff | None:
@@ -129,7 +129,7 @@ def _path(folder: NodeFolder) -> Path:
 
 
 class MembershipWatch:
-    """Asks the portal every `LOOK_EVERY_S` in a thread, and ends workspaces when due."""
+    """Asks the portal every `POLL_INTERVAL_S` in a thread, and ends workspaces when due."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class MembershipWatch:
         self._stop.set()
 
     def _watch(self) -> None:
-        while not self._stop.wait(LOOK_EVERY_S):
+        while not self._stop.wait(POLL_INTERVAL_S):
             try:
                 self.handle(ask_portal(self._folder), now_s=time.monotonic())
             except (Problem, OSError, subprocess.SubprocessError) as error:

@@ -47,7 +47,7 @@ def programs(
     write_gateway(folder, membership)
     name = membership.name
     worker_environ = node_environ(folder, membership, environ)
-    pulse = probes.pulse_since(membership.redis_url(folder), key_of(f"node@{name}"), f"node@{name}")
+    heartbeat = probes.heartbeat_since(membership.redis_url(folder), key_of(f"node@{name}"), f"node@{name}")
     gateway = Program(
         name="node-gateway",
         argv=(str(caddy), "run", "--config", str(folder.gateway_config)),
@@ -68,7 +68,7 @@ def programs(
                 *worker_argv("provisioning.node.worker", f"node@{name}", node_queue(name)),
             ),
             environ=worker_environ,
-            answers=_with_pacing(pulse),
+            answers=_with_pacing(heartbeat),
             # Workspaces set the modes of their own files.
             umask=0o022,
         ),

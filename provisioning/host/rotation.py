@@ -15,7 +15,7 @@ from provisioning.service.console import Problem
 
 log = logging.getLogger(__name__)
 BEFORE = dt.timedelta(days=30)
-LOOK_EVERY_S = 60.0
+POLL_INTERVAL_S = 60.0
 AGAIN_AFTER_S = 1800.0
 ENDED = frozenset({"not_a_joined_node", "identity_replaced"})
 
@@ -94,7 +94,7 @@ class Renewal:
     def _watch(self) -> None:
         wait_s = 0.0
         while not self._stop.wait(wait_s):
-            wait_s = LOOK_EVERY_S
+            wait_s = POLL_INTERVAL_S
             try:
                 identity = membership.load(self._folder)
                 if is_due(identity):

@@ -33,7 +33,7 @@ class StatusResult:
 
     name: str
     good: bool
-    words: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ _END = {
 class SuspendResult:
     """A line for people, and its data for programs."""
 
-    words: str
+    text: str
     data: dict[str, object]
 
 

@@ -115,8 +115,8 @@ def store() -> Store:
 def _run(command: EnvironmentBuild) -> None:
     """Execute one build. Sends nothing if the same build is running or was done."""
     try:
-        with store().request(_key(command.build, command.lease)) as mine:
-            if mine:
+        with store().request(_key(command.build, command.lease)) as acquired:
+            if acquired:
                 _watch(command)
             else:
                 log.info("skipped build %s: already running or done", command.build)
@@ -296,8 +296,8 @@ def _remove(digest: str) -> None:
     try:
         driver = local_driver()
         if driver.remove_environment(digest):
-            with driver.environments.build_lock() as mine:
-                if mine:
+            with driver.environments.build_lock() as acquired:
+                if acquired:
                     driver.environments.prune_cache()
         else:
             log.info("kept environment %s: in use", digest)
@@ -310,8 +310,8 @@ def sweep() -> None:
     try:
         environments = store()
         if environments.folder.is_dir():
-            with environments.build_lock() as mine:
-                if mine:
+            with environments.build_lock() as acquired:
+                if acquired:
                     environments.sweep()
     except Exception as error:
         log.warning("could not remove leftovers of builds: %s", error)

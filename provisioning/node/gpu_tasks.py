@@ -48,7 +48,7 @@ SLACK_S = 90.0
 """Extra time after the deadline for a check to end its processes."""
 TRIES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Retries: a result of minutes of work is not lost because the broker is briefly unavailable."""
-LOCK_LOOK_S = 0.25
+LOCK_POLL_INTERVAL_S = 0.25
 
 
 @app.task(name="node.gpu_check")  # type: ignore[untyped-decorator]
@@ -109,8 +109,8 @@ def begin(command: CheckCommand) -> threading.Thread | None:
 def _run(driver: Driver, command: CheckCommand) -> None:
     """Execute one run. Sends nothing if another run on the same device continues."""
     try:
-        with _device(command) as mine:
-            if mine:
+        with _device(command) as acquired:
+            if acquired:
                 _watch(driver, command)
     except Exception as error:
         _answer(command, failure=failure_of(error))
@@ -283,6 +283,6 @@ def _lock(file: int, *, until: Callable[[], bool]) -> bool:
         except BlockingIOError:
             if until():
                 return False
-            time.sleep(LOCK_LOOK_S)
+            time.sleep(LOCK_POLL_INTERVAL_S)
         else:
             return True

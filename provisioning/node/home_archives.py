@@ -140,7 +140,7 @@ def _restore(
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the seconds between two looks at a job: few at first, since a small home takes a moment."""
+    """Yield the seconds between two queries of a job: few at first, since a small home takes a moment."""
     pause_s = FIRST_PAUSE_S
     while True:
         yield pause_s

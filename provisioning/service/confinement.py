@@ -2,7 +2,7 @@
 
 A program can be anywhere: below `/root`, which other users cannot enter, or below a folder that is closed
 later. Therefore the topmost folder above its files that is not the system's is covered by an empty folder, in
-which only those files are mounted, whatever its mode (docs/adr/0069-services-account.md).
+which only those files are mounted, regardless of its mode (docs/adr/0069-services-account.md).
 """
 
 from __future__ import annotations

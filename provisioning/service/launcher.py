@@ -60,14 +60,14 @@ def main(argv: list[str]) -> None:
         sys.exit(f"could not start {argv[4]}: {error.strerror}")
 
 
-def confine(wanted: dict[str, Any]) -> None:
+def confine(plan: dict[str, Any]) -> None:
     """Set up the file-system view and drop privileges. Raises `OSError`."""
     folder, mask = os.getcwd(), os.umask(0o022)  # noqa: PTH109
-    _unmount_below(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
-    _build_view(wanted)
+    _unmount_below(plan["covers"], [*(path for path, _ in plan["binds"]), *plan["copies"]])
+    _build_view(plan)
     os.chdir(folder)
     os.umask(mask)
-    _drop_privileges(wanted["uid"], wanted["groups"], wanted["capabilities"])
+    _drop_privileges(plan["uid"], plan["groups"], plan["capabilities"])
 
 
 def _unmount_below(covers: list[str], kept_paths: list[str]) -> None:
@@ -82,20 +82,20 @@ def _unmount_below(covers: list[str], kept_paths: list[str]) -> None:
             libc.umount2(os.fsencode(place), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
-def _build_view(wanted: dict[str, Any]) -> None:
+def _build_view(plan: dict[str, Any]) -> None:
     """Cover folders and bind the wanted paths into them, from outer to inner."""
-    uid = wanted["uid"]
-    opened = {path: os.open(path, os.O_PATH | _NOFOLLOW) for path, _ in wanted["binds"]}
-    contents = {path: _texts(path) for path in wanted["copies"]}
-    steps = [(path, 0, False) for path in wanted["covers"]]
-    steps += [(path, 1, writable) for path, writable in wanted["binds"]]
+    uid = plan["uid"]
+    opened = {path: os.open(path, os.O_PATH | _NOFOLLOW) for path, _ in plan["binds"]}
+    contents = {path: _texts(path) for path in plan["copies"]}
+    steps = [(path, 0, False) for path in plan["covers"]]
+    steps += [(path, 1, writable) for path, writable in plan["binds"]]
     for path, bound, writable in sorted(steps):
         if bound:
             _bind(opened[path], path, writable=writable)
         else:
             os.makedirs(path, exist_ok=True)  # noqa: PTH103
             _mount("tmpfs", path, _COVER_FLAGS, "tmpfs", "mode=0755,size=8m")
-    for place, target in wanted["links"]:
+    for place, target in plan["links"]:
         if not os.path.lexists(place):
             os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
             os.symlink(target, place)  # noqa: PTH211
@@ -106,7 +106,7 @@ def _build_view(wanted: dict[str, Any]) -> None:
             os.write(copy, text)
             os.fchown(copy, uid, uid)
             os.close(copy)
-    for path in wanted["covers"]:
+    for path in plan["covers"]:
         _mount(None, path, MS_REMOUNT | MS_BIND | MS_RDONLY | _COVER_FLAGS)
     for descriptor in opened.values():
         os.close(descriptor)

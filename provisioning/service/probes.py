@@ -56,7 +56,7 @@ def redis_answers(url: str) -> Callable[[float], bool]:
     return probe
 
 
-def pulse_since(url: str, key: str, name: str) -> Callable[[float], bool]:
+def heartbeat_since(url: str, key: str, name: str) -> Callable[[float], bool]:
     """Return a probe that is true if the process `name` has sent a heartbeat since its start."""
 
     def probe(started_at: float) -> bool:

@@ -35,7 +35,7 @@ def test_what_is_given_changes_and_the_rest_stays(api: Any, bob: Any, waiting: W
     assert (shown["name"], shown["expected_hours"], shown["priority"]) == ("second", 1.5, -10)
     assert patch(api(bob), waiting, {"priority": -20}).json()["name"] == "second"
     entry = Event.objects.filter(kind="workspace.changed").order_by("pk")[0]
-    assert entry.message == "changed its name and expected time and priority"
+    assert entry.message == "changed the name and expected time and priority of the workspace"
     assert entry.data["before"] == {"name": "first", "expected_s": 28_800, "priority": 0}
 
 

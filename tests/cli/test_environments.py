@@ -107,7 +107,7 @@ def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent,
     file.write_text("numpy\n")
     between(lambda: failed(only(sent), "index_unreachable"), lambda: None)
     # The third look is one too many.
-    time_s = str(round(environments.LOOK_S * 1.5))
+    time_s = str(round(environments.POLL_INTERVAL_S * 1.5))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)
     assert ran.code == 6
     assert "cannot reach the package index: It went wrong. Retrying." in ran.err

@@ -79,7 +79,7 @@ def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> I
     WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.RUNNING)
     found = Origin()
     monkeypatch.setattr(Transport, "connect", lambda self, _: Connection(found.url, self._token))
-    monkeypatch.setattr(forwarding, "LOOK_S", 0.2)
+    monkeypatch.setattr(forwarding, "POLL_INTERVAL_S", 0.2)
     yield found
     found.close()
 

@@ -76,7 +76,7 @@ def test_one_workspace(as_bob, bob, team):
     )
     WorkspaceStatus.objects.filter(workspace=made).update(stopped=cause)
     shown = dict(line.split(maxsplit=1) for line in as_bob("show", "trial").out.splitlines())
-    assert shown["why"].startswith("Berth stopped it at 20")
+    assert shown["why"].startswith("Berth stopped the workspace at 20")
     assert shown["why"].endswith(" Rule weeks, set by team:vision.")
 
 

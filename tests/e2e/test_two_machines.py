@@ -282,7 +282,7 @@ def test_its_user_of_redis_reaches_nothing_of_others(pair: Pair) -> None:
             lambda: client.lrange(KEY_PREFIX + own, 0, -1),
             lambda: client.lpush(KEY_PREFIX + own, "{}"),
             lambda: client.brpop([KEY_PREFIX + CONTROL_QUEUE]),
-            lambda: client.hdel("berth:q:pulse", "control@main"),
+            lambda: client.hdel("berth:q:heartbeat", "control@main"),
             lambda: client.lrange(KEY_PREFIX + CONTROL_QUEUE, 0, -1),
             lambda: client.keys("*"),
             lambda: client.hgetall("berth:gw:routes"),

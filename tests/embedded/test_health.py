@@ -16,10 +16,10 @@ from provisioning import heartbeat
 
 
 class FakeStore:
-    """A Redis with these pulses, or one that does not answer. `full` is how many of 100 MiB are used."""
+    """A Redis with these heartbeats, or one that does not answer. `full` is how many of 100 MiB are used."""
 
-    def __init__(self, pulses: dict[str, float] | None, full: int = 1) -> None:
-        self._pulses, self._full = pulses, full
+    def __init__(self, heartbeats: dict[str, float] | None, full: int = 1) -> None:
+        self._heartbeats, self._full = heartbeats, full
         self._asked: list[str] = []
 
     def __enter__(self) -> FakeStore:
@@ -29,8 +29,10 @@ class FakeStore:
         pass
 
     def hgetall(self, key: str) -> dict[bytes, bytes]:
-        assert key == heartbeat.PULSE_KEY
-        return {name.encode(): self._pulse(name) for name in self._known() if not name.startswith("node@")}
+        assert key == heartbeat.HEARTBEAT_KEY
+        return {
+            name.encode(): self._heartbeat(name) for name in self._known() if not name.startswith("node@")
+        }
 
     def acl_users(self) -> list[bytes]:
         nodes = [name.removeprefix("node@") for name in self._known() if name.startswith("node@")]
@@ -40,11 +42,11 @@ class FakeStore:
         return self
 
     def hget(self, key: str, name: str) -> None:
-        assert key == f"berth:q:node.{name.removeprefix('node@')}:pulse"
+        assert key == f"berth:q:node.{name.removeprefix('node@')}:heartbeat"
         self._asked.append(name)
 
     def execute(self, *, raise_on_error: bool) -> list[bytes]:
-        return [self._pulse(name) for name in self._asked]
+        return [self._heartbeat(name) for name in self._asked]
 
     def info(self, section: str) -> dict[str, int]:
         assert section == "memory"
@@ -55,18 +57,18 @@ class FakeStore:
             raise redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
 
     def _known(self) -> dict[str, float]:
-        if self._pulses is None:
+        if self._heartbeats is None:
             raise redis.ConnectionError("refused")
-        return self._pulses
+        return self._heartbeats
 
-    def _pulse(self, name: str) -> bytes:
+    def _heartbeat(self, name: str) -> bytes:
         return json.dumps({"at": self._known()[name], "pid": 1}).encode()
 
 
 def parts(
-    monkeypatch: pytest.MonkeyPatch, pulses: dict[str, float] | None, full: int = 1
+    monkeypatch: pytest.MonkeyPatch, heartbeats: dict[str, float] | None, full: int = 1
 ) -> dict[str, ComponentHealth]:
-    monkeypatch.setattr(health, "redis_client", lambda _: FakeStore(pulses, full))
+    monkeypatch.setattr(health, "redis_client", lambda _: FakeStore(heartbeats, full))
     return {part.name: part for part in health.check()}
 
 
@@ -155,15 +157,15 @@ MALFORMED = (
 
 
 @pytest.mark.parametrize("value", MALFORMED)
-def test_pulses_that_are_malformed_are_left_out(value: bytes) -> None:
+def test_heartbeats_that_are_malformed_are_left_out(value: bytes) -> None:
     class Store(FakeStore):
-        def _pulse(self, name: str) -> bytes:
-            return value if name == "node@evil" else super()._pulse(name)
+        def _heartbeat(self, name: str) -> bytes:
+            return value if name == "node@evil" else super()._heartbeat(name)
 
     store: Any = Store({"control@a": 5.0, "node@b": 6.0, "node@evil": 7.0})
     assert heartbeat.read(store) == {"control@a": 5.0, "node@b": 6.0}
 
 
-def test_a_pulse_of_the_future_counts_as_now() -> None:
+def test_a_heartbeat_of_the_future_counts_as_now() -> None:
     store: Any = FakeStore({"node@a": time.time() + 1e6})
     assert heartbeat.read(store)["node@a"] <= time.time()

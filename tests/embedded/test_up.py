@@ -208,7 +208,7 @@ def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> No
     )
     with probes.redis_client(url) as node:
         name = running.instance.node_name
-        assert node.hget(f"berth:q:node.{name}:pulse", f"node@{name}")
+        assert node.hget(f"berth:q:node.{name}:heartbeat", f"node@{name}")
         for attempt in (
             lambda: node.get("berth:gw:ws:ws-1"),
             lambda: node.set("berth:gw:ws:ws-1", "{}"),

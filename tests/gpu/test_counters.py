@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioning.gpu.counters import NARROW, ON_THE_WAY_BITS, WIDE, Rate, Total, step
+from provisioning.gpu.counters import NARROW, WIDE, WRAP_MARGIN_BITS, Rate, Total, step
 
 WIDTHS = st.sampled_from([NARROW, WIDE])
 
@@ -16,7 +16,7 @@ WIDTHS = st.sampled_from([NARROW, WIDE])
 def looks(draw: st.DrawFn) -> tuple[int, list[int | None], int]:
     """A counter of some width from look to look, with wraps and gaps; and what it has really counted."""
     bits = draw(WIDTHS)
-    little = st.integers(0, (1 << (bits - ON_THE_WAY_BITS)) - 1)
+    little = st.integers(0, (1 << (bits - WRAP_MARGIN_BITS)) - 1)
     first = draw(st.integers(0, (1 << bits) - 1))
     seen: list[int | None] = [first]
     now, counted = first, first
@@ -47,7 +47,7 @@ def test_whatever_is_read_a_total_never_goes_back(bits: int, seen: list[int | No
 @given(WIDTHS, st.data())
 def test_one_that_began_anew_has_counted_what_it_says(bits: int, data: st.DataObject) -> None:
     """Wherever it was before, but for the very end of what it can hold, where it looks like a wrap."""
-    end = (1 << bits) - (1 << (bits - ON_THE_WAY_BITS))
+    end = (1 << bits) - (1 << (bits - WRAP_MARGIN_BITS))
     before = data.draw(st.integers(1, end))
     after = data.draw(st.integers(0, before - 1))
     done = step(before, after, bits=bits)
@@ -58,7 +58,7 @@ def test_one_that_began_anew_has_counted_what_it_says(bits: int, data: st.DataOb
 def test_no_step_is_negative_or_nearly_all_of_it(bits: int, before: int, after: int) -> None:
     done = step(before, after, bits=bits)
     assert done.by >= 0
-    assert after >= before or done.by <= max(after, (1 << (bits - ON_THE_WAY_BITS)) - 1)
+    assert after >= before or done.by <= max(after, (1 << (bits - WRAP_MARGIN_BITS)) - 1)
 
 
 @given(looks(), st.floats(0.1, 60))

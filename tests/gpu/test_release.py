@@ -54,7 +54,7 @@ def test_inventory_waits_until_the_driver_may_be_opened(tmp_path: Path) -> None:
     scan = threading.Thread(target=lambda: found.append(inventory.scan(root=tmp_path).state))
     with release.release_nvml():
         scan.start()
-        scan.join(3 * release.LOOK_S)
+        scan.join(3 * release.POLL_INTERVAL_S)
         assert not found
     scan.join(30)
     assert len(found) == 1

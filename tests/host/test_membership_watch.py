@@ -92,7 +92,7 @@ def test_a_sleep_or_a_stall_ends_nothing_by_itself() -> None:
 
 
 def test_another_boot_begins_anew() -> None:
-    before = CutOff(PortalAnswer.REVOKED, "another boot", 0, looks=50)
+    before = CutOff(PortalAnswer.REVOKED, "another boot", 0, failed_checks=50)
     assert next_cut_off(before, PortalAnswer.SILENT, boot=BOOT, now_s=9000) == CutOff(
         PortalAnswer.SILENT, BOOT, 9000
     )

@@ -117,7 +117,7 @@ def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -
     folder.local.mkdir(parents=True)
     found = {each.label: each for each in abilities.probe(folder, as_service=False)}
     assert set(found) == {"Size", "Sandbox", "Network", "System calls", "Limits", "GPUs"}
-    assert all(each.words for each in found.values())
+    assert all(each.text for each in found.values())
 
 
 def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,8 @@ def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pyte
     monkeypatch.setattr(isolation, "probe", lambda: SandboxProbe("", reason=reason))
     found = abilities.probe(folder, as_service=False)
     assert abilities.missing(found)
-    words = {each.label: each.words for each in found}
-    assert "the package “bubblewrap”" in words["Sandbox"] and words["Network"] == "needs the sandbox"
+    texts = {each.label: each.text for each in found}
+    assert "the package “bubblewrap”" in texts["Sandbox"] and texts["Network"] == "needs the sandbox"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -139,8 +139,8 @@ def test_limits_that_a_service_will_have_are_no_obstacle(
     monkeypatch.setattr(cgroups, "detect", lambda _: cgroups.CgroupHost(0, reason="nothing is ours"))
     said = {each.label: each for each in abilities.probe(folder, as_service=True)}["Limits"]
     assert said.good == (version == 2), "systemd gives nobody groups of version 1"
-    assert ("set by systemd" in said.words) == said.good
-    assert said.good or "nothing is ours" in said.words
+    assert ("set by systemd" in said.text) == said.good
+    assert said.good or "nothing is ours" in said.text
 
 
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class Scripted:
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scripted:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
     monkeypatch.setattr(gpu_tasks, "ALIVE_EVERY_S", 0.05)
-    monkeypatch.setattr(gpu_tasks, "LOCK_LOOK_S", 0.01)
+    monkeypatch.setattr(gpu_tasks, "LOCK_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(gpu_tasks, "TRIES_S", (0.0, 0.01, 0.01))
     made = Scripted()
     made.hold.set()

@@ -72,16 +72,16 @@ def url(folder: Path, authority: Authority, port: int, *, server_name: str = POR
     return redis_client.url(host="127.0.0.1", port=port, user="node-b", password="secret/b", tls=tls)
 
 
-def test_a_client_and_a_pulse_by_tls(
+def test_a_client_and_a_heartbeat_by_tls(
     tmp_path: Path, authority: Authority, door: TLSProxy, control: Redis
 ) -> None:
     there = url(tmp_path / "node", authority, door.port)
     with redis_client.client(there) as client:
         assert client.lpush("berth:q:control.node.b", "{}") == 1
-    pulse = heartbeat.Heartbeat(there, "node@b")
-    pulse.write()
+    sender = heartbeat.Heartbeat(there, "node@b")
+    sender.write()
     assert heartbeat.is_fresh(there, "node@b")
-    pulse.withdraw()
+    sender.withdraw()
 
 
 def test_who_is_not_the_portal_is_not_believed(tmp_path: Path, authority: Authority, redis_port: int) -> None:

@@ -199,7 +199,7 @@ def test_limits_of_the_site_and_rates(olga, running, alice):
     assert not SiteLimit.objects.exists()
     limits.set_rate(actor=olga, resource=H100, rate_milli=2500)
     assert ResourceRate.objects.get().rate_milli == 2500
-    assert last().message == "set what an hour of H100 costs: 1 → 2.5 GPU-hours"
+    assert last().message == "set the rate of H100 per hour: 1 → 2.5 GPU-hours"
     with pytest.raises(InvalidInput, match="accelerators"):
         limits.set_rate(actor=olga, resource="cpu_milli", rate_milli=1)
     limits.remove_rate(actor=olga, resource=H100)

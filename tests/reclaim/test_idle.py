@@ -12,7 +12,7 @@ from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.reclaim import bar, keeping, observing, passes
 from portal.reclaim.engine.activity import WAITING_S
-from portal.reclaim.models import ActivityChange, IdleSpell, LastPass, ReclaimNotice, WorkspaceActivity
+from portal.reclaim.models import ActivityChange, IdlePeriod, LastPass, ReclaimNotice, WorkspaceActivity
 from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -253,21 +253,21 @@ def test_pruning_keeps_the_state_at_the_start_of_the_period(running, lives, cloc
 
 def test_a_time_without_work_is_kept_when_it_is_over(running, alice, lives, clock):
     lives(20)
-    assert not IdleSpell.objects.exists()
+    assert not IdlePeriod.objects.exists()
     lives(3, jobs=1)
-    (first,) = IdleSpell.objects.all()
+    (first,) = IdlePeriod.objects.all()
     assert (first.kind, (first.ended_at - first.began_at).total_seconds()) == ("all", 19 * 60)
     lives(5)
     lives(1, jobs=1)
-    assert IdleSpell.objects.count() == 1
+    assert IdlePeriod.objects.count() == 1
     lives(15)
     services.stop(actor=alice, workspace_id=running.pk)
     observing.run()
     assert not WorkspaceActivity.objects.exists()
-    assert IdleSpell.objects.count() == 2
+    assert IdlePeriod.objects.count() == 2
     clock.shift(32 * 86_400)
     observing.prune()
-    assert not IdleSpell.objects.exists()
+    assert not IdlePeriod.objects.exists()
 
 
 def test_page_rest_and_notebook_show_the_activity_readings(running, alice, lives, as_user, with_token):

@@ -82,7 +82,7 @@ def test_a_stopped_workspace_says_which_rule_stopped_it_and_when(running, alice,
     listed = browser.get("/api/v1/workspaces").json()["results"][0]
     assert listed["stopped"] == cause
     page = browser.get(f"/workspaces/{running.pk}/").content.decode()
-    assert "Berth stopped it" in page and f"Rule longest_s, set by team:{team.slug}." in page
+    assert "Berth stopped the workspace" in page and f"Rule longest_s, set by team:{team.slug}." in page
     # The next start forgets it, and a stop by a person has no cause.
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPED)
     services.start(actor=alice, workspace_id=running.pk)

@@ -15,7 +15,7 @@ from portal.people.accounts.models import Team
 from portal.reclaim import effective, keeping, observing, passes, policy_services, presenters
 from portal.reclaim.models import (
     Absence,
-    IdleSpell,
+    IdlePeriod,
     LastPass,
     ReclaimNotice,
     ReclaimPolicy,
@@ -214,7 +214,7 @@ def test_a_preview_replays_what_was_recorded_and_saves_nothing(running, olga, wi
     assert preview()["recorded_since"] is None
     began = timezone.now()
     LastPass.objects.update_or_create(pk=1, defaults={"at": began, "recorded_since": began})
-    IdleSpell.objects.create(
+    IdlePeriod.objects.create(
         workspace=running,
         generation=running.generation,
         kind="all",
@@ -238,8 +238,8 @@ def test_a_stop_ends_the_record_of_its_idle_time(running):
     idle(running, 4000)
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPED)
     observing.run()
-    (spell,) = IdleSpell.objects.all()
-    assert (spell.ended_at - spell.began_at).total_seconds() == pytest.approx(4000, abs=1)
+    (period,) = IdlePeriod.objects.all()
+    assert (period.ended_at - period.began_at).total_seconds() == pytest.approx(4000, abs=1)
 
 
 def test_policies_of_other_teams_are_not_seen(running, alice, with_token, olga):

@@ -14,7 +14,7 @@ from portal.common.actors import SYSTEM
 from portal.people.accounts.models import Team
 from portal.reclaim import keeping, policy_services, previews
 from portal.reclaim import policy_documents as documents
-from portal.reclaim.models import IdleSpell, LastPass, ReclaimPolicy, WorkspaceActivity
+from portal.reclaim.models import IdlePeriod, LastPass, ReclaimPolicy, WorkspaceActivity
 from portal.reclaim.policy_forms import PolicyForm, initial_values
 from tests import sites
 from tests.factories import FlavorFactory, TemplateFactory
@@ -153,7 +153,7 @@ def record(workspace: Any, clock: Any) -> None:
     """It did nothing from the first to the fifth of ten hours."""
     began = timezone.now()
     LastPass.objects.update_or_create(pk=1, defaults={"at": began, "recorded_since": began})
-    IdleSpell.objects.create(
+    IdlePeriod.objects.create(
         workspace=workspace,
         generation=workspace.generation,
         kind="all",
@@ -214,7 +214,7 @@ def test_a_preview_counts_the_words_by_which_it_was_kept(running, alice, clock):
     clock.shift(1.5 * HOUR)
     keeping.keep_workspace(actor=alice, workspace_id=running.pk, seconds=8 * HOUR)
     WorkspaceActivity.objects.all().delete()
-    IdleSpell.objects.create(
+    IdlePeriod.objects.create(
         workspace=running,
         generation=running.generation,
         kind="all",
@@ -224,7 +224,7 @@ def test_a_preview_counts_the_words_by_which_it_was_kept(running, alice, clock):
     clock.shift(20 * HOUR)
     draft = ReclaimPolicy(scope="team", team=running.team, idle_minutes=60)
     assert previews.preview(draft).stops == 0
-    IdleSpell.objects.update(ended_at=began + timedelta(hours=14))
+    IdlePeriod.objects.update(ended_at=began + timedelta(hours=14))
     (stops, found) = (previews.preview(draft).stops, previews.preview(draft))
     assert (stops, found.workspaces, found.interrupted) == (1, 1, 0)
 

@@ -15,7 +15,7 @@ from portal.common.events.models import Event, Notification
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Pool
 from portal.reclaim import bar, keeping, passes, policy_presenters, policy_services, presenters, previews
-from portal.reclaim.models import IdleSpell, LastPass, ReclaimNotice, ReclaimPolicy, WorkspaceActivity
+from portal.reclaim.models import IdlePeriod, LastPass, ReclaimNotice, ReclaimPolicy, WorkspaceActivity
 from portal.scheduling.codes import AdmissionCode
 from portal.workspaces import gpus, reconcile, services
 from portal.workspaces.lifecycle import DesiredState, State
@@ -269,7 +269,7 @@ def test_the_preview_counts_releases_and_what_they_free(accelerated, alice, cloc
     began = timezone.now()
     clock.shift(8 * 3600)
     for kind in ("all", "gpu"):
-        IdleSpell.objects.create(
+        IdlePeriod.objects.create(
             workspace=accelerated,
             generation=accelerated.generation,
             kind=kind,
@@ -280,7 +280,7 @@ def test_the_preview_counts_releases_and_what_they_free(accelerated, alice, cloc
     found = previews.preview(draft)
     assert (found.workspaces, found.stops, found.releases, found.interrupted) == (1, 1, 1, 0)
     assert found.gpu_hours == 3.0
-    assert "released the GPUs of 1 workspace" in policy_presenters.preview_words(found)
+    assert "released the GPUs of 1 workspace" in policy_presenters.preview_text(found)
 
 
 def test_pages_and_rest_release_and_attach_gpus(accelerated, alice, as_user, with_token, sent, make):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from portal.reclaim.engine.terms import SETTINGS, ScopeKind, Source, Terms
 from portal.reclaim.engine.unused import (
-    MAX_LOOK_S,
+    MAX_PASS_GAP_S,
     HomeIdleState,
     HomeRules,
     HomeStep,
@@ -67,8 +67,8 @@ def test_team_rules_can_only_archive_earlier_and_not_set_deletion(layers, archiv
 LOOKS = st.lists(
     st.tuples(
         st.one_of(
-            st.floats(0, MAX_LOOK_S),
-            st.sampled_from([-1e9, -1.0, MAX_LOOK_S + 1, 30 * DAY, 1e9]),
+            st.floats(0, MAX_PASS_GAP_S),
+            st.sampled_from([-1e9, -1.0, MAX_PASS_GAP_S + 1, 30 * DAY, 1e9]),
         ),
         st.sampled_from([False, False, False, False, True]),
     ),
@@ -85,7 +85,7 @@ def test_home_is_never_archived_early(looks, archive_s, notice_s):
     warned = False
     for elapsed_s, used in looks:
         standing = advance(standing, elapsed_s, used=used, archived=False)
-        counts = elapsed_s if 0 < elapsed_s <= MAX_LOOK_S else 0.0
+        counts = elapsed_s if 0 < elapsed_s <= MAX_PASS_GAP_S else 0.0
         watched, told = (0.0, 0.0) if used else (watched + counts, told + counts)
         warned = warned and not used
         step = decide_home(standing, held).step

@@ -205,7 +205,7 @@ def test_a_replay_follows_a_schedule():
     assert not any(each.interrupted for each in stops)
 
 
-spells = st.lists(st.tuples(st.integers(0, 400_000), st.integers(600, 100_000)), max_size=6).map(
+periods = st.lists(st.tuples(st.integers(0, 400_000), st.integers(600, 100_000)), max_size=6).map(
     lambda found: tuple(Period(begin, begin + length) for begin, length in _apart(found))
 )
 
@@ -219,7 +219,7 @@ def _apart(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-@given(spells, st.integers(1800, 50_000), st.booleans())
+@given(periods, st.integers(1800, 50_000), st.booleans())
 def test_a_replay_interrupts_nobody_for_idleness_and_never_comes_early(idle, limit_s, scheduled):
     weeks = (BERLIN,) if scheduled else ()
     past = RecordedRun(0, 500_000, idle)

@@ -18,7 +18,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from portal.reclaim.engine.idle_time import KeptReason, idle_seconds
 from portal.reclaim.engine.ladder import Policy
 from portal.reclaim.engine.replay import Period, RecordedRun
-from portal.reclaim.models import IdleSpell, LastPass, SpellKind
+from portal.reclaim.models import IdleKind, IdlePeriod, LastPass
 from portal.reports import days, idle_gpus
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace
@@ -32,7 +32,7 @@ HOUR = 3_600_000
 LIMIT = Policy(gpu_idle_s=None, idle_s=2 * HOUR_S, notice_s=1800)
 
 
-def spells(*hours: tuple[float, float]) -> tuple[Period, ...]:
+def periods(*hours: tuple[float, float]) -> tuple[Period, ...]:
     return tuple(Period(begin * HOUR_S, end * HOUR_S) for begin, end in hours)
 
 
@@ -44,7 +44,11 @@ def split(past: RecordedRun, policy: Policy = LIMIT) -> dict[str, float]:
 
 def test_idle_time_is_split_by_the_reason_why_it_was_kept():
     past = RecordedRun(
-        0, 10 * HOUR_S, idle=spells((4, 9)), gpu_idle=spells((2, 9), (9.5, 12)), kept=spells((3, 5), (20, 21))
+        0,
+        10 * HOUR_S,
+        idle=periods((4, 9)),
+        gpu_idle=periods((2, 9), (9.5, 12)),
+        kept=periods((3, 5), (20, 21)),
     )
     assert split(past) == {"kept": 2.0, "other_work": 1.5, "below_limit": 4.0}
     assert split(past, Policy(None, None, 1800)) == {"kept": 2.0, "other_work": 1.5, "no_limit": 4.0}
@@ -72,7 +76,7 @@ def hold(workspace: Workspace, devices: list[Device], begin: float, end: float |
 
 
 def idle(workspace: Workspace, kind: str, begin: float, end: float) -> None:
-    IdleSpell.objects.create(
+    IdlePeriod.objects.create(
         workspace=workspace, generation=1, kind=kind,
         began_at=DAY + timedelta(hours=begin), ended_at=DAY + timedelta(hours=end),
     )  # fmt: skip
@@ -91,8 +95,8 @@ def test_a_team_sees_what_it_kept_and_what_berth_gave_back(gpus, bob, team, olga
     settings.BERTH_IDLE_GPU_MINUTES, settings.BERTH_RECLAIM_NOTICE_MINUTES = 120, 30
     workspace = WorkspaceFactory(owner=bob, team=team)
     hold(workspace, gpus[:2], 0, 10)
-    idle(workspace, SpellKind.GPU, 4, 10)
-    idle(workspace, SpellKind.ALL, 6, 10)
+    idle(workspace, IdleKind.GPU, 4, 10)
+    idle(workspace, IdleKind.ALL, 6, 10)
     stop(workspace, 10)
     found = idle_gpus.report(actor=olga, since=DAY.date(), until=DAY.date())
     (line,) = found.lines
@@ -113,7 +117,7 @@ def test_a_team_sees_what_it_kept_and_what_berth_gave_back(gpus, bob, team, olga
     assert body["total"]["given_back_by"] == [{"reason": "ends_by_idle", "gpu_hours": 28.0}]
     assert body["lines"][0]["amounts"]["kept"][0] == {"reason": "below_limit", "gpu_hours": 8.0}
     page = as_user(olga).get("/reports/gpu-use/").content.decode()
-    assert "Given back: 28 GPU-hours, 70 % of all idle time. Kept: 12." in page
+    assert "Reclaimed: 28 GPU-hours, 70 % of all idle time. Kept: 12." in page
     text = as_user(olga).get("/reports/idle-gpus/csv/").content.decode()
     (row,) = csv.DictReader(io.StringIO(text))
     assert (row["team"], row["idle"], row["kept:other_work"]) == (team.slug, "12.0", "4.0")
@@ -149,7 +153,7 @@ def test_more_workspaces_need_no_more_queries(gpus, bob, team, olga):
         for at in range(number):
             workspace = WorkspaceFactory(owner=bob, team=team)
             hold(workspace, [gpus[at % 4]], at, at + 0.5)
-            idle(workspace, SpellKind.GPU, at, at + 0.5)
+            idle(workspace, IdleKind.GPU, at, at + 0.5)
             stop(workspace, at + 0.5)
 
     add(1)

@@ -9,7 +9,7 @@ import pytest
 from portal.common.events.models import Notification
 from portal.fleet.inventory.models import DeviceHour
 from portal.people.accounts.models import Team, User
-from portal.reclaim.models import IdleSpell
+from portal.reclaim.models import IdlePeriod
 from portal.reports import months
 from portal.reports.models import Dimension, GpuDay, MonthlyReport
 from tests import sites
@@ -49,7 +49,9 @@ def owner(team: Team) -> User:
 
 def idle(workspace, begin: datetime, hours: float) -> None:
     ended_at = begin + timedelta(hours=hours)
-    IdleSpell.objects.create(workspace=workspace, generation=1, kind="gpu", began_at=begin, ended_at=ended_at)
+    IdlePeriod.objects.create(
+        workspace=workspace, generation=1, kind="gpu", began_at=begin, ended_at=ended_at
+    )
 
 
 def test_owners_are_told_once_and_nobody_else(team, owner, settings):

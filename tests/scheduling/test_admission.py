@@ -86,7 +86,7 @@ def test_too_large_for_every_node(local_pool):
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.reason.code is AdmissionCode.NO_NODE_LARGE_ENOUGH
     assert verdict.message == "No node is large enough: node-1: 8 of 8 CPU cores free, needs 9."
-    assert verdict.next_action == "Choose a smaller flavor."
+    assert verdict.next_action == "Choose a smaller size."
     assert verdict.reasons == (
         ("node-1", Reason(PlacementCode.CPU_SHORT, {"free": 8000, "total": 8000, "needed": 9000})),
     )

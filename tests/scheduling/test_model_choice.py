@@ -97,7 +97,7 @@ def test_the_best_of_all_pools_and_not_the_first(machines, make, alice, team):
     assert created(make, team, alice)[1] == A100
 
 
-def test_a_dearer_model_is_kept(machines, make, alice, team):
+def test_a_more_expensive_model_is_kept(machines, make, alice, team):
     machines(machine("a", A100), machine("b", T4))
     FlavorFactory(slug="a100", accelerator_count=1, accelerator_model=A100, price_cents=50)
     FlavorFactory(slug="t4", accelerator_count=1, accelerator_model=T4, price_cents=200)

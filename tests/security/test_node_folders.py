@@ -140,7 +140,7 @@ def test_a_file_server_that_is_away_silences_no_node(shared: Path, monkeypatch: 
         return path
 
     monkeypatch.setattr(mounts.os.path, "realpath", hang)
-    monkeypatch.setattr(mounts, "LOOK_S", 0.05)
+    monkeypatch.setattr(mounts, "READ_TIMEOUT_S", 0.05)
     try:
         for _ in range(3):
             offer = mounts.folder_offer(f"nfs={shared}/nfs", own=(), sandboxed=True)

@@ -101,10 +101,10 @@ def node_a(port: int) -> Iterator[Redis]:
         lambda a: a.keys("*"),
         lambda a: a.scan(),
         lambda a: a.randomkey(),
-        lambda a: a.delete("berth:q:pulse"),
-        lambda a: a.hdel("berth:q:pulse", "control@x"),
-        lambda a: a.hset("berth:q:pulse", "control@x", "{}"),
-        lambda a: a.hdel("berth:q:node.b:pulse", "node@b"),
+        lambda a: a.delete("berth:q:heartbeat"),
+        lambda a: a.hdel("berth:q:heartbeat", "control@x"),
+        lambda a: a.hset("berth:q:heartbeat", "control@x", "{}"),
+        lambda a: a.hdel("berth:q:node.b:heartbeat", "node@b"),
         lambda a: a.hset("berth:q:node.b:samples", "GPU-1", "{}"),
         lambda a: a.lpush("berth:q:control", "{}"),
         lambda a: a.lpush("berth:q:control.node.b", "{}"),
@@ -143,7 +143,7 @@ def test_a_node_has_its_own_queue_and_an_outbox(control: Redis, node_a: Redis) -
     with node_a.pipeline() as pipe:
         pipe.rpush("berth:reply:node.a:logs:x", "{}").expire("berth:reply:node.a:logs:x", 60)
         assert pipe.execute() == [1, True]
-    assert node_a.hset("berth:q:node.a:pulse", "node@a", "{}") == 1
+    assert node_a.hset("berth:q:node.a:heartbeat", "node@a", "{}") == 1
 
 
 # --- a real worker -----------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_a_workspace_is_deleted_after_its_job(job: Client, pool: Any, clock: Any
     assert workspace.state in (State.TERMINATING, State.TERMINATED)
     assert workspace.termination_reason == TerminationReason.JOB_ENDED
     entry = Event.objects.filter(workspace=workspace).latest("id")
-    assert (entry.message, entry.reason) == ("deleted it", "its CI job has ended")
+    assert (entry.message, entry.reason) == ("deleted the workspace", "its CI job has ended")
 
 
 def test_it_is_deleted_too_when_the_row_of_the_token_is(job: Client, pool: Any, clock: Any) -> None:

@@ -26,7 +26,7 @@ from tests.suite.phases import ROOT, Phase
 
 RESULTS = ROOT / "test-results"
 EVERY_S = 30.0
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 ENDING_S = 60.0
 REPORTS = (".xml", ".code", ".progress")
 
@@ -91,7 +91,7 @@ class Run:
         """Report progress until every lane has ended."""
         due = time.monotonic() + EVERY_S
         while any(lane.is_alive() for lane in lanes):
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
             for name in list(self.running):
                 self._name_failures(name)
             if time.monotonic() >= due:

@@ -19,7 +19,7 @@ def lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Phase]:
     """The phases of the next run, at the commit abc; results go to a folder of the test."""
     phases: list[Phase] = []
     monkeypatch.setattr(suite, "RESULTS", tmp_path)
-    monkeypatch.setattr(suite, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(suite, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(suite, "commit", lambda: "abc")
     monkeypatch.setattr(suite.phases, "full", lambda: (tuple(phases),))
     monkeypatch.setattr(suite.bytecode, "stale", list)

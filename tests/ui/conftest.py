@@ -132,7 +132,7 @@ def workspace_in(team: Team, local_pool: Any) -> Callable[..., Workspace]:
                 **fields,
             }
         )
-        record(actor=owner, kind="workspace.requested", workspace=workspace, message="asked for JupyterLab")
+        record(actor=owner, kind="workspace.requested", workspace=workspace, message="requested JupyterLab")
         record(
             actor=SYSTEM,
             kind="workspace.place",

@@ -1,4 +1,4 @@
-"""The field of a short name among more than a list has: completed as one writes, and without JavaScript."""
+"""A slug field with too many choices for a list: completion while typing, and without JavaScript."""
 
 from __future__ import annotations
 

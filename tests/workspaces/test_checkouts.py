@@ -162,12 +162,12 @@ def test_its_page_follows_the_clone_and_its_events_have_the_commit(clock, make, 
     workspace = make(bob, git=source())
     assert [row.state for row in rows(workspace)] == ["waiting"]
     assert tell(workspace, what="repository", state="cloning", percent=45).status_code == 204
-    assert rows(workspace)[0].words == "Cloning, 45 %"
+    assert rows(workspace)[0].text == "Cloning, 45 %"
     assert not Event.objects.filter(kind="workspace.cloned").exists()
     assert (
         tell(workspace, what="repository", state="cloned", commit="abc1234def" + "0" * 30).status_code == 204
     )
-    assert rows(workspace)[0].words == "Cloned into ~/lib at abc1234"
+    assert rows(workspace)[0].text == "Cloned into ~/lib at abc1234"
     event = Event.objects.get(kind="workspace.cloned")
     assert event.message == f"cloned {URL} into ~/lib at abc1234"
     client.force_login(bob)
@@ -293,7 +293,7 @@ def test_a_users_dotfiles_come_in_the_place_of_a_templates(clock, make, bob, loc
     assert [(each.kind, each.url, each.ref) for each in second] == [("dotfiles", "https://h/dots", "main")]
     assert tell(mine, "secrets").json()["git"][0]["password"] == TOKEN
     tell(mine, what="dotfiles", state="installed", note="install.sh", commit="a" * 40)
-    assert rows(mine)[0].words == "Installed by install.sh"
+    assert rows(mine)[0].text == "Installed by install.sh"
 
 
 def test_dotfiles_are_set_changed_and_taken_out_with_an_entry_each(bob):

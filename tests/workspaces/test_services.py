@@ -379,7 +379,7 @@ def test_stop_all_stops_what_runs_starts_or_waits(make, alice, bob, local_pool, 
     assert running.state == provisioning.state == State.STOPPING
     assert [Workspace.objects.get(pk=other.pk).state for other in others] == before
     event = Event.objects.get(workspace=running, kind="workspace.stop")
-    assert event.sentence == "stopped it: the portal is being shut down"
+    assert event.sentence == "stopped the workspace: the portal is being shut down"
 
 
 def test_logs_of_what_has_failed_are_those_that_were_kept(make, alice, local_pool, sent):

@@ -345,12 +345,12 @@ class BuildViewSet(_EnvironmentPartViewSet):
             raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
         token = request.auth if isinstance(request.auth, ApiToken) else None
 
-        def may_look() -> bool:
+        def may_read() -> bool:
             # Losing the permission ends the stream.
             return accounts.still_valid(user, token)
 
-        look = build_log.follow(user, slug, build.pk, may_look)
-        return stream.response(live.build_channel(build_id), look, after=after, user_id=user.pk)
+        read = build_log.follow(user, slug, build.pk, may_read)
+        return stream.response(live.build_channel(build_id), read, after=after, user_id=user.pk)
 
 
 router = Router()

@@ -21,7 +21,7 @@ def text_of(build: EnvironmentBuild) -> str:
     return ("[…]\n" if build.log_dropped else "") + build.log
 
 
-def follow(user: User, slug: str, build_id: UUID, may_look: Callable[[], bool]) -> stream.Look:
+def follow(user: User, slug: str, build_id: UUID, may_read: Callable[[], bool]) -> stream.ReadEvents:
     """Return the reader for a stream: the build, with what was appended to its log since the last event.
 
     The id of an event is the number of log characters sent plus 1, since a build without a log is an event
@@ -29,8 +29,8 @@ def follow(user: User, slug: str, build_id: UUID, may_look: Callable[[], bool]) 
     """
     last: dict[str, Any] = {}
 
-    def look(after: int) -> stream.Batch:
-        if not may_look():
+    def read(after: int) -> stream.Batch:
+        if not may_read():
             return stream.Batch(over=True)
         try:
             build = selectors.build_by_id(selectors.environment_by_slug(user, slug), build_id)
@@ -48,4 +48,4 @@ def follow(user: User, slug: str, build_id: UUID, may_look: Callable[[], bool]) 
         event = {**data, "build": data["id"], "log": piece, "id": reached + 1}
         return stream.Batch([event], over=not build.open and not left)
 
-    return look
+    return read

@@ -166,17 +166,17 @@ def _changes(
     return False, lines or [_("The current version has all requested packages.")]
 
 
-def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
+def _line(requirement: Requirement, has: dict[str, str], python: str) -> str:
     """Return the change of one requirement, or an empty string."""
     full = {"python_version": python, "python_full_version": f"{python}.0"}
-    if wanted.marker is not None and not wanted.marker.evaluate(full):
+    if requirement.marker is not None and not requirement.marker.evaluate(full):
         return ""
-    version = has.get(canonicalize_name(wanted.name))
+    version = has.get(canonicalize_name(requirement.name))
     if version is None:
-        return _("%(name)s added") % {"name": wanted.name}
-    if wanted.specifier.contains(version, prereleases=True):
+        return _("%(name)s added") % {"name": requirement.name}
+    if requirement.specifier.contains(version, prereleases=True):
         return ""
-    named = {"name": wanted.name, "version": version, "wanted": str(wanted.specifier)}
+    named = {"name": requirement.name, "version": version, "wanted": str(requirement.specifier)}
     return _("%(name)s %(version)s → %(wanted)s") % named
 
 

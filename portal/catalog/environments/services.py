@@ -99,7 +99,7 @@ def create(
             raise
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": environment.slug})
         raise StateConflict(taken, code=ProblemCode.NAME_TAKEN, errors={"slug": [taken]}) from error
-    _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"made the environment {environment.slug}")
+    _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"created the environment {environment.slug}")
     make_version(actor, environment, kind, text, build=build)
     return environment
 
@@ -124,18 +124,18 @@ def change(
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
-    wanted: dict[str, Any] = {}
+    new_values: dict[str, Any] = {}
     if name is not None:
-        wanted["name"] = normalize_text_field("name", name)
+        new_values["name"] = normalize_text_field("name", name)
     if description is not None:
-        wanted["description"] = normalize_text_field("description", description)
+        new_values["description"] = normalize_text_field("description", description)
     for field, value in (("enabled", enabled), ("deprecated", deprecated), ("notebook", notebook)):
         if value is not None:
-            wanted[field] = value
+            new_values[field] = value
     if successor is not None:
-        wanted["successor"] = _successor(environment, successor)
-    changed = sorted(field for field, value in wanted.items() if getattr(environment, field) != value)
-    for field, value in wanted.items():
+        new_values["successor"] = _successor(environment, successor)
+    changed = sorted(field for field, value in new_values.items() if getattr(environment, field) != value)
+    for field, value in new_values.items():
         setattr(environment, field, value)
     if changed:
         _check(environment)
@@ -309,7 +309,7 @@ def make_version(
         actor,
         AuditKind.ENVIRONMENT_VERSION_MADE,
         environment,
-        f"made version {version.number} of {environment.slug}",
+        f"created version {version.number} of {environment.slug}",
         version=version.number,
     )
     if build:

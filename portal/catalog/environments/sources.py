@@ -102,16 +102,16 @@ def required_python(kind: str, text: str) -> str:
     )
 
 
-def _python_for(wanted: SpecifierSet) -> str:
+def _python_for(specifiers: SpecifierSet) -> str:
     """Return a supported Python that fits, by preference the portal's own; empty for none, and for any."""
-    if not wanted:
+    if not specifiers:
         return ""
-    return next((python for python in (own_python(), *reversed(PYTHONS)) if _fits(python, wanted)), "")
+    return next((python for python in (own_python(), *reversed(PYTHONS)) if _fits(python, specifiers)), "")
 
 
-def _fits(python: str, wanted: SpecifierSet) -> bool:
+def _fits(python: str, specifiers: SpecifierSet) -> bool:
     """Return whether a patch release of this Python fits."""
-    return any(wanted.contains(f"{python}.{patch}") for patch in (0, 99))
+    return any(specifiers.contains(f"{python}.{patch}") for patch in (0, 99))
 
 
 def _translated(text: str, python: str) -> str:
@@ -221,18 +221,18 @@ def pinned_requirements(
     lines = []
     for line in lines_in(kind, text):
         try:
-            wanted = Requirement(line)
+            requirement = Requirement(line)
         except InvalidRequirement:
             lines.append(line)  # VS Code, from another registry
             continue
-        name = canonicalize_name(wanted.name)
+        name = canonicalize_name(requirement.name)
         version = pinned.get(name) or have.get(name)
         if name in named:
             continue
         named.add(name)
-        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
-        marker = f"; {wanted.marker}" if wanted.marker is not None and name not in pinned else ""
-        lines.append(f"{wanted.name}{extras}=={version}{marker}" if version else line)
+        extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+        marker = f"; {requirement.marker}" if requirement.marker is not None and name not in pinned else ""
+        lines.append(f"{requirement.name}{extras}=={version}{marker}" if version else line)
     lines += [f"{name}=={version}" for name, version in more if canonicalize_name(name) not in named]
     return "".join(f"{line}\n" for line in lines)
 
@@ -259,12 +259,14 @@ def _check_pyproject(text: str) -> None:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _source_error("source", _unreadable_reason(str(error))) from error
     project = document.get("project")
-    wanted = project.get("dependencies") if isinstance(project, dict) else None
-    if not isinstance(wanted, list) or not all(isinstance(requirement, str) for requirement in wanted):
+    dependencies = project.get("dependencies") if isinstance(project, dict) else None
+    if not isinstance(dependencies, list) or not all(
+        isinstance(requirement, str) for requirement in dependencies
+    ):
         raise _source_error("source", _unreadable_reason("[project] dependencies"))
-    if not wanted:
+    if not dependencies:
         raise _source_error("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
-    for requirement in wanted:
+    for requirement in dependencies:
         if not _is_requirement(requirement):
             raise _source_error("source", _unreadable_reason(requirement))
     # Package sources of any tool are configured by the site.
@@ -283,10 +285,10 @@ def _dependencies(text: str) -> list[str]:
         project = tomllib.loads(text).get("project", {})
     except (tomllib.TOMLDecodeError, RecursionError):
         return []
-    wanted = project.get("dependencies", []) if isinstance(project, dict) else []
+    dependencies = project.get("dependencies", []) if isinstance(project, dict) else []
     return (
-        [requirement for requirement in wanted if isinstance(requirement, str)]
-        if isinstance(wanted, list)
+        [requirement for requirement in dependencies if isinstance(requirement, str)]
+        if isinstance(dependencies, list)
         else []
     )
 

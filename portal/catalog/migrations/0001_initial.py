@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
                 ('mig_profile', models.CharField(blank=True, help_text='MIG instances of this profile, e.g. 1g.10gb.', max_length=40)),
                 ('within', models.CharField(choices=[('node', 'Same node'), ('numa', 'Same NUMA node'), ('island', 'Same NVLink island')], default='node', help_text='What several accelerators must share. Tighter bonds are always preferred.', max_length=10)),
                 ('preemptible', models.BooleanField(default=True, help_text='Can be preempted after the minimum run time, with notice.')),
-                ('work_lost', models.CharField(blank=True, choices=[('always', 'Always: work starts over, like a batch command'), ('accelerated', 'With accelerators: work on them starts over'), ('never', 'Never: work continues from its files')], help_text='When a preemption loses work of this size; empty: as the template.', max_length=12)),
+                ('work_lost', models.CharField(blank=True, choices=[('always', 'Always: work starts over, as for a batch job'), ('accelerated', 'With accelerators: work on them starts over'), ('never', 'Never: work continues from its files')], help_text='When a preemption loses work of this size; empty: as the template.', max_length=12)),
                 ('expected_hours', models.FloatField(default=8, help_text='Expected run time, for estimates.', validators=[django.core.validators.MinValueValidator(0.016666666666666666), django.core.validators.MaxValueValidator(720)])),
                 ('price_cents', models.PositiveIntegerField(blank=True, help_text="Price per hour with its accelerators, in hundredths of the site's currency.", null=True, validators=[django.core.validators.MaxValueValidator(100000000)])),
                 ('pool', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='flavors', to='inventory.pool')),
@@ -100,7 +100,7 @@ class Migration(migrations.Migration):
                 ('activity', models.CharField(blank=True, choices=[('', 'None: only CPU, GPUs and commands'), ('jupyter', 'Jupyter: kernels and terminals'), ('marimo', 'marimo'), ('code-server', 'code-server')], help_text='How the agent queries the activity of the app.', max_length=20)),
                 ('start_timeout_s', models.PositiveIntegerField(default=120, help_text='Maximum duration of a start, in seconds.', validators=[django.core.validators.MinValueValidator(5), django.core.validators.MaxValueValidator(3600)])),
                 ('stop_timeout_s', models.PositiveIntegerField(default=10, help_text='Seconds that the program has to stop by itself.', validators=[django.core.validators.MaxValueValidator(300)])),
-                ('work_lost', models.CharField(choices=[('always', 'Always: work starts over, like a batch command'), ('accelerated', 'With accelerators: work on them starts over'), ('never', 'Never: work continues from its files')], default='always', help_text='When a preemption loses work. Users can override this.', max_length=12)),
+                ('work_lost', models.CharField(choices=[('always', 'Always: work starts over, as for a batch job'), ('accelerated', 'With accelerators: work on them starts over'), ('never', 'Never: work continues from its files')], default='always', help_text='When a preemption loses work. Users can override this.', max_length=12)),
                 ('teams', models.ManyToManyField(blank=True, related_name='offered_templates', to='accounts.team')),
             ],
             options={

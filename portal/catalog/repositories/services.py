@@ -42,7 +42,7 @@ def set_dotfiles(
     events.record(
         actor=actor,
         kind=AuditKind.ACCOUNT_DOTFILES,
-        message=f"set the dotfiles to {url}" if url else "took the dotfiles out",
+        message=f"set the dotfiles to {url}" if url else "removed the dotfiles",
         data={"url": url, "ref": ref, "secret": secret},
     )
     return row

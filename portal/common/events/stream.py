@@ -56,8 +56,8 @@ class Batch:
     more: bool = False
 
 
-# `look(after)` reads the next events, oldest first. Runs in a thread and must be short.
-Look = Callable[[int], Batch]
+# `read(after)` reads the next events, oldest first. Runs in a thread and must be short.
+ReadEvents = Callable[[int], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def last_event_id(header: str) -> int | None:
 
 def response(
     channel: str,
-    look: Look,
+    read: ReadEvents,
     *,
     after: int,
     user_id: UUID,
@@ -113,10 +113,10 @@ def response(
 ) -> StreamingHttpResponse:
     """Return a stream of the events after `after`, then of each new event. Raises `TooManyStreams`.
 
-    Reads on each hint, and every `every_s` seconds without one. Pass `executor` if `look` may block. The
+    Reads on each hint, and every `every_s` seconds without one. Pass `executor` if `read` may block. The
     value of an event at the key `named_by` becomes the name of its message.
     """
-    return _response(channel, _Rows(look, after, executor, named_by), user_id, every_s)
+    return _response(channel, _Rows(read, after, executor, named_by), user_id, every_s)
 
 
 def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
@@ -170,9 +170,9 @@ class _Rows:
     """
 
     def __init__(
-        self, look: Look, after: int, executor: ThreadPoolExecutor | None = None, named_by: str = ""
+        self, read: ReadEvents, after: int, executor: ThreadPoolExecutor | None = None, named_by: str = ""
     ) -> None:
-        self._look = look
+        self._read_events = read
         self._after = after
         self._named_by = named_by
         # In the given executor, or in the loop's default pool, shared by all streams.
@@ -180,7 +180,7 @@ class _Rows:
 
     def _read_and_close(self) -> Batch:
         try:
-            return self._look(self._after)
+            return self._read_events(self._after)
         finally:
             _close_connections()
 

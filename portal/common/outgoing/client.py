@@ -100,7 +100,7 @@ def url_problem(url: str) -> UrlProblem | None:
 def post(
     url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, guarded: bool = True
 ) -> ReceiverResponse:
-    """POST `body` and return the response, whatever its status, within `timeout_s` seconds.
+    """POST `body` and return the response, regardless of its status, within `timeout_s` seconds.
 
     Pass `guarded=False` only for URLs from the site's own settings: any address is then allowed. Raises
     `NoAnswer`.

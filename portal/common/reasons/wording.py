@@ -113,7 +113,7 @@ def _texts() -> dict[tuple[type[StrEnum], str], Text]:
 
 _CHOICES = {
     "template": _("Choose a template first."),
-    "flavor": _("Choose a flavor first."),
+    "flavor": _("Choose a size first."),
     "team": _("Choose a team first."),
 }
 

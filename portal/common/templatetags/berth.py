@@ -143,7 +143,7 @@ register.filter("duration", format_duration)
 def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
     """Render a time: relative text, absolute on hover and for screen readers.
 
-    berth.js converts both to the reader's time zone and locale.
+    berth.js converts both to the user's time zone and locale.
     """
     if moment is None:
         return empty

@@ -282,7 +282,7 @@ class DeviceViewSet(ReadViewSet):
     @operation(
         "Return a device to service",
         description=(
-            "For operators. Lifts the cordon, whatever its cause. Cancels a drain in progress for "
+            "For operators. Lifts the cordon, regardless of its cause. Cancels a drain in progress for "
             "workspaces that still run."
         ),
         request=CordonSerializer,

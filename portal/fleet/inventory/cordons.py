@@ -97,7 +97,7 @@ def cordon_device(
 
 @transaction.atomic
 def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "") -> Device:
-    """Lift a cordon, whatever its cause. Idempotent. Raises `NotFound` and `NotAllowed`."""
+    """Lift a cordon, regardless of its cause. Idempotent. Raises `NotFound` and `NotAllowed`."""
     require_operator(actor)
     device = locked_device(device_id)
     if not device.cordoned:

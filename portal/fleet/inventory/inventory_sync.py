@@ -162,7 +162,7 @@ def _find_split(changes: _InventoryChanges, rows_by_uuid: Mapping[str, Device], 
 
 
 def _move_to_returned(changes: Sequence[_InventoryChanges]) -> None:
-    """Treat devices new to a node but known elsewhere as returned."""
+    """Move devices that another node had before from `appeared` to `returned`."""
     fresh = {info.uuid for change in changes for info in change.appeared}
     if not fresh:
         return

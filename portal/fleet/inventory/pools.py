@@ -85,7 +85,7 @@ def change(
     kind, message = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
     if changed == ["retiring"]:
         kind = AuditKind.POOL_RETIRED if row.retiring else AuditKind.POOL_UNRETIRED
-        message = f"{'retired' if row.retiring else 'took back into service'} the pool {row.name}"
+        message = f"{'retired' if row.retiring else 'returned to service'} the pool {row.name}"
     events.record(actor=actor, kind=kind, pool=row, message=message, data={"changed": changed})
     emit(CapacityChanged())
     emit(CapacityFreed())
@@ -138,7 +138,7 @@ def changed_by(pool: Pool) -> str:
 
 
 def refused_by_driver(error: ProvisioningError, field: str) -> InvalidInput:
-    """Return the driver's error about its name or configuration, with its own message."""
+    """Return a driver's `error` about `field` (its name or configuration) as `InvalidInput`."""
     reason = Reason(InventoryCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
     return InvalidInput(reason, errors={field: [reason]})
 

@@ -226,7 +226,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             actor=SYSTEM,
             kind=AuditKind.NODE_ACCELERATORS,
             pool=pool,
-            message=f"finds the accelerators of {node.name} in the state {info.accelerator_state}{note}",
+            message=f"found the accelerators of {node.name} in the state {info.accelerator_state}{note}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "before": was_state, "now": info.accelerator_state},
         )
@@ -236,7 +236,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             actor=SYSTEM,
             kind=AuditKind.NODE_DRIVER_CHANGED,
             pool=pool,
-            message=f"finds the driver {node.driver_version} on {node.name}, {was_driver} before",
+            message=f"found the driver {node.driver_version} on {node.name}, previously {was_driver}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "before": was_driver, "now": node.driver_version},
         )
@@ -250,7 +250,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             actor=SYSTEM,
             kind=AuditKind.NODE_CHANGED,
             pool=pool,
-            message=f"finds {node.name} changed: {labels}",
+            message=f"found {node.name} changed: {labels}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "changed": changed},
         )
@@ -264,7 +264,7 @@ def _node_offline(pool: Pool, node: Node) -> None:
             actor=SYSTEM,
             kind=AuditKind.NODE_OFFLINE,
             pool=pool,
-            message=f"no longer finds {node.name}",
+            message=f"no longer found {node.name}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )

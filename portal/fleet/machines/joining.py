@@ -176,7 +176,7 @@ def rotate(*, node: str, serial: str, request: Rotate) -> NodeCredentials:
         machine.certificate_serial, machine.certificate_expires_at = signed.serial, signed.expires_at
         machine.former_until, machine.rotated_at = now + OVERLAP, now
         machine.save()
-        _record(AuditKind.MACHINE_ROTATED, machine, "has other keys and another certificate")
+        _record(AuditKind.MACHINE_ROTATED, machine, "received new keys and a new certificate")
     redis_users.sync([machine.name])
     return _answer(machine, signer, signed, password)
 

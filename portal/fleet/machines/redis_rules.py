@@ -25,7 +25,7 @@ def keys_of(node_name: str) -> tuple[str, ...]:
     """Return the keys that only this node and the control plane use, without replies."""
     own = f"berth:q:node.{node_name}"
     unacked = (f"{own}:{name}" for name in ("unacked", "unacked_index", "unacked_mutex"))
-    return (own, *unacked, f"{own}:pulse", f"{own}:samples", f"berth:q:control.node.{node_name}")
+    return (own, *unacked, f"{own}:heartbeat", f"{own}:samples", f"berth:q:control.node.{node_name}")
 
 
 def rules(node_name: str, digests: Sequence[str], *, engine: bool = False) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ def rules(node_name: str, digests: Sequence[str], *, engine: bool = False) -> tu
     """
     if not NODE_NAME.fullmatch(node_name):
         raise ValueError(f"not a node's name: {node_name!r}")
-    own, unacked, index, mutex, pulse, samples, outbox = keys_of(node_name)
+    own, unacked, index, mutex, heartbeat, samples, outbox = keys_of(node_name)
     queues = [own, *(["berth:q:engine"] if engine else [])]
     work = [f"~{key}" for key in (*queues, unacked, index, mutex)]
     replies = [f"~berth:reply:{queue.removeprefix('berth:q:')}:*" for queue in queues]
@@ -46,6 +46,6 @@ def rules(node_name: str, digests: Sequence[str], *, engine: bool = False) -> tu
         f"({' '.join((*work, *_QUEUES, *_UNACKED))})",
         f"({' '.join(replies)} +rpush +expire)",
         f"(~{outbox} +lpush +llen)",
-        f"(~{pulse} +hset +hget +hdel)",
+        f"(~{heartbeat} +hset +hget +hdel)",
         f"(~{samples} +hset +expire)",
     )  # fmt: skip

@@ -64,7 +64,7 @@ def make_join_token(*, actor: User | SystemActor, pool: Pool) -> NewJoinToken:
             actor=actor,
             kind=AuditKind.MACHINE_TOKEN_CREATED,
             pool=pool,
-            message=f"made a token with which a machine may join {pool.name}",
+            message=f"created a token to join {pool.name}",
             data={"token": str(token.pk)},
         )
     return NewJoinToken(token, tokens.text_of(token.pk, secret, digest))

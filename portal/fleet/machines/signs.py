@@ -76,7 +76,7 @@ def _note_clone(machine: Machine) -> None:
         actor=SYSTEM,
         kind=AuditKind.MACHINE_CLONED,
         pool=machine.pool,
-        message=f"sees two machines that are {machine.name}",
+        message=f"found two machines that use the identity of {machine.name}",
         targets=[Target(TargetKind.NODE, machine.name)],
         data={"node": machine.name},
     )

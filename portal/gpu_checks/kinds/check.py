@@ -125,7 +125,7 @@ def _warn_peers(run: GpuCheckRun, reading: RunResult) -> None:
     ]
     names = " and ".join(map(display_name, concerned))
     for peer in concerned:
-        runs.record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")
+        runs.record(run, peer, "degraded", f"found {display_name(peer)} degraded: {text}")
         # Locked one at a time, because others lock them in another order.
         transaction.on_commit(partial(_warn_peer, peer.pk, text))
     notify_operators(concerned[0], "device.check_degraded", f"{names} exchange wrong data", text)

@@ -59,11 +59,11 @@ class DeviceProofHandler(JudgedHandler):
         device, name = run.device, display_name(run.device)
         match reading.verdict:
             case CheckVerdict.PASS:
-                runs.record(run, device, "passed", f"finds that {name} passes its {self.noun}")
+                runs.record(run, device, "passed", f"found that {name} passed its {self.noun}")
                 self.handle_pass(run, reading)
             case CheckVerdict.DEGRADED:
                 set_warning(device, run.summary)
-                runs.record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
+                runs.record(run, device, "degraded", f"found {name} degraded: {run.summary}")
                 if not _notified_before(run):
                     notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
                 if reading.unjudged:
@@ -72,7 +72,7 @@ class DeviceProofHandler(JudgedHandler):
             case CheckVerdict.FAIL | CheckVerdict.HUNG:
                 outcome = "failed" if reading.verdict == CheckVerdict.FAIL else "hung"
                 runs.record(
-                    run, device, outcome, f"finds that the {self.noun} of {name} {outcome}: {run.summary}"
+                    run, device, outcome, f"found that the {self.noun} of {name} {outcome}: {run.summary}"
                 )
                 self.cordon(device, run.summary, reading.action)
                 if device.kind == DeviceKind.MIG and reading.of_the_parent:

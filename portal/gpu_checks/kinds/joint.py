@@ -57,7 +57,7 @@ class JointHandler(JudgedHandler):
     def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         device, name = run.device, display_name(run.device)
         step = _STEPS.get(reading.verdict, "inconclusive")
-        runs.record(run, device, step, f"has checked all GPUs of {device.node.name} at once: {run.summary}")
+        runs.record(run, device, step, f"checked all GPUs of {device.node.name} at once: {run.summary}")
         if reading.verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
             self.cordon(device, run.summary, reading.action)
         elif reading.verdict == CheckVerdict.DEGRADED:
@@ -89,7 +89,7 @@ def _judge_peer(run: GpuCheckRun, peer: Device, part: JointResult) -> None:
     if part.errors or part.blind:
         what = f"{part.errors} wrong words" if part.errors else "a planted error was not detected"
         text = f"{what} while all GPUs of {peer.node.name} were busy"
-        runs.record(run, peer, "failed", f"finds that the joint check of {name} failed: {text}")
+        runs.record(run, peer, "failed", f"found that the joint check of {name} failed: {text}")
         # Locked one at a time, because others lock them in another order.
         transaction.on_commit(partial(_cordon_peer, peer.pk, text))
     elif part.slow:
@@ -97,7 +97,7 @@ def _judge_peer(run: GpuCheckRun, peer: Device, part: JointResult) -> None:
             f"{part.percent:g} % of its own speed while all GPUs of {peer.node.name} were busy. "
             "Check power and cooling of the node."
         )
-        runs.record(run, peer, "degraded", f"finds {name} degraded: {text}")
+        runs.record(run, peer, "degraded", f"found {name} degraded: {text}")
         transaction.on_commit(partial(_warn_peer, peer.pk, text))
         notify_operators(peer, "device.joint_degraded", f"{name} is degraded", text)
 

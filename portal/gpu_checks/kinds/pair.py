@@ -63,7 +63,7 @@ class PairHandler(JudgedHandler):
     def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
         step = _STEPS.get(reading.verdict, "inconclusive")
-        runs.record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
+        runs.record(run, run.device, step, f"checked the link of {name} to {far}: {run.summary}")
         if reading.verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
             self.cordon(run.device, run.summary, reading.action)
         _conclude(run)
@@ -105,7 +105,7 @@ def _conclude(run: GpuCheckRun) -> None:
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
     runs.close(run, RunState.LOST, summary=summary)
-    message = f"does not begin the link check of {display_name(run.device)}: {summary}"
+    message = f"did not start the link check of {display_name(run.device)}: {summary}"
     runs.record(run, run.device, "lost", message)
 
 

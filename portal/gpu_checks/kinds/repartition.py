@@ -139,7 +139,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
         verdict=CheckVerdict.PASS,
         summary=f"{len(change.destroy)} instances destroyed, {len(change.create)} created.",
     )
-    runs.record(run, run.device, "passed", f"changes the MIG layout of {display_name(run.device)}")
+    runs.record(run, run.device, "passed", f"changed the MIG layout of {display_name(run.device)}")
     if workspace is not None and _still_waits(workspace, run):
         allocation = Allocation.objects.get(workspace=workspace, node=run.device.node_id, released_at=None)
         AllocatedDevice.objects.bulk_create(
@@ -173,7 +173,7 @@ def _fail(run: GpuCheckRun, reason: str) -> None:
     _fix(run.device)
     name = display_name(run.device)
     runs.close(run, RunState.DONE, verdict=CheckVerdict.FAIL, summary=summary)
-    runs.record(run, run.device, "failed", f"cannot change the MIG layout of {name}: {summary}")
+    runs.record(run, run.device, "failed", f"could not change the MIG layout of {name}: {summary}")
 
 
 def _fix(device: Device) -> None:

@@ -79,7 +79,7 @@ class ResetHandler(KindHandler):
             summary=summary,
             report=report,
         )
-        runs.record(run, device, step, f"tells that {display_name(device)} {text}: {summary}")
+        runs.record(run, device, step, f"reported that {display_name(device)} {text}: {summary}")
         if verdict == CheckVerdict.PASS:
             if device.recovery != CHECK_IT:
                 # The policy rechecks a device that waits for a check, so a lost check is repeated.

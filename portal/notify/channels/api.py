@@ -134,7 +134,7 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
         read_only_fields = fields
 
     def get_answer(self, message: Message) -> str:
-        """Return the response, or "" if the reader may not see it (`only_sees` in the context)."""
+        """Return the response, or "" if the user may not see it (`only_sees` in the context)."""
         return "" if self.context.get("only_sees") else message.answer
 
 

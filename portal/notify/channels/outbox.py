@@ -270,7 +270,7 @@ def _disable(channel: Channel, now: datetime) -> None:
         actor=SYSTEM,
         kind=AuditKind.CHANNEL_DISABLED,
         team=channel.team,
-        message=f"switched off the channel “{channel.name}”",
+        message=f"disabled the channel “{channel.name}”",
         data={"channel": str(channel.pk), "service": channel.service},
     )
     events.notify(

@@ -58,7 +58,7 @@ def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequen
                 Reason(ChannelCode.TOO_MANY, {"limit": MAX_CHANNELS}), code=ProblemCode.TOO_MANY_CHANNELS
             )
         channel.save(force_insert=True)
-        _record(actor, AuditKind.CHANNEL_CREATED, channel, f"made the channel “{channel.name}”")
+        _record(actor, AuditKind.CHANNEL_CREATED, channel, f"created the channel “{channel.name}”")
     return channel
 
 

@@ -81,7 +81,7 @@ def create(
         actor,
         AuditKind.WEBHOOK_CREATED,
         endpoint,
-        f"made the webhook “{endpoint.name}”",
+        f"created the webhook “{endpoint.name}”",
         types=endpoint.types,
     )
     return WebhookWithSecret(endpoint, secret)
@@ -143,7 +143,7 @@ def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WebhookWi
         actor,
         AuditKind.WEBHOOK_SECRET_ROTATED,
         endpoint,
-        f"made another secret for the webhook “{endpoint.name}”",
+        f"created a new secret for the webhook “{endpoint.name}”",
     )
     return WebhookWithSecret(endpoint, secret)
 

@@ -27,7 +27,7 @@ def disable(endpoint: Endpoint, *, gone: bool) -> None:
         actor=SYSTEM,
         kind=AuditKind.WEBHOOK_DISABLED,
         team=endpoint.team,
-        message=f"switched off the webhook “{endpoint.name}”",
+        message=f"disabled the webhook “{endpoint.name}”",
         data={"webhook": str(endpoint.pk), "gone": gone},
     )
     days = settings.BERTH_WEBHOOK_DISABLE_DAYS

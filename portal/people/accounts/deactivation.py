@@ -113,18 +113,18 @@ def revoke_tokens(user: User) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipHandover:
-    """Outcome for one ownership: `heir` takes over, or there are other owners, or nobody is left."""
+    """Outcome for one ownership: `new_owner` takes over, or there are other owners, or nobody is left."""
 
     membership: Membership
-    heir: User | None = None
+    new_owner: User | None = None
     others: bool = False
 
 
 def planned_handovers(actor: User | SystemActor, user: User) -> list[OwnershipHandover]:
-    """Return the user's ownerships, each with the heir if there is no other owner.
+    """Return the user's ownerships, each with the new owner if there is no other owner.
 
-    The heir is the longest-standing active member, except viewers and service accounts. If there is none, it
-    is `actor`, unless that is the user.
+    The new owner is the longest-standing active member, except viewers and service accounts. If there is
+    none, it is `actor`, unless that is the user.
     """
     handovers: list[OwnershipHandover] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
@@ -136,34 +136,34 @@ def planned_handovers(actor: User | SystemActor, user: User) -> list[OwnershipHa
             handovers.append(OwnershipHandover(membership, others=True))
             continue
         longest = others.select_related("user").order_by("joined_at", "pk").first()
-        heir = actor if isinstance(actor, User) and actor.pk != user.pk else None
-        handovers.append(OwnershipHandover(membership, longest.user if longest else heir))
+        new_owner = actor if isinstance(actor, User) and actor.pk != user.pk else None
+        handovers.append(OwnershipHandover(membership, longest.user if longest else new_owner))
     return handovers
 
 
 def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
-    """Remove the user as owner of all teams and appoint heirs. Returns the affected teams.
+    """Remove the user as owner of all teams and appoint new owners. Returns the affected teams.
 
     If nobody can take over, as when the user or the portal acts, the user stays the owner.
     """
     passed = []
     for handover in planned_handovers(actor, user):
-        membership, heir = handover.membership, handover.heir
+        membership, new_owner = handover.membership, handover.new_owner
         team = membership.team
-        if heir is None and not handover.others:
+        if new_owner is None and not handover.others:
             continue
-        if heir is not None:
-            Membership.objects.update_or_create(team=team, user=heir, defaults={"role": Role.OWNER})
+        if new_owner is not None:
+            Membership.objects.update_or_create(team=team, user=new_owner, defaults={"role": Role.OWNER})
             events.record(
                 actor=actor,
                 kind=AuditKind.TEAM_OWNER_PASSED,
                 team=team,
-                message=f"made {heir.username} owner of {team.name} in place of {user.username}",
-                targets=[*sessions.audit_targets(user), *sessions.audit_targets(heir)],
-                data={"username": heir.username, "before": user.username},
+                message=f"made {new_owner.username} the owner of {team.name} instead of {user.username}",
+                targets=[*sessions.audit_targets(user), *sessions.audit_targets(new_owner)],
+                data={"username": new_owner.username, "before": user.username},
             )
             events.notify(
-                [heir],
+                [new_owner],
                 "team.owner_passed",
                 _("You are now the owner of %(team)s") % {"team": team.name},
                 _("The account of the previous owner, %(username)s, was deactivated.")

@@ -31,13 +31,13 @@ def begin(
     user: User,
     *,
     how: How = "password",
-    wanted: str = "",
+    next_url: str = "",
     provider: str = "",
     second_factor: bool = False,
 ) -> HttpResponse:
     """Sign in `user`, authenticated by `how` or by the sign-in `provider` with this id.
 
-    Returns a redirect to the next stage, or to `wanted` if it is a path of the portal; for operators, the
+    Returns a redirect to the next stage, or to `next_url` if it is a path of the portal; for operators, the
     overview of the site instead of the home page. The session starts after the last stage. With
     `second_factor`, the provider has checked one and none is requested here.
     """
@@ -49,7 +49,7 @@ def begin(
     record_authentication(request, user, **record)
     if second_factor:
         record_authentication(request, user, method="mfa", type=ELSEWHERE)
-    if wanted in ("", "/") and user.operates:
-        wanted = reverse("home:overview")
-    response: HttpResponse = perform_login(request, Login(user=user, redirect_url=wanted))
+    if next_url in ("", "/") and user.operates:
+        next_url = reverse("home:overview")
+    response: HttpResponse = perform_login(request, Login(user=user, redirect_url=next_url))
     return response

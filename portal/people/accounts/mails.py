@@ -85,7 +85,7 @@ def send_forgotten(name: str) -> bool:
     events.record(
         actor=user,
         kind=AuditKind.USER_PASSWORD_FORGOTTEN,
-        message="was sent a link for another password",
+        message="received a link to reset the password",
         targets=sessions.audit_targets(user),
     )
     return sent

@@ -286,8 +286,8 @@ class TeamManager(models.Manager["Team"]):
 class Team(models.Model):
     """A team. Every workspace is charged to one team.
 
-    `egress` and `egress_allow` apply to all its workspaces, whatever their template. `updated_at` is the time
-    of the last change of these two. An archived team starts no workspaces.
+    `egress` and `egress_allow` apply to all its workspaces, regardless of their template. `updated_at` is the
+    time of the last change of these two. An archived team starts no workspaces.
 
     From `deletion_started_at` on, an archived team has no members, and nothing can be added to it. It is
     deleted once its workspaces and home folders are gone. The row of a deleted team stays for its records,

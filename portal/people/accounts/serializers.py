@@ -58,7 +58,7 @@ class TeamCreateSerializer(StrictSerializer):
 
 
 class TeamChangeSerializer(StrictSerializer):
-    name = serializers.CharField(max_length=80, help_text="New name. The short name cannot be changed.")
+    name = serializers.CharField(max_length=80, help_text="New name. The slug cannot be changed.")
     member_shares = serializers.BooleanField(
         help_text="Whether members take turns in the queue: the one who used least comes first."
     )

@@ -57,7 +57,7 @@ def create(*, actor: User | SystemActor, team: Team, name: str, description: str
         actor=actor,
         kind=AuditKind.SERVICE_ACCOUNT_CREATED,
         team=team,
-        message=f"made the service account {user.username} of {team.name}",
+        message=f"created the service account {user.username} of {team.name}",
         targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
@@ -84,7 +84,7 @@ def describe(
             actor=actor,
             kind=AuditKind.SERVICE_ACCOUNT_CHANGED,
             team=user.owning_team,
-            message=f"changed what {user.username} is for",
+            message=f"changed the description of {user.username}",
             targets=sessions.audit_targets(user),
             data={"username": user.username, "description": wanted},
         )

@@ -22,14 +22,14 @@ from portal.people.accounts.models import Membership, Role, Team, User
 
 
 @transaction.atomic
-def set_mail_notices(*, actor: User, wanted: bool) -> None:
+def set_mail_notices(*, actor: User, enabled: bool) -> None:
     """Enable or disable notices by e-mail. Idempotent."""
-    if User.objects.filter(pk=actor.pk).exclude(mail_notices=wanted).update(mail_notices=wanted):
-        actor.mail_notices = wanted
+    if User.objects.filter(pk=actor.pk).exclude(mail_notices=enabled).update(mail_notices=enabled):
+        actor.mail_notices = enabled
         events.record(
             actor=actor,
             kind=AuditKind.ACCOUNT_MAIL_NOTICES,
-            message="wants notices by e-mail" if wanted else "wants no notices by e-mail",
+            message="enabled notices by e-mail" if enabled else "disabled notices by e-mail",
         )
 
 
@@ -49,7 +49,9 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
     if owner is not None:
         Membership.objects.create(team=team, user=owner, role=Role.OWNER)
     emit(TeamsChanged())
-    events.record(actor=actor, kind=AuditKind.TEAM_CREATED, team=team, message=f"made the team {team.name}")
+    events.record(
+        actor=actor, kind=AuditKind.TEAM_CREATED, team=team, message=f"created the team {team.name}"
+    )
     return team
 
 
@@ -151,7 +153,7 @@ def remove_member(
         actor=actor,
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
-        message=f"took {username} out of {team.name}",
+        message=f"removed {username} from {team.name}",
         data={"username": username},
     )
 
@@ -177,17 +179,17 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
         return True
     others = Membership.objects.filter(team=team, user__is_active=True).exclude(user=user)
     if membership.role == Role.OWNER and not others.filter(role=Role.OWNER).exists():
-        heir = others.select_related("user").order_by("joined_at", "pk").first()
-        if heir is None:
+        longest = others.select_related("user").order_by("joined_at", "pk").first()
+        if longest is None:
             return False
-        set_member(actor=actor, team=team, username=heir.user.username, role=Role.OWNER)
+        set_member(actor=actor, team=team, username=longest.user.username, role=Role.OWNER)
     emit(MembershipRevoked(user=user, team=team, actor=actor))
     membership.delete()
     events.record(
         actor=actor,
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
-        message=f"took {user.username} out of {team.name}",
+        message=f"removed {user.username} from {team.name}",
         data={"username": user.username},
     )
     return True

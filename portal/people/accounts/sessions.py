@@ -93,7 +93,7 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
     events.record(
         actor=SystemActor("Somebody"),
         kind=kind,
-        message=f"could not sign in as {name}" if name else "could not sign in: nobody has that name",
+        message=f"could not sign in as {name}" if name else "could not sign in: unknown user name",
         targets=audit_targets(user) if user is not None else (),
         data={"username": name},
     )
@@ -117,7 +117,7 @@ def address_refused(*, minutes: int, failures: int) -> None:
     events.record(
         actor=SystemActor("Somebody"),
         kind=AuditKind.SESSION_ADDRESS_REFUSED,
-        message=f"failed to sign in {failures} times from {address}: refused there for {minutes} minutes",
+        message=f"failed to sign in {failures} times from {address}: blocked for {minutes} minutes",
         data={"failures": failures, "minutes": minutes},
     )
 
@@ -128,7 +128,7 @@ def tokens_refused(*, minutes: int, failures: int) -> None:
     events.record(
         actor=SystemActor("Somebody"),
         kind=AuditKind.SESSION_ADDRESS_REFUSED,
-        message=f"used {failures} bad API tokens from {address} within {minutes} minutes",
+        message=f"used {failures} invalid API tokens from {address} within {minutes} minutes",
         data={"failures": failures, "minutes": minutes, "of": "tokens"},
     )
 
@@ -178,7 +178,7 @@ def end_own_session(*, actor: User, session_id: UUID) -> None:
     events.record(
         actor=actor,
         kind=AuditKind.SESSION_ENDED,
-        message="ended a session of theirs",
+        message="ended one of their sessions",
         targets=audit_targets(actor),
         data={"began": session.created_at.isoformat(), "of": session.address or ""},
     )

@@ -78,7 +78,7 @@ def set_egress(
         actor=actor,
         kind=AuditKind.TEAM_EGRESS_SET,
         team=row,
-        message=f"changed what workspaces of {row.name} may reach",
+        message=f"changed the egress rules of {row.name}",
         data={"before": before, "after": after},
     )
     return row

@@ -79,7 +79,7 @@ def set_member_shares(
         actor=actor,
         kind=AuditKind.TEAM_MEMBER_SHARES_SET,
         team=team,
-        message=f"turned turns of members in the queue {'on' if on else 'off'} for {team.name}",
+        message=f"{'enabled' if on else 'disabled'} the queue order of members for {team.name}",
         data={"before": not on, "after": on},
     )
     return team
@@ -179,7 +179,7 @@ def delete(
         actor=actor,
         kind=AuditKind.TEAM_DELETION_STARTED,
         team=team,
-        message=f"deletes the team {team.name}",
+        message=f"started to delete the team {team.name}",
         data={"slug": team.slug, "name": team.name, **asdict(contents)},
     )
     for account in team.service_accounts.not_deleted().order_by("username"):

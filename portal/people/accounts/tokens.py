@@ -51,22 +51,22 @@ def create_token(
     Raises `NotAllowed`, `InvalidInput` (name, scopes, expiry) and `StateConflict` (account deactivated).
     """
     _require_manage(actor, user)
-    wanted = validate_scopes(scopes)
+    requested = validate_scopes(scopes)
     _check_expiry(expires_at)
-    if user.is_auditor and not READING.issuperset(wanted):
-        reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(wanted) - READING)})
+    if user.is_auditor and not READING.issuperset(requested):
+        reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(requested) - READING)})
         raise InvalidInput(reason, errors={"scopes": [reason]})
-    if Scope.SCIM in wanted:
-        _check_scim(user, wanted)
-    check_no_wider(made_with, wanted, expires_at)
+    if Scope.SCIM in requested:
+        _check_scim(user, requested)
+    check_no_wider(made_with, requested, expires_at)
     name = name.strip()
     if not name:
         raise InvalidInput(
             Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
         )
     _lock_user(user)
-    created = mint(user=user, name=name, scopes=wanted, expires_at=expires_at, created_by=_maker(actor))
-    _record(actor, created.token, AuditKind.TOKEN_CREATED, "made", {"scopes": wanted})
+    created = mint(user=user, name=name, scopes=requested, expires_at=expires_at, created_by=_maker(actor))
+    _record(actor, created.token, AuditKind.TOKEN_CREATED, "created", {"scopes": requested})
     return created
 
 
@@ -188,9 +188,9 @@ def latest_expiry() -> datetime | None:
 
 def validate_scopes(scopes: Sequence[str]) -> list[str]:
     """Return the scopes, sorted and without duplicates. Raises `InvalidInput` if empty or unknown."""
-    wanted = sorted(set(scopes))
-    unknown = [scope for scope in wanted if scope not in Scope.values]
-    if unknown or not wanted:
+    requested = sorted(set(scopes))
+    unknown = [scope for scope in requested if scope not in Scope.values]
+    if unknown or not requested:
         params = {"known": list(Scope.values)}
         raise InvalidInput(
             Reason(AccountCode.UNKNOWN_SCOPES, {"scopes": unknown, **params})
@@ -198,7 +198,7 @@ def validate_scopes(scopes: Sequence[str]) -> list[str]:
             else Reason(AccountCode.NO_SCOPES, params),
             errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, params)]},
         )
-    return wanted
+    return requested
 
 
 def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: datetime | None) -> None:
@@ -215,14 +215,14 @@ def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: d
         raise NotAllowed(Reason(AccountCode.TOKEN_OUTLIVES, {"until": until}))
 
 
-def _check_scim(user: User, wanted: Sequence[str]) -> None:
+def _check_scim(user: User, requested: Sequence[str]) -> None:
     """Require that a SCIM token belongs to an administrator and has no other scope.
 
     Raises `NotAllowed` or `InvalidInput`.
     """
     if not user.administers:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
-    if len(wanted) > 1:
+    if len(requested) > 1:
         reason = Reason(AccountCode.SCIM_ALONE)
         raise InvalidInput(reason, errors={"scopes": [reason]})
 

@@ -192,14 +192,14 @@ def _workspaces_stop(user: User) -> list[str]:
 def _ownership(actor: User, user: User) -> list[str]:
     lines = []
     for handover in deactivation.planned_handovers(actor, user):
-        heir = handover.heir
-        if heir and actor.pk == user.pk:
+        new_owner = handover.new_owner
+        if new_owner and actor.pk == user.pk:
             # Users who delete their own account pass on nothing; sole ownership prevents it
             # (`deletion_obstacles`).
             continue
-        params = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
-        if heir:
-            lines.append(_("ownership of %(team)s, which passes to %(heir)s") % params)
+        params = {"team": handover.membership.team.name, "new_owner": new_owner.username if new_owner else ""}
+        if new_owner:
+            lines.append(_("ownership of %(team)s, which passes to %(new_owner)s") % params)
         elif handover.others:
             lines.append(_("ownership of %(team)s, which has another owner") % params)
         else:

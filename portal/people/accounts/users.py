@@ -71,7 +71,7 @@ def create(
     `InvalidInput` (name, address, teams, roles, password).
     """
     policies.require_administrator(actor)
-    wanted = _roles(roles)
+    site_roles = _roles(roles)
     places = _teams(teams or {})
     user = User(
         username=strip_nul(username).strip(),
@@ -81,20 +81,20 @@ def create(
         linked=linked,
     )
     user.email_confirmed = bool(user.email)
-    _set_roles(user, wanted)
+    _set_roles(user, site_roles)
     if password:
         _set_password(user, password)
     else:
         user.set_unusable_password()
     _check(user)
     user.save(force_insert=True)
-    role_names = ", ".join(wanted) or "no role"
+    role_names = ", ".join(site_roles) or "no role"
     events.record(
         actor=actor,
         kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
-        message=f"made the account {user.username} with {role_names}",
+        message=f"created the account {user.username} with {role_names}",
         targets=sessions.audit_targets(user),
-        data={"username": user.username, "roles": wanted, "teams": dict(teams or {})},
+        data={"username": user.username, "roles": site_roles, "teams": dict(teams or {})},
     )
     default = _default_team()
     if default is not None and default not in places:
@@ -159,7 +159,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
     events.record(
         actor=actor,
         kind=AuditKind.USER_PASSWORD_RESET,
-        message=f"ended the password of {user.username}",
+        message=f"invalidated the password of {user.username}",
         targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended},
     )
@@ -221,14 +221,14 @@ def change(
             setattr(user, column, value)
             changes[column] = value
     if roles is not None:
-        wanted = _roles(roles)
-        if set(wanted) != set(user.roles):
-            if SiteRole.AUDITOR in wanted:
+        site_roles = _roles(roles)
+        if set(site_roles) != set(user.roles):
+            if SiteRole.AUDITOR in site_roles:
                 _require_no_work(user, teams)
-            if SiteRole.ADMINISTRATOR not in wanted:
+            if SiteRole.ADMINISTRATOR not in site_roles:
                 policies.require_another_administrator(user)
-            _set_roles(user, wanted)
-            changes["roles"] = wanted
+            _set_roles(user, site_roles)
+            changes["roles"] = site_roles
     if changes:
         _check(user)
         user.save()
@@ -240,7 +240,7 @@ def change(
             data={"username": user.username, **changes},
         )
     if teams is not None:
-        _place(actor, user, teams)
+        _set_memberships(actor, user, teams)
     return user
 
 
@@ -257,17 +257,17 @@ def _require_no_work(user: User, places: Places | None) -> None:
         raise StateConflict(Reason(AccountCode.AUDITOR_WORKS_IN_TEAMS, params))
 
 
-def _place(actor: User | SystemActor, user: User, places: Places) -> None:
-    """Set the user's memberships to exactly these."""
-    wanted = _teams(places)
+def _set_memberships(actor: User | SystemActor, user: User, places: Places) -> None:
+    """Replace the user's memberships by `places`."""
+    roles_by_team = _teams(places)
     roles = dict(user.memberships.values_list("team", "role"))
-    if {team.pk: role for team, role in wanted.items()} == roles:
+    if {team.pk: role for team, role in roles_by_team.items()} == roles:
         return
-    if wanted:
+    if roles_by_team:
         _require_active(user)
-    for team, role in wanted.items():
+    for team, role in roles_by_team.items():
         services.set_member(actor=actor, team=team, username=user.username, role=role)
-    for membership in user.memberships.exclude(team__in=wanted).select_related("team"):
+    for membership in user.memberships.exclude(team__in=roles_by_team).select_related("team"):
         services.remove_member(actor=actor, team=membership.team, username=user.username)
 
 

@@ -65,13 +65,13 @@ THEMES = frozenset({"light", "dark"})
 @never_cache
 def sign_in(request: HttpRequest) -> HttpResponse:
     """Sign in by name and password, then redirect to `next`."""
-    wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
+    next_url = local_path(request.POST.get("next") or request.GET.get("next", ""))
     if getattr(request, "htmx", False):
         # A partial after the session has ended: redirect the whole page to sign-in.
         path = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
         return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': path})}")
     if request.user.is_authenticated:
-        return redirect(wanted)
+        return redirect(next_url)
     if request.method == "GET" and (left := request.session.get(sessions.LEFT)):
         # Whatever page noticed the end of the session first.
         return redirect(left["path"])
@@ -80,13 +80,13 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     form = SignInForm(request, data=request.POST or None)
     if request.method == "POST":
         if form.is_valid():
-            return login_flow.begin(request, form.get_user(), how="password", wanted=wanted)
+            return login_flow.begin(request, form.get_user(), how="password", next_url=next_url)
         if request.POST.get("username"):
             locked_out = getattr(request, "axes_locked_out", False)
             if not locked_out:
                 lockout.count_failure(request.POST["username"])
             sessions.sign_in_failed(username=request.POST["username"], locked_out=locked_out)
-    context = {"form": form, "next": wanted, "mail": settings.BERTH_MAIL}
+    context = {"form": form, "next": next_url, "mail": settings.BERTH_MAIL}
     return render(request, "accounts/sign_in.html", context)
 
 
@@ -292,9 +292,11 @@ def account_delete(request: SignedInRequest) -> HttpResponse:
 def notices(request: SignedInRequest) -> HttpResponse:
     """Enable or disable e-mail. A GET, as after a new sign-in, only shows the account."""
     if request.method == "POST":
-        wanted = request.POST.get("mail") == "on"
-        services.set_mail_notices(actor=request.user, wanted=wanted)
-        message = _("Notices are also sent by e-mail.") if wanted else _("Notices appear in the portal only.")
+        enabled = request.POST.get("mail") == "on"
+        services.set_mail_notices(actor=request.user, enabled=enabled)
+        message = (
+            _("Notices are also sent by e-mail.") if enabled else _("Notices appear in the portal only.")
+        )
         messages.success(request, message)
     return redirect("accounts:account")
 

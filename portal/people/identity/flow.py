@@ -65,9 +65,11 @@ def finish(
     leave = sign_out_data(provider, claims)
     if leave:
         request.session[sessions.LEAVE] = leave
-    wanted = local_path(str(state.get("next") or ""))
+    next_url = local_path(str(state.get("next") or ""))
     second_factor = decision.person is not None and decision.person.mfa
-    return login_flow.begin(request, user, provider=provider.id, wanted=wanted, second_factor=second_factor)
+    return login_flow.begin(
+        request, user, provider=provider.id, next_url=next_url, second_factor=second_factor
+    )
 
 
 def sign_out_data(provider: Provider, claims: Mapping[str, Any]) -> dict[str, str]:

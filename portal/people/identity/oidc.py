@@ -95,7 +95,7 @@ class Adapter(OpenIDConnectOAuth2Adapter):
         )
 
 
-def begin(request: HttpRequest, provider: Oidc, *, wanted: str = "", test: bool = False) -> HttpResponse:
+def begin(request: HttpRequest, provider: Oidc, *, next_url: str = "", test: bool = False) -> HttpResponse:
     """Redirect the browser to the provider. Raises `RequestException` if it does not answer."""
     nonce = secrets.token_urlsafe(32)
     oauth_provider = _Provider(request, provider)
@@ -105,7 +105,7 @@ def begin(request: HttpRequest, provider: Oidc, *, wanted: str = "", test: bool 
     response: HttpResponse = oauth_provider.redirect(
         request,
         process="login",
-        next_url=wanted,
+        next_url=next_url,
         data=flow.state_data(request, nonce=nonce, test=test),
         auth_params=auth_params,
     )

@@ -39,14 +39,14 @@ _TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
 log = logging.getLogger(__name__)
 
 
-def begin(request: HttpRequest, provider: Saml, *, wanted: str = "", test: bool = False) -> HttpResponse:
+def begin(request: HttpRequest, provider: Saml, *, next_url: str = "", test: bool = False) -> HttpResponse:
     """Redirect the browser to the provider. Raises `NotTrusted` if the settings are unusable."""
     auth = _auth(request, provider)
     url = auth.login(return_to="", force_authn=test)
     _provider(request, provider).stash_redirect_state(
         request,
         "login",
-        wanted,
+        next_url,
         flow.state_data(request, test=test),
         state_id=auth.get_last_request_id(),
     )

@@ -273,7 +273,7 @@ def _tell_administrators(decision: SignInDecision, path: str) -> None:
     events.record(
         actor=SystemActor(f"The rules of {decision.provider_name}"),
         kind=AuditKind.USER_RULES_NOT_MET,
-        message=f"could not be carried out for {decision.username}",
+        message=f"could not complete the sign-in of {decision.username}",
         reason=sentences[:500],
         data={
             "provider": decision.provider_id,
@@ -361,7 +361,7 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
     events.record(
         actor=actor,
         kind=AuditKind.USER_UNLINKED,
-        message=f"ended the link of {user.username} to {provider_id}",
+        message=f"removed the link of {user.username} to {provider_id}",
         targets=sessions.audit_targets(user),
         data={"username": user.username, "provider": provider_id, "sessions": ended},
     )

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 def begin(request: HttpRequest, idp: str) -> HttpResponse:
     """Redirect the browser to the provider to sign in."""
     provider = _enabled_provider(idp)
-    return _redirect_to_provider(request, provider, wanted=local_path(request.GET.get("next", "")))
+    return _redirect_to_provider(request, provider, next_url=local_path(request.GET.get("next", "")))
 
 
 @require_http_methods(["GET", "POST"])
@@ -74,14 +74,14 @@ def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
 
 
 def _redirect_to_provider(
-    request: HttpRequest, provider: Provider, *, wanted: str = "", test: bool = False
+    request: HttpRequest, provider: Provider, *, next_url: str = "", test: bool = False
 ) -> HttpResponse:
     try:
         match provider:
             case Oidc():
-                return oidc.begin(request, provider, wanted=wanted, test=test)
+                return oidc.begin(request, provider, next_url=next_url, test=test)
             case Saml():
-                answer: HttpResponse = _protocol().begin(request, provider, wanted=wanted, test=test)
+                answer: HttpResponse = _protocol().begin(request, provider, next_url=next_url, test=test)
                 return answer
             case _:
                 raise Http404

@@ -26,7 +26,7 @@ LOOKS: dict[str, tuple[str | Promise, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class JoinRequestRow:
-    """A request with the actions available to the reader."""
+    """A request with the actions available to the user."""
 
     request: JoinRequest
     may_decide: bool

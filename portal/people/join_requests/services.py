@@ -101,7 +101,7 @@ def request_to_join(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequ
         message=text,
         expires_at=now + timedelta(days=settings.BERTH_JOIN_REQUEST_DAYS),
     )
-    _record(actor, join_request, AuditKind.TEAM_JOIN_ASKED, f"asked to join {team.name}", reason=text)
+    _record(actor, join_request, AuditKind.TEAM_JOIN_ASKED, f"requested to join {team.name}", reason=text)
     events.notify(
         policies.deciders_of(join_request),
         "team.join_asked",
@@ -147,7 +147,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
         actor,
         request,
         AuditKind.TEAM_JOIN_APPROVED,
-        f"took {request.requester.username} into {team.name} as {role}",
+        f"added {request.requester.username} to {team.name} as {role}",
         reason=request.decision_note,
         role=role,
     )
@@ -217,7 +217,7 @@ def member_set(event: MemberSet) -> None:
         waited = list(policies.deciders_of(request))
         actor = event.actor if isinstance(event.actor, User) else None
         _close(request, JoinState.APPROVED, actor, "", role=event.role)
-        message = f"took {request.requester.username} into {request.team_name} as {event.role}"
+        message = f"added {request.requester.username} to {request.team_name} as {event.role}"
         _record(event.actor, request, AuditKind.TEAM_JOIN_APPROVED, message, role=event.role)
         events.refresh_pages(waited)
 
@@ -235,7 +235,7 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
         _close(request, JoinState.EXPIRED, None, "")
         params = {"team": request.team_name}
         message = f"closed the request of {request.requester.username} to join {request.team_name}"
-        _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="nobody decided it in time")
+        _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="not decided in time")
         events.notify(
             [request.requester],
             "team.join_expired",

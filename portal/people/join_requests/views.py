@@ -30,7 +30,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def teams(request: SignedInRequest) -> HttpResponse:
-    """List teams that the reader is not in, and the reader's requests."""
+    """List teams that the user is not in, and the user's requests."""
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     rows = selectors.joinable_teams(request.user)
     total = rows.count()

@@ -241,8 +241,8 @@ class Resources(ScimView, ABC):
         return resources.names_of(self.list_parameters().get(parameter, ""))
 
     def projected(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        wanted, excluded = self.names("attributes"), self.names("excludedAttributes")
-        return resources.select_attributes(document, wanted, excluded)
+        included, excluded = self.names("attributes"), self.names("excludedAttributes")
+        return resources.select_attributes(document, included, excluded)
 
     def answer(self, key: UUID, *, status: int = 200) -> Response:
         row = self.rows().filter(pk=key).first()
@@ -289,10 +289,12 @@ class Resources(ScimView, ABC):
             self.removed(self._locked_match(scim_id)[0])
         return Response(status=204)
 
-    def _update(self, key: UUID | None, wanted: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Response:
+    def _update(
+        self, key: UUID | None, new_values: Callable[[dict[str, Any]], Mapping[str, Any]]
+    ) -> Response:
         with transaction.atomic():
             row, present = self._locked_match(key)
-            self.updated(row, wanted(present))
+            self.updated(row, new_values(present))
         return self.answer(row.pk)
 
     def _locked_match(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
@@ -337,9 +339,9 @@ class Groups(Resources):
 
     @property
     def includes_members(self) -> bool:
-        wanted = self.names("attributes")
-        if wanted:
-            return any(name.partition(".")[0] == "members" for name in wanted)
+        included = self.names("attributes")
+        if included:
+            return any(name.partition(".")[0] == "members" for name in included)
         return "members" not in self.names("excludedAttributes")
 
     def rows(self) -> QuerySet[ScimGroup]:

@@ -90,18 +90,18 @@ def matches(node: Node, value: Mapping[str, Any]) -> bool:
             return matches(left, value) or matches(right, value)
         case Not(inner):
             return not matches(inner, value)
-        case Comparison(attribute, operator, wanted):
+        case Comparison(attribute, operator, expected):
             actual = next((item for key, item in value.items() if key.lower() == attribute), None)
-            return _compare_values(actual, operator, wanted)
+            return _compare_values(actual, operator, expected)
         case ValuePath():
             return False
 
 
-def _compare_values(actual: Any, operator: str, wanted: Any) -> bool:
+def _compare_values(actual: Any, operator: str, expected: Any) -> bool:
     if operator == "pr":
         return actual not in (None, "")
-    if isinstance(actual, str) and isinstance(wanted, str):
-        text, term = actual.lower(), wanted.lower()
+    if isinstance(actual, str) and isinstance(expected, str):
+        text, term = actual.lower(), expected.lower()
         tests = {
             "eq": text == term, "ne": text != term, "co": term in text, "sw": text.startswith(term),
             "ew": text.endswith(term), "gt": text > term, "ge": text >= term, "lt": text < term,
@@ -109,9 +109,9 @@ def _compare_values(actual: Any, operator: str, wanted: Any) -> bool:
         }  # fmt: skip
         return tests[operator]
     # Entra ID sends booleans as strings, such as "True".
-    if isinstance(actual, bool) and isinstance(wanted, str):
-        wanted = {"true": True, "false": False}.get(wanted.lower())
-    same = actual == wanted and type(actual) is type(wanted)
+    if isinstance(actual, bool) and isinstance(expected, str):
+        expected = {"true": True, "false": False}.get(expected.lower())
+    same = actual == expected and type(actual) is type(expected)
     return same if operator == "eq" else not same if operator == "ne" else False
 
 

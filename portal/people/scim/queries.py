@@ -154,10 +154,10 @@ def _text_query(condition: Comparison, column: AttributeLookup) -> Q:
 def _boolean_query(condition: Comparison, lookup: str) -> Q:
     if condition.operator == "pr":
         return EVERYBODY
-    wanted = _boolean(condition)
-    if wanted is None or condition.operator not in ("eq", "ne"):
+    expected = _boolean(condition)
+    if expected is None or condition.operator not in ("eq", "ne"):
         raise _unsupported(condition)
-    return Q(**{lookup: wanted if condition.operator == "eq" else not wanted})
+    return Q(**{lookup: expected if condition.operator == "eq" else not expected})
 
 
 def _moment_query(condition: Comparison, lookup: str) -> Q:

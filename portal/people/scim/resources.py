@@ -138,7 +138,7 @@ def _resource(
 
 
 def select_attributes(
-    document: Mapping[str, Any], wanted: frozenset[str], excluded: frozenset[str]
+    document: Mapping[str, Any], included: frozenset[str], excluded: frozenset[str]
 ) -> dict[str, Any]:
     """Return the requested attributes, or all if none were requested, without the excluded ones.
 
@@ -149,9 +149,9 @@ def select_attributes(
         name = key.lower()
         if key in ("schemas", "id"):
             result[key] = value
-        elif wanted:
-            subs = {path.partition(".")[2] for path in wanted if path.partition(".")[0] == name}
-            if name in wanted:
+        elif included:
+            subs = {path.partition(".")[2] for path in included if path.partition(".")[0] == name}
+            if name in included:
                 result[key] = value
             elif subs:
                 result[key] = _subs(value, lambda sub, subs=subs: sub.lower() in subs)

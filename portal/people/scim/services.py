@@ -97,7 +97,7 @@ def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     events.record(
         actor=actor,
         kind=AuditKind.USER_ADOPTED,
-        message=f"took up the account {user.username}",
+        message=f"adopted the account {user.username}",
         targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
@@ -131,7 +131,7 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
         events.record(
             actor=actor,
             kind=AuditKind.USER_CHANGED,
-            message=f"changed what SCIM calls {user.username}",
+            message=f"changed the SCIM name of {user.username}",
             targets=sessions.audit_targets(user),
             data={"username": user.username, **sent},
         )
@@ -141,9 +141,9 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
 
 
 def _change_account(actor: SystemActor, user: User, values: UserValues) -> None:
-    wanted = {"email": values.email, "first_name": values.first_name, "last_name": values.last_name}
+    new_values = {"email": values.email, "first_name": values.first_name, "last_name": values.last_name}
     changed: dict[str, Any] = {
-        field: value for field, value in wanted.items() if value != getattr(user, field)
+        field: value for field, value in new_values.items() if value != getattr(user, field)
     }
     if "email" in changed:
         given_roles = set(GivenRole.objects.filter(user=user).values_list("role", flat=True))
@@ -200,7 +200,7 @@ def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
     events.record(
         actor=actor,
         kind=AuditKind.USER_RELEASED,
-        message=f"keeps the account {user.username} no more",
+        message=f"no longer manages the account {user.username}",
         targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
@@ -228,7 +228,7 @@ def create_group(*, actor: SystemActor, values: GroupValues) -> ScimGroup:
     group.members.set(members)
     if grants.grants_anything(grants.names_of(group)):
         grants.apply_grants(members)
-    _record(actor, AuditKind.SCIM_GROUP_CREATED, group, f"made the group {group}", added=members)
+    _record(actor, AuditKind.SCIM_GROUP_CREATED, group, f"created the group {group}", added=members)
     return group
 
 
@@ -262,7 +262,7 @@ def remove_group(*, actor: SystemActor, group: ScimGroup) -> None:
     """Delete a group and its grants."""
     members = list(group.members.select_related("user"))
     gave = grants.grants_anything(grants.names_of(group))
-    _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"ended the group {group}", removed=members)
+    _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"deleted the group {group}", removed=members)
     group.delete()
     if gave:
         grants.apply_grants(members)
@@ -275,11 +275,13 @@ def _require_free_name(name: str) -> None:
 
 def _members(keys: Iterable[UUID]) -> list[ScimUser]:
     """Return the users with these ids. Raises `ScimRefusal` if SCIM does not manage one of them."""
-    wanted = set(keys)
+    requested = set(keys)
     rows = list(
-        ScimUser.objects.filter(pk__in=wanted, removed_at=None, user__deleted_at=None).select_related("user")
+        ScimUser.objects.filter(pk__in=requested, removed_at=None, user__deleted_at=None).select_related(
+            "user"
+        )
     )
-    if missing := wanted - {row.pk for row in rows}:
+    if missing := requested - {row.pk for row in rows}:
         raise refused_value(Reason(ScimCode.NO_SUCH_MEMBER, {"id": str(min(missing))}))
     return rows
 

@@ -106,7 +106,7 @@ def create(
         max_lifetime_s=max_lifetime_s,
         created_by=None if isinstance(actor, SystemActor) else actor,
     )
-    _record(actor, rule, AuditKind.TRUST_RULE_CREATED, "made")
+    _record(actor, rule, AuditKind.TRUST_RULE_CREATED, "created")
     return rule
 
 

@@ -72,7 +72,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("The rule does not grant all of these scopes: %(scopes)s."), prepare=joined_lists("scopes")
     ),
     ExchangeCode.SEVERAL_ACCOUNTS: Text(
-        _("Rules of several service accounts accept this token."), _("Set service_account to one of them.")
+        _("Rules of several service accounts accept this token."), _("Choose one with service_account.")
     ),
     ExchangeCode.TOKEN_TOO_LONG: Text(_("The token is longer than %(most)s characters.")),
     ExchangeCode.TOO_MANY_CONDITIONS: Text(_("A rule can have up to %(most)s conditions.")),

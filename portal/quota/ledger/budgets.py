@@ -178,7 +178,7 @@ def set_budget(
         actor=actor,
         kind=AuditKind.BUDGET_SET,
         team=team,
-        message=f"gives {team.name} a budget of {money} a month"
+        message=f"set the budget of {team.name} to {money} a month"
         + (", beyond which nothing new with a price starts" if blocks else ""),
         data={"amount_cents": amount_cents, "before": before, "blocks": blocks},
     )
@@ -195,7 +195,10 @@ def remove_budget(*, actor: User | SystemActor, team: Team, expected: frozenset[
     deleted, _rows = Budget.objects.filter(team=team).delete()
     if deleted:
         events.record(
-            actor=actor, kind=AuditKind.BUDGET_REMOVED, team=team, message=f"gives {team.name} no budget"
+            actor=actor,
+            kind=AuditKind.BUDGET_REMOVED,
+            team=team,
+            message=f"removed the budget of {team.name}",
         )
 
 
@@ -252,7 +255,7 @@ def _warn(row: Budget, warning: WarningPercent) -> None:
         actor=SYSTEM,
         kind=AuditKind(f"budget.warned_{warning.value}"),
         team=row.team,
-        message=f"warns: {title}",
+        message=f"warned: {title}",
     )
     events.notify(
         owners_of(row.team),

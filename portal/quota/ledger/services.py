@@ -110,7 +110,7 @@ def set_ledger(
         actor=actor,
         kind=AuditKind(f"ledger.{kind.value}"),
         team=team,
-        message=f"gives {team.name} {format_gpu_hours(quota)} GPU-hours {interval}",
+        message=f"granted {team.name} {format_gpu_hours(quota)} GPU-hours {interval}",
         data={"quota": quota, "before": before, "period": row.period},
     )
     emit(LimitsChanged())
@@ -130,7 +130,7 @@ def close_ledger(*, actor: User | SystemActor, team: Team, expected: frozenset[s
             actor=actor,
             kind=AuditKind.LEDGER_CLOSED,
             team=team,
-            message=f"counts no GPU-hours of {team.name} any more",
+            message=f"removed the GPU-hours ledger of {team.name}",
         )
         emit(LimitsChanged())
 
@@ -157,7 +157,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     store_account(row, accounting.with_credit(account_of(row), amount))
     note = strip_nul(note).strip()[:200]
     _create_entry(row, EntryKind.CREDIT, row.credit - before, actor, note)
-    verb = "credits" if amount > 0 else "takes back from"
+    verb = "credited" if amount > 0 else "took back from"
     events.record(
         actor=actor,
         kind=AuditKind.LEDGER_CREDIT,
@@ -224,7 +224,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
             actor=SYSTEM,
             kind=AuditKind.LEDGER_REFILL,
             team=row.team,
-            message=f"refills the GPU-hours of {row.team.name}: {format_gpu_hours(row.quota)}",
+            message=f"refilled the GPU-hours of {row.team.name}: {format_gpu_hours(row.quota)}",
         )
         emit(LimitsChanged())
     else:
@@ -268,7 +268,7 @@ def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
         else _("%(team)s has used %(percent)s %% of its GPU-hours")
     ) % {"team": row.team.name, "percent": warning.value}
     body = (
-        _("Workspaces with GPUs stop. Files are kept. Ask for more hours, or wait for the refill.")
+        _("Workspaces with GPUs stop. Files are kept. Request more GPU-hours, or wait for the refill.")
         if gone
         else _("%(hours)s left. Stop workspaces that you do not need, or ask for more hours.")
         % {"hours": left}
@@ -277,7 +277,7 @@ def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
         actor=SYSTEM,
         kind=AuditKind(f"ledger.warned_{warning.value}"),
         team=row.team,
-        message=f"warns: {title}",
+        message=f"warned: {title}",
     )
     events.notify(
         _notice_recipients(row.team),
@@ -320,7 +320,7 @@ def stop_unfunded_workspaces(team: Team) -> int:
             [workspace.owner],
             kind="ledger.stopped",
             title=_("%(workspace)s stops: the team has no GPU-hours left") % {"workspace": workspace.name},
-            body=_("Files are kept. Ask for more hours, then start the workspace again."),
+            body=_("Files are kept. Request more GPU-hours, then start the workspace again."),
             url=f"/workspaces/{workspace.pk}/",
         )
     return stopped

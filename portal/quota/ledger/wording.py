@@ -16,7 +16,7 @@ TEXTS: dict[StrEnum, Text] = {
     LedgerCode.QUOTA_OUT_OF_RANGE: Text(_("Enter 0 to 1 billion hours.")),
     LedgerCode.HOURS_NOT_COUNTED: Text(_NOT_COUNTED, _("Ask an operator to open a ledger for the team.")),
     LedgerCode.HOURS_SPENT: Text(
-        _("The team has no GPU-hours left."), _("Ask for more GPU-hours, then start the workspace again.")
+        _("The team has no GPU-hours left."), _("Request more GPU-hours, then start the workspace again.")
     ),
     LedgerCode.LEDGER_NOT_OPEN: Text(_NOT_COUNTED, _("Open a ledger for the team first.")),
     LedgerCode.NO_BUDGET: Text(_("%(team)s has no budget in money."), _("Ask an operator to set a budget.")),

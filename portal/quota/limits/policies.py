@@ -34,7 +34,7 @@ def require_view_team(actor: User | SystemActor, team: Team) -> None:
 
 
 def may_split(actor: User | SystemActor, team: Team) -> bool:
-    """Return whether the actor may set limits per member of the team."""
+    """Return whether the actor may set member caps of the team."""
     return isinstance(actor, SystemActor) or actor.operates or is_owner(actor, team)
 
 

@@ -65,14 +65,16 @@ def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = F
         prefix + DISK: request.disk_mib * request.nodes,
         WORKSPACES: 1,
     }
-    wanted = request.accelerators
-    taken = wanted.count * wanted.share_milli * request.nodes
-    if wanted.mig_profile:
-        amounts[mig(wanted.mig_profile, simulated=simulated)] = wanted.count * 1000 * request.nodes
+    accelerators = request.accelerators
+    taken = accelerators.count * accelerators.share_milli * request.nodes
+    if accelerators.mig_profile:
+        amounts[mig(accelerators.mig_profile, simulated=simulated)] = (
+            accelerators.count * 1000 * request.nodes
+        )
     elif taken:
         if not simulated:
             amounts[GPU] = taken
-        chosen = model or wanted.model
+        chosen = model or accelerators.model
         if chosen:
             amounts[gpu(chosen)] = taken
     return {name: amount for name, amount in amounts.items() if amount}

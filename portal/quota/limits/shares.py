@@ -56,7 +56,7 @@ def fair_parts(share: int, node: Node) -> int:
 
 
 def fair_parts_above(node: Node) -> int:
-    """Return the sum of fair shares that the cohorts above the node use of their parents."""
+    """Return the sum of the shares that each cohort above the node uses of its own parent."""
     return sum(fair_parts(dominant_share(cohort), cohort) for cohort in node.path()[1:-1])
 
 

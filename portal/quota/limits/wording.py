@@ -103,7 +103,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Only owners of %(team)s can reserve capacity for the team."), _("Ask an owner of the team.")
     ),
     QuotaCode.ONLY_OWNERS_SPLIT: Text(
-        _("Only owners of %(team)s can set limits per member."), "%(ask)s", prepare=_owners
+        _("Only owners of %(team)s can set member caps."), "%(ask)s", prepare=_owners
     ),
     QuotaCode.OWNER_GONE: Text(_("%(name)s has been deleted."), _RELOAD),
     QuotaCode.QUOTA_EXISTS: Text(

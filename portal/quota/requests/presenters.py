@@ -140,7 +140,7 @@ class RequestCard:
 
     @property
     def lines(self) -> list[EvidenceLine]:
-        """The evidence as sentences."""
+        """The evidence as labelled lines, most relevant first."""
         return lines(self.evidence) if self.evidence is not None else []
 
     @property
@@ -192,7 +192,7 @@ def inbox(actor: User) -> list[RequestCard]:
 
 
 def lines(evidence: Evidence) -> list[EvidenceLine]:
-    """Return the evidence as sentences, most relevant first."""
+    """Return the evidence as labelled lines, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
     rows = [EvidenceLine(_("Current"), _standing(evidence), "standing")]

@@ -77,7 +77,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Revoke that delegation first, or choose other days."),
         prepare=_format_until,
     ),
-    RequestCode.DELEGATE_IS_SELF: Text(_("Choose another person. You can already decide.")),
+    RequestCode.DELEGATE_IS_SELF: Text(_("Choose another person. You can already decide these requests.")),
     RequestCode.DELEGATION_END: Text(_("Choose an end in the future, after the start.")),
     RequestCode.DELEGATION_TOO_LONG: Text(_("Choose an end within 1 year of the start.")),
     RequestCode.DENIAL_NEEDS_NOTE: Text(

@@ -59,7 +59,12 @@ def permit_booking(*, actor: User, username: str, team: Team | None = None) -> B
     if present is not None:
         return present
     permission = BookingPermission.objects.create(user=user, team=team, granted_by=actor)
-    _record(actor, permission, AuditKind.RESERVATION_PERMITTED, f"lets {user.username} book without approval")
+    _record(
+        actor,
+        permission,
+        AuditKind.RESERVATION_PERMITTED,
+        f"allowed {user.username} to book without approval",
+    )
     events.notify(
         [user],
         "reservation.permitted",
@@ -96,12 +101,12 @@ def team_deleted(event: TeamDeletion) -> None:
 
 
 def teams_of(permission: BookingPermission) -> str:
-    """Return its teams as text."""
+    """Return the teams of the permission as text."""
     return permission.team.name if permission.team else _("all teams of which they are not a member")
 
 
 def _end(actor: User | SystemActor, permission: BookingPermission) -> None:
-    message = f"no longer lets {permission.user.username} book without approval"
+    message = f"no longer allows {permission.user.username} to book without approval"
     _record(actor, permission, AuditKind.RESERVATION_PERMISSION_ENDED, message)
     permission.delete()
 

@@ -20,7 +20,7 @@ DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A reservation in one cell. `titled`: the reader may see its title."""
+    """A reservation in one cell. `titled`: the user may see its title."""
 
     row: Reservation
     amount: str

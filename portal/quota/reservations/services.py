@@ -70,15 +70,15 @@ def request(
     """
     policies.require_reserve(actor, team)
     require_active_team(team)
-    wanted = _clean(title, amounts, starts_at, ends_at, timezone.now())
+    cleaned = _clean(title, amounts, starts_at, ends_at, timezone.now())
     _lock_calendar()
-    _require_room(wanted)
+    _require_room(cleaned)
     permission = decisions.permission_for(actor, team)
     alone = permission is None and approvers.is_only_superuser(actor)
     booked = permission is not None or alone
     reservation = Reservation.objects.create(
         team=team,
-        **wanted,
+        **cleaned,
         note=strip_nul(note).strip()[:2000],
         state=ReservationState.BOOKED if booked else ReservationState.REQUESTED,
         created_by=actor,
@@ -89,12 +89,12 @@ def request(
     if permission is not None:
         by = permission.granted_by.username
         allowed = {"permission": str(permission.pk), "permitted_by": by}
-        _record(actor, reservation, "booked", f"books {text}, as {by} permits", **allowed)
+        _record(actor, reservation, "booked", f"booked {text}, as {by} permits", **allowed)
     elif alone:
-        message = f"books {text} (there is no other administrator)"
+        message = f"booked {text} (there is no other administrator)"
         _record(actor, reservation, "booked", message, own=True)
     else:
-        _record(actor, reservation, "requested", f"asks for {text}")
+        _record(actor, reservation, "requested", f"requested {text}")
     if booked:
         _notify(reservation, _("%(what)s is booked") % {"what": text}, actor)
         emit(LimitsChanged())
@@ -127,7 +127,7 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
     reservation.state, reservation.decided_by = ReservationState.BOOKED, actor
     reservation.save(update_fields=["state", "decided_by"])
     text = _description(reservation)
-    _record(actor, reservation, "booked", f"books {text}", **_audit_data(actor, reservation))
+    _record(actor, reservation, "booked", f"booked {text}", **_audit_data(actor, reservation))
     _refresh_approvals(reservation)
     _notify(
         reservation, _("%(username)s booked %(what)s") % {"username": actor.username, "what": text}, actor
@@ -151,7 +151,7 @@ def deny(
         raise InvalidInput(missing, errors={"note": [missing]})
     reservation.state, reservation.decided_by, reservation.note = ReservationState.CANCELLED, actor, note
     reservation.save(update_fields=["state", "decided_by", "note"])
-    message = f"denies {reservation.team.name} “{reservation.title}”: {note}"
+    message = f"denied {reservation.team.name} “{reservation.title}”: {note}"
     _record(actor, reservation, "denied", message, **_audit_data(actor, reservation))
     _refresh_approvals(reservation)
     _notify(reservation, _("%(what)s was denied") % {"what": _quoted_title(reservation)}, actor, note)
@@ -177,7 +177,7 @@ def cancel(
         actor,
         reservation,
         "cancelled",
-        f"cancels “{reservation.title}” of {reservation.team.name}, {_span(reservation)}",
+        f"cancelled “{reservation.title}” of {reservation.team.name}, {_span(reservation)}",
     )
     _notify(
         reservation,
@@ -207,7 +207,7 @@ def hand_over_all_of(event: UserDeactivated) -> None:
         row.state = ReservationState.CANCELLED
         row.save(update_fields=["state"])
         _refresh_approvals(row)
-        _record(event.actor, row, "cancelled", f"cancels “{row.title}” of {row.team.name}, {_span(row)}")
+        _record(event.actor, row, "cancelled", f"cancelled “{row.title}” of {row.team.name}, {_span(row)}")
     for row in theirs.filter(state=ReservationState.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
         row.save(update_fields=["created_by"])
@@ -246,35 +246,35 @@ def change(
     begun = reservation.starts_at <= now
     if begun:
         starts_at = reservation.starts_at
-    wanted = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if begun else now)
+    cleaned = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if begun else now)
     if ends_at <= now:
         wrong = Reason(ReservationCode.END_NOT_IN_FUTURE)
         raise InvalidInput(wrong, errors={"ends_at": [wrong]})
     before = _fields(reservation)
-    if before == wanted:
+    if before == cleaned:
         return reservation
     booked = reservation.state == ReservationState.BOOKED
     allowed: dict[str, Any] = {}
-    if booked and not _is_reduction(wanted, reservation):
+    if booked and not _is_reduction(cleaned, reservation):
         if not decisions.may_book_at_once(actor, reservation.team):
             raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
         if (permission := decisions.permission_for(actor, reservation.team)) is not None:
             allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
-    _require_room(wanted, but=reservation.pk)
-    for name, value in wanted.items():
+    _require_room(cleaned, but=reservation.pk)
+    for name, value in cleaned.items():
         setattr(reservation, name, value)
     reservation.reminded_at = None if reservation.starts_at > now else reservation.reminded_at
     if not booked:
         # Also refreshes pages of users who no longer have to decide it.
         _refresh_approvals(reservation)
         reservation.changed_by = actor
-    reservation.save(update_fields=[*wanted, "reminded_at", "changed_by"])
+    reservation.save(update_fields=[*cleaned, "reminded_at", "changed_by"])
     text = _description(reservation)
     _record(
         actor,
         reservation,
         "changed",
-        f"changes “{reservation.title}” to {text}",
+        f"changed “{reservation.title}” to {text}",
         before=_as_json(before),
         **allowed,
     )
@@ -333,14 +333,14 @@ def _remind(row: Reservation, now: datetime) -> None:
 def _begin(row: Reservation, now: datetime) -> None:
     row.begun_at = now
     row.save(update_fields=["begun_at"])
-    _record(SYSTEM, row, "begun", f"keeps {format_amounts(row.amounts)} for {row.team.name} from now on")
+    _record(SYSTEM, row, "begun", f"started to keep {format_amounts(row.amounts)} free for {row.team.name}")
     emit(LimitsChanged())
 
 
 def _end(row: Reservation, now: datetime) -> None:
     row.ended_at = now
     row.save(update_fields=["ended_at"])
-    _record(SYSTEM, row, "ended", f"keeps nothing more for “{row.title}” of {row.team.name}")
+    _record(SYSTEM, row, "ended", f"stopped keeping capacity free for “{row.title}” of {row.team.name}")
     emit(LimitsChanged())
 
 
@@ -348,7 +348,7 @@ def _cancel_undecided(row: Reservation, _now: datetime) -> None:
     row.state, row.note = ReservationState.CANCELLED, _("Not decided in time.")
     row.save(update_fields=["state", "note"])
     _refresh_approvals(row)
-    _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
+    _record(SYSTEM, row, "missed", f"closed “{row.title}” of {row.team.name}: nobody decided it in time")
     _notify(
         row,
         _("%(what)s was not decided in time") % {"what": _quoted_title(row)},
@@ -434,10 +434,10 @@ def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()}
 
 
-def _is_reduction(wanted: Mapping[str, Any], row: Reservation) -> bool:
+def _is_reduction(cleaned: Mapping[str, Any], row: Reservation) -> bool:
     """Return whether the change only reduces what is booked."""
-    inside = row.starts_at <= wanted["starts_at"] and wanted["ends_at"] <= row.ends_at
-    return inside and all(amount <= row.amounts.get(name, 0) for name, amount in wanted["amounts"].items())
+    inside = row.starts_at <= cleaned["starts_at"] and cleaned["ends_at"] <= row.ends_at
+    return inside and all(amount <= row.amounts.get(name, 0) for name, amount in cleaned["amounts"].items())
 
 
 def _lock_calendar() -> None:
@@ -471,8 +471,8 @@ def _require_open(reservation: Reservation) -> None:
     )
 
 
-def _require_room(wanted: Mapping[str, Any], but: UUID | None = None) -> None:
-    result = selectors.check(wanted["amounts"], wanted["starts_at"], wanted["ends_at"], but=but)
+def _require_room(cleaned: Mapping[str, Any], but: UUID | None = None) -> None:
+    result = selectors.check(cleaned["amounts"], cleaned["starts_at"], cleaned["ends_at"], but=but)
     if not result.fits:
         raise StateConflict(
             result.reason,

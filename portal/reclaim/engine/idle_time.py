@@ -27,8 +27,8 @@ def idle_seconds(past: RecordedRun, policy: Policy) -> Mapping[KeptReason, float
     """Return the seconds with idle GPUs in one start, by reason. The policy is that of today."""
     totals = dict.fromkeys(KeptReason, 0.0)
     limited = bool(policy.idle_s or policy.release_s or policy.gpu_idle_s or policy.weeks)
-    for spell in past.gpu_idle:
-        begin_s, end_s = max(spell.begin_s, past.begin_s), min(spell.end_s, past.end_s)
+    for period in past.gpu_idle:
+        begin_s, end_s = max(period.begin_s, past.begin_s), min(period.end_s, past.end_s)
         if end_s <= begin_s:
             continue
         borders = sorted({begin_s, end_s, *_boundaries_in((*past.idle, *past.kept), begin_s, end_s)})
@@ -38,8 +38,8 @@ def idle_seconds(past: RecordedRun, policy: Policy) -> Mapping[KeptReason, float
     return totals
 
 
-def _boundaries_in(spells: Iterable[Period], begin_s: float, end_s: float) -> Iterable[float]:
-    return (at_s for spell in spells for at_s in (spell.begin_s, spell.end_s) if begin_s < at_s < end_s)
+def _boundaries_in(periods: Iterable[Period], begin_s: float, end_s: float) -> Iterable[float]:
+    return (at_s for period in periods for at_s in (period.begin_s, period.end_s) if begin_s < at_s < end_s)
 
 
 def _reason(past: RecordedRun, policy: Policy, at_s: float, *, limited: bool) -> KeptReason:
@@ -50,5 +50,5 @@ def _reason(past: RecordedRun, policy: Policy, at_s: float, *, limited: bool) ->
     return KeptReason.BELOW_LIMIT if limited else KeptReason.NO_LIMIT
 
 
-def _covers(spells: Iterable[Period], at_s: float) -> bool:
-    return any(spell.begin_s <= at_s < spell.end_s for spell in spells)
+def _covers(periods: Iterable[Period], at_s: float) -> bool:
+    return any(period.begin_s <= at_s < period.end_s for period in periods)

@@ -70,7 +70,7 @@ def replay(past: RecordedRun, policy: Policy) -> list[ReplayedStop]:
         run_state = RunState(
             idle_s=now_s - max(idle.begin_s, began_s) if idle else 0.0,
             gpu_idle_s=now_s - max(gpu_idle.begin_s, began_s) if gpu_idle else 0.0,
-            kept_until_s=max((spell.end_s for spell in past.kept if spell.begin_s <= now_s), default=None),
+            kept_until_s=max((period.end_s for period in past.kept if period.begin_s <= now_s), default=None),
             began_s=began_s,
         )
         verdict = decide(run_state, policy, notice, now_s)
@@ -101,15 +101,15 @@ def replay(past: RecordedRun, policy: Policy) -> list[ReplayedStop]:
     return stops
 
 
-def _period_at(spells: tuple[Period, ...], now_s: float) -> Period | None:
-    return next((spell for spell in spells if spell.begin_s <= now_s < spell.end_s), None)
+def _period_at(periods: tuple[Period, ...], now_s: float) -> Period | None:
+    return next((period for period in periods if period.begin_s <= now_s < period.end_s), None)
 
 
 def _moments(past: RecordedRun, policy: Policy) -> list[float]:
     """Return the times at which the ladder's decision may change."""
     moments = [past.begin_s, *_life_ends(policy, past.begin_s, past.end_s)]
-    for spell in past.kept:
-        moments += [spell.begin_s, spell.end_s]
+    for period in past.kept:
+        moments += [period.begin_s, period.end_s]
     after = [week.after_hours_s for week in policy.weeks if week.after_hours_s]
     limits = [UNUSED_S] if any(week.stop_at for week in policy.weeks) else []
     limits += [
@@ -117,11 +117,11 @@ def _moments(past: RecordedRun, policy: Policy) -> list[float]:
         for limit_s in (policy.idle_s, policy.release_s, *after)
         if limit_s
     ]
-    for spell in past.idle:
-        moments += [spell.begin_s + limit for limit in limits] + [spell.end_s]
+    for period in past.idle:
+        moments += [period.begin_s + limit for limit in limits] + [period.end_s]
     if policy.gpu_idle_s is not None:
-        for spell in past.gpu_idle:
-            moments += [spell.begin_s + policy.gpu_idle_s - policy.notice_s, spell.end_s]
+        for period in past.gpu_idle:
+            moments += [period.begin_s + policy.gpu_idle_s - policy.notice_s, period.end_s]
     for week in policy.weeks:
         moments += week.boundaries(past.begin_s, past.end_s)
         for stop in week.stops(past.begin_s, past.end_s):

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from portal.reclaim.engine.terms import ScopeKind, Source, Terms
 
-MAX_LOOK_S = 3600.0
+MAX_PASS_GAP_S = 3600.0
 """Maximum seconds between two passes; longer or negative gaps do not count."""
 
 
@@ -82,7 +82,7 @@ def advance(idle_state: HomeIdleState, elapsed_s: float, *, used: bool, archived
     """Return the state `elapsed_s` seconds after the last pass."""
     if used or archived != idle_state.archived:
         return HomeIdleState(archived)
-    if not 0 < elapsed_s <= MAX_LOOK_S:
+    if not 0 < elapsed_s <= MAX_PASS_GAP_S:
         return idle_state
     warned_s = None if idle_state.warned_s is None else idle_state.warned_s + elapsed_s
     return replace(idle_state, unused_s=idle_state.unused_s + elapsed_s, warned_s=warned_s)

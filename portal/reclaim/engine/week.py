@@ -69,7 +69,7 @@ class Week:
         return next(iter(self.starts(now_s, now_s + 31 * 86_400)), None)
 
     def boundaries(self, from_s: float, until_s: float) -> list[float]:
-        """Return the begins and ends of working hours from `from_s` to `until_s`."""
+        """Return the starts and ends of working hours from `from_s` to `until_s`."""
         return [
             moment
             for at in (self.begins, self.ends)

@@ -69,17 +69,17 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name='IdleSpell',
+            name='IdlePeriod',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('workspace', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='idle_spells', to='workspaces.workspace')),
+                ('workspace', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='idle_periods', to='workspaces.workspace')),
                 ('generation', models.PositiveIntegerField()),
                 ('kind', models.CharField(choices=[('all', 'The whole workspace'), ('gpu', 'Its GPUs')], max_length=3)),
                 ('began_at', models.DateTimeField()),
                 ('ended_at', models.DateTimeField(db_index=True)),
             ],
             options={
-                'indexes': [models.Index(fields=['workspace', 'generation'], name='idle_spell_start')],
+                'indexes': [models.Index(fields=['workspace', 'generation'], name='idle_period_start')],
             },
         ),
         migrations.CreateModel(

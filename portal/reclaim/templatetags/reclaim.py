@@ -54,12 +54,12 @@ def home_stays(context: dict[str, Any], rows: Iterable[Any]) -> dict[int, HomeLi
 
 
 @register.simple_tag
-def home_words(place: HomePlace, stays: dict[int, HomeLine]) -> str:
+def home_text(place: HomePlace, stays: dict[int, HomeLine]) -> str:
     """Return a paragraph on a home that needs no action; empty if there is nothing to say."""
     line = stays.get(place.pk)
-    if line is None or line.matters or not line.words:
+    if line is None or line.matters or not line.text:
         return ""
-    return format_html('<p class="small muted">{}</p>', line.words)
+    return format_html('<p class="small muted">{}</p>', line.text)
 
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)

@@ -38,7 +38,7 @@ class Workload:
     - `backfill_seq`: number of its first `BackfillReservation`, 0 if none. From then on only a higher
       priority or a lower number goes ahead of it.
     - `preempted`: number of times it was preempted.
-    - `loses_work`: it restarts from the beginning (a batch command, for example). It is not preempted where
+    - `loses_work`: it restarts from the beginning (a batch job, for example). It is not preempted where
       waiting costs less than the work lost.
     - `alternatives`: amounts of each way to meet it, if there are several (GPU models). A cycle starts it in
       any of these ways. Estimates and preemption assume `amounts`, which is one of them.

@@ -24,9 +24,9 @@ from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.wording.placement import format_requirements, joined
 
-_WAIT = gettext_lazy("Start anyway to join the queue, or choose a smaller flavor.")
-_ASK = gettext_lazy("Request more quota. A workspace that you request with it starts after approval.")
-_SMALLER = gettext_lazy("Choose a smaller flavor.")
+_WAIT = gettext_lazy("Start anyway to join the queue, or choose a smaller size.")
+_ASK = gettext_lazy("Request more quota together with the workspace, which starts after approval.")
+_SMALLER = gettext_lazy("Choose a smaller size.")
 _ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
 
 
@@ -111,7 +111,7 @@ def _on_model(params: Params) -> Params:
                 "%(model)s kept for %(count)s who wait",
                 kept["waiting"],
             )
-        elif kept["dearer"]:
+        elif kept["more_expensive"]:
             text = _("%(model)s costs more")
         else:
             text = _("%(model)s stays free")
@@ -178,12 +178,12 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Checking…")),
     AdmissionCode.BUDGET_SPENT: Text(
-        gettext_lazy("%(team)s has spent its budget for this month, and this flavor has a price."),
-        gettext_lazy("Choose a flavor without a price, or ask an operator for a larger budget."),
+        gettext_lazy("%(team)s has spent its budget for this month, and this size has a price."),
+        gettext_lazy("Choose a size without a price, or ask an operator for a larger budget."),
     ),
     AdmissionCode.NO_ENABLED_POOL: Text(
-        gettext_lazy("No pool is enabled for this flavor."),
-        gettext_lazy("Choose another flavor, or ask an operator to enable a pool."),
+        gettext_lazy("No pool is enabled for this size."),
+        gettext_lazy("Choose another size, or ask an operator to enable a pool."),
     ),
     AdmissionCode.NO_POOL_RUNS_IT: Text(gettext_lazy("%(pool)s cannot run it: %(message)s")),
     AdmissionCode.NO_NODE_REPORTED: Text(
@@ -199,7 +199,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.NO_NODE_HAS_SOFTWARE: Text(
         gettext_lazy("%(template)s needs %(needs)s. No node with these accelerators has it."),
-        gettext_lazy("Choose another flavor or template, or ask an operator to update the NVIDIA driver."),
+        gettext_lazy("Choose another size or template, or ask an operator to update the NVIDIA driver."),
         _software,
     ),
     AdmissionCode.NO_NODE_SHOWS_FOLDERS: Text(
@@ -209,14 +209,14 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.NO_NODE_HOLDS_SHARES: Text(
         gettext_lazy("No suitable node can enforce GPU shares."),
-        gettext_lazy("Choose a flavor with a whole GPU or a MIG instance, or ask an operator."),
+        gettext_lazy("Choose a size with a whole GPU or a MIG instance, or ask an operator."),
     ),
     AdmissionCode.NO_NODE_LARGE_ENOUGH: Text(
         gettext_lazy("No node is large enough: %(nodes)s."), _SMALLER, _nodes
     ),
     Rule.LEDGER: Text(
         gettext_lazy("%(team)s has no GPU-hours left."),
-        gettext_lazy("Request GPU-hours. A workspace that you request with them starts after approval."),
+        gettext_lazy("Request GPU-hours together with the workspace, which starts after approval."),
         _blocker,
     ),
     Rule.USER_CAP: Text(

@@ -145,7 +145,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.LABEL_MISSING: Text(_("lacks the label %(name)s=%(value)s")),
     PlacementCode.HOME_ELSEWHERE: Text(
         _("does not have your home folder"),
-        _("Choose a flavor that fits %(node)s, or wait until the node has capacity."),
+        _("Choose a size that fits %(node)s, or wait until the node has capacity."),
     ),
     PlacementCode.HOME_MOVING: Text(_("your home folder is moving to %(node)s")),
     PlacementCode.HOME_ARCHIVED: Text(_("your home folder is being archived or restored")),

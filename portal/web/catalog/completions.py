@@ -28,7 +28,7 @@ def completions(request: SignedInRequest, kind: str) -> HttpResponse:
     """Return options for the text in `q` or in the field named by htmx.
 
     `team` limits environments to those of its workspaces, or of the site if empty; without it, all visible
-    ones are offered. `copy` limits entries to those whose whole definition the reader may read.
+    ones are offered. `copy` limits entries to those whose whole definition the user may read.
     """
     field = (request.htmx.trigger_name if request.htmx else None) or "q"
     query = strip_nul(request.GET.get(field, ""))[:MAX_QUERY]

@@ -126,7 +126,7 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
-    """Return who may use it. Other teams are named only if `own` is `None` (the reader sees all)."""
+    """Return who may use it. Other teams are named only if `own` is `None` (the user sees all)."""
     if isinstance(entry, Template) and entry.team is not None:
         return entry.team.name
     if not entry.restricted:

@@ -84,7 +84,7 @@ def preview(
             require_use(team, template, flavor)
     except NotAllowed as refused:
         return Preview(fit, price, team, None, message_of(refused.reason), devices=takes)
-    # Only the team's limits count, because the reader's caps are not those of a later user.
+    # Only the team's limits count, because the user's caps are not those of a later user.
     verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
     network = egress.limits_sentence(egress.limits_of(template, team))
     return Preview(fit, price, team, verdict, network=network, devices=takes)

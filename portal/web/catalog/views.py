@@ -48,7 +48,7 @@ def entry_of(request: SignedInRequest, kind: str, slug: str) -> Any:
 @require_safe
 @never_cache
 def listing(request: SignedInRequest, kind: str) -> HttpResponse:
-    """List the entries visible to the reader, with a search."""
+    """List the entries visible to the user, with a search."""
     rows = _entries_for(request, kind).order_by("position", "slug")
     q = strip_nul(request.GET.get("q", "")).strip()[:100]
     state = request.GET.get("state", "")

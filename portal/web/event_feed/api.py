@@ -150,7 +150,7 @@ class FeedViewSet(ListViewSet):
             after = selectors.last_complete_id()
         user, token = request.user, request.auth if isinstance(request.auth, ApiToken) else None
 
-        def look(after: int) -> stream.Batch:
+        def read(after: int) -> stream.Batch:
             if not accounts.still_valid(user, token):
                 return stream.Batch(over=True)
             visible = selectors.events_for(User.objects.get(pk=user.pk))
@@ -159,7 +159,7 @@ class FeedViewSet(ListViewSet):
             data: Any = FeedEventSerializer(events, many=True).data
             return stream.Batch(list(data))
 
-        return stream.response(live.FEED_CHANNEL, look, after=after, user_id=user.pk, named_by="type")
+        return stream.response(live.FEED_CHANNEL, read, after=after, user_id=user.pk, named_by="type")
 
 
 router = Router()

@@ -44,7 +44,7 @@ class Action:
     `name` names the item for screen readers.
     """
 
-    words: str
+    text: str
     icon: str
     url: str
     fields: tuple[tuple[str, str], ...]
@@ -53,10 +53,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that waits for the reader.
+    """Something that waits for the user.
 
-    `who` is the requester or the affected object, `reason` why the reader has to act, `due_at` when the item
-    expires. `url` is the page for the decision, `words` the text of its link.
+    `who` is the requester or the affected object, `reason` why the user has to act, `due_at` when the item
+    expires. `url` is the page for the decision, `text` the label of its link.
     """
 
     key: SortKey
@@ -67,7 +67,7 @@ class Item:
     reason: str
     due_at: datetime | None
     url: str
-    words: str
+    text: str
     actions: tuple[Action, ...] = ()
     simulated: bool = False
 

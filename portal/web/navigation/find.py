@@ -76,7 +76,7 @@ def _pages(user: User, query: str) -> list[Result]:
     found: list[tuple[bool, Result]] = []
     for page in menu.pages_for(user):
         label = str(page.label).lower()
-        known = f"{label} {page.words}".split()
+        known = f"{label} {page.keywords}".split()
         if all(any(one.startswith(word) for one in known) for word in words):
             found.append(
                 (not label.startswith(query.lower()), Result(page.label, reverse(page.url), page.icon))

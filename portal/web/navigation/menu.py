@@ -1,4 +1,4 @@
-"""Pages in the menu, in groups, by what the reader may do. The search offers the same pages."""
+"""Pages in the menu, in groups, by what the user may do. The search offers the same pages."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def everybody(_user: User) -> bool:
 class Page:
     """A page of the menu.
 
-    `url` and `current` are names of views; the page is the current one on any of `current`. `words` are
-    further words by which the search finds it.
+    `url` and `current` are names of views; the page is the current one on any of `current`. `keywords` are
+    further terms by which the search finds it.
     """
 
     url: str
     label: Text
     icon: str
     current: tuple[str, ...] = ()
-    words: str = ""
+    keywords: str = ""
     shown: Callable[[User], bool] = everybody
 
     def is_current(self, view_name: str) -> bool:
@@ -96,7 +96,7 @@ GROUPS = (
                 "table everybody team stop extend message export csv",
                 may_see_others,
             ),
-            Page("home:new", _("New workspace"), "plus", words="create start notebook", shown=may_start),
+            Page("home:new", _("New workspace"), "plus", keywords="create start notebook", shown=may_start),
             Page(
                 "environments:list",
                 _("Environments"),
@@ -145,7 +145,7 @@ GROUPS = (
     Group(
         _("Capacity"),
         (
-            Page("scheduling:queue", _("Queue"), "hourglass", words="waiting position"),
+            Page("scheduling:queue", _("Queue"), "hourglass", keywords="waiting position"),
             Page(
                 "fleet:gpus",
                 _("GPUs"),

@@ -220,7 +220,7 @@ class Gateway:
 
         Every request to a workspace waits for it, so the common case avoids objects. A response with status
         200 carries the upstream headers (`_upstream_headers`) and the headers that replace the client's own.
-        The front door passes any other response to the client, whatever its status.
+        The front door passes any other response to the client, regardless of its status.
         """
         try:
             client = scope[_CLIENT] = forwarded_request(scope)

@@ -142,7 +142,10 @@ def issue_ticket(*, actor: User, workspace: Workspace) -> str:
     except redis.RedisError as error:
         raise Unavailable(Reason(WorkspaceCode.TICKET_NOT_ISSUED)) from error
     events.record(
-        actor=actor, kind=AuditKind.WORKSPACE_OPENED, message="opened it in a browser", workspace=workspace
+        actor=actor,
+        kind=AuditKind.WORKSPACE_OPENED,
+        message="opened the workspace in a browser",
+        workspace=workspace,
     )
     return ticket
 
@@ -209,7 +212,7 @@ def record_entry(entry: Entry) -> bool:
         events.record(
             actor=user,
             kind=AuditKind.WORKSPACE_OPENED,
-            message=f"entered it with the token “{token.name}”",
+            message=f"opened the workspace with the token “{token.name}”",
             workspace=workspace,
             data={"token": str(token.pk)},
         )

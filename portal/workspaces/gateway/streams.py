@@ -35,10 +35,10 @@ Raises `EntryRefused`.
 
 COME_S = 10.0
 """Seconds within which the front door has to present its token and the complete request head."""
-TOKEN_LOOK_S = 1.0
-SESSION_LOOK_S = 30.0
-LOOK_TIMEOUT_S = 5.0
-LOOKS_AT_ONCE = 32
+TOKEN_RECHECK_S = 1.0
+SESSION_RECHECK_S = 30.0
+RECHECK_TIMEOUT_S = 5.0
+MAX_RECHECKS = 32
 RETRY_S = 1.0
 SILENT_S = 60.0
 """Seconds for which a connection stays open while its authorization cannot be checked."""
@@ -63,13 +63,13 @@ class _Connection:
     client: ClientRequest
     upstream_headers: UpstreamHeaders
     keys: frozenset[str]
-    look_at: float = 0.0
+    recheck_at: float = 0.0
     silent_since: float | None = None
     sides: list[_Side] = field(default_factory=list)
 
     @property
-    def look_every_s(self) -> float:
-        return TOKEN_LOOK_S if ACCOUNTS_KEY in self.keys else SESSION_LOOK_S
+    def recheck_interval_s(self) -> float:
+        return TOKEN_RECHECK_S if ACCOUNTS_KEY in self.keys else SESSION_RECHECK_S
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -96,8 +96,8 @@ class Streams:
         self._server: asyncio.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._joining: set[asyncio.Task[None]] = set()
-        self._looking: dict[tuple[object, ...], asyncio.Task[None]] = {}
-        self._at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._rechecking: dict[tuple[object, ...], asyncio.Task[None]] = {}
+        self._at_once = asyncio.Semaphore(MAX_RECHECKS)
         self._coming: dict[str, tuple[_Connection, asyncio.TimerHandle]] = {}
         self._open: set[_Connection] = set()
         self._by_key: dict[str, set[_Connection]] = {}
@@ -128,13 +128,17 @@ class Streams:
         """Check the connections that depend on `keys` again, or all if it is `None`."""
         affected = self._open if keys is None else set().union(*(self._by_key.get(key, ()) for key in keys))
         for connection in affected:
-            connection.look_at = 0.0
+            connection.recheck_at = 0.0
         if affected:
             self._soon.set()
 
     async def close(self) -> None:
         """Close all connections and stop listening."""
-        tasks = [*self._joining, *self._looking.values(), *([self._task] if self._task is not None else [])]
+        tasks = [
+            *self._joining,
+            *self._rechecking.values(),
+            *([self._task] if self._task is not None else []),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -177,7 +181,7 @@ class Streams:
         timer.cancel()
         connection.sides.append(near)
         near.connection = connection
-        connection.look_at = asyncio.get_running_loop().time()
+        connection.recheck_at = asyncio.get_running_loop().time()
         self._open.add(connection)
         for key in connection.keys:
             self._by_key.setdefault(key, set()).add(connection)
@@ -247,8 +251,8 @@ class Streams:
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            waiting = [connection for connection in self._open if connection.group not in self._looking]
-            wait_s = min((connection.look_at - loop.time() for connection in waiting), default=None)
+            waiting = [connection for connection in self._open if connection.group not in self._rechecking]
+            wait_s = min((connection.recheck_at - loop.time() for connection in waiting), default=None)
             if wait_s is None or wait_s > 0:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
@@ -257,22 +261,22 @@ class Streams:
             now = loop.time()
             due: dict[tuple[object, ...], list[_Connection]] = {}
             for connection in self._open:
-                if connection.look_at <= now and connection.group not in self._looking:
-                    connection.look_at = now + connection.look_every_s
+                if connection.recheck_at <= now and connection.group not in self._rechecking:
+                    connection.recheck_at = now + connection.recheck_interval_s
                     due.setdefault(connection.group, []).append(connection)
             for group, connections in due.items():
                 # A separate task, so that a slow check does not delay the others.
-                self._looking[group] = looking = loop.create_task(self._look(connections))
-                looking.add_done_callback(functools.partial(self._end_look, group))
+                self._rechecking[group] = recheck = loop.create_task(self._recheck(connections))
+                recheck.add_done_callback(functools.partial(self._end_recheck, group))
 
-    def _end_look(self, group: tuple[object, ...], _: asyncio.Task[None]) -> None:
-        self._looking.pop(group, None)
+    def _end_recheck(self, group: tuple[object, ...], _: asyncio.Task[None]) -> None:
+        self._rechecking.pop(group, None)
         self._soon.set()
 
-    async def _look(self, group: list[_Connection]) -> None:
+    async def _recheck(self, group: list[_Connection]) -> None:
         """Close the connections of one group if they are no longer authorized."""
         try:
-            async with self._at_once, asyncio.timeout(LOOK_TIMEOUT_S):
+            async with self._at_once, asyncio.timeout(RECHECK_TIMEOUT_S):
                 upstream_headers = await self._reauthorize(group[0].name, group[0].client)
         except EntryRefused as refused:
             log.info("closing %d connections to %s: %s", len(group), refused.name, refused.refusal)
@@ -284,7 +288,7 @@ class Streams:
             for connection in group:
                 if connection.silent_since is None:
                     connection.silent_since = now
-                connection.look_at = min(connection.look_at, now + RETRY_S)
+                connection.recheck_at = min(connection.recheck_at, now + RETRY_S)
                 if now - connection.silent_since >= SILENT_S:
                     self._abort(connection)
             return

@@ -122,7 +122,7 @@ def download(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_safe
 @never_cache
 def upload(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Show a form that uploads files past the portal."""
+    """Show a form that uploads files to the file server."""
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     replace = request.GET.get("replace") == "1"

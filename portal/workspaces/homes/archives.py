@@ -171,7 +171,7 @@ def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
     if archive.away_at is not None:
         raise conflict(ArchiveCode.HOLDS_HOME)
     begin_delete(archive)
-    record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {archive_label(archive)}")
+    record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deleted {archive_label(archive)}")
 
 
 def home_deleted(*, owner_id: UUID, team_id: UUID, node_id: UUID) -> None:
@@ -374,7 +374,7 @@ def _finish_making(archive: HomeArchive, answer: HomeArchived) -> None:
         away_homes.begin_emptying(archive)
         return
     close(archive, HomeArchiveState.READY, None, left=False)
-    record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"made {archive_label(archive)}")
+    record(archive, archive.owner, AuditKind.USER_HOME_ARCHIVED, f"created {archive_label(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
     notify(archive, "home.archived", title, _("You can restore it on the Archives page of a workspace."))
 
@@ -432,7 +432,7 @@ def _fail(archive: HomeArchive, reason: Reason) -> None:
         return
     restoring = archive.state == HomeArchiveState.RESTORING
     close(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
-    verb = "restore" if restoring else "make"
+    verb = "restore" if restoring else "create"
     record(
         archive,
         SYSTEM,

@@ -140,7 +140,10 @@ def delete_only_copy(*, actor: User, place_id: int, reason: str) -> None:
     begin_delete(archive)
     why = strip_nul(reason).strip()[:MAX_REASON]
     record(
-        archive, actor, AuditKind.USER_HOME_AWAY_DELETED, f"deletes for good {archive_label(archive)}: {why}"
+        archive,
+        actor,
+        AuditKind.USER_HOME_AWAY_DELETED,
+        f"permanently deleted {archive_label(archive)}: {why}",
     )
     title = _("Your archived home folder in %(team)s was deleted") % {"team": archive.team.name}
     text = _("It was unused for a long time. New workspaces start with an empty home folder. %(why)s")
@@ -217,7 +220,9 @@ def _record_emptied(archive: HomeArchive) -> None:
     """Record that the archive is now the only copy of the home."""
     archive.away_at = timezone.now()
     close(archive, HomeArchiveState.READY, None)
-    record(archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"put the home away in {archive_label(archive)}")
+    record(
+        archive, SYSTEM, AuditKind.USER_HOME_PUT_AWAY, f"moved the home folder to {archive_label(archive)}"
+    )
     title = _("Your home folder in %(team)s was archived") % {"team": archive.team.name}
     text = _("It was unused for a long time. To restore it, start a workspace there or open Home folders.")
     notify(archive, "home.put_away", title, text, url="/homes/")
@@ -234,7 +239,7 @@ def end_unchanged(archive: HomeArchive, reason: Reason | None) -> None:
         archive,
         SYSTEM,
         AuditKind.USER_HOME_NOT_EMPTIED,
-        f"left the home as it was after {archive_label(archive)}",
+        f"kept the home folder unchanged after {archive_label(archive)}",
         reason,
     )
 

@@ -64,7 +64,7 @@ def account_deleted(event: UserDeleted) -> None:
         kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
     else:
         kind = AuditKind.USER_HOMES_DELETE_ASKED
-        message = f"asked that the home folders of {event.user.username} be deleted"
+        message = f"requested the deletion of the home folders of {event.user.username}"
         now = timezone.now()
         HomeDeletion.objects.bulk_create(
             HomeDeletion(

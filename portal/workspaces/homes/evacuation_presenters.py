@@ -46,7 +46,7 @@ class NodeHomes:
     """The homes on a node; `keeps` are sentences about those that cannot be moved now."""
 
     there: NodeHomeCounts
-    words: str
+    text: str
     keeps: tuple[str, ...]
     refused: str
     last: Progress | None
@@ -64,7 +64,7 @@ def page(actor: User, node: Node) -> NodeHomes:
     last = evacuations.latest_evacuation(actor, node)
     return NodeHomes(
         there=there,
-        words=homes_text(there),
+        text=homes_text(there),
         keeps=tuple(_keeps(there)),
         refused=sentence_of(there.refused) if there.refused is not None else "",
         last=_progress(last) if last is not None else None,

@@ -222,7 +222,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
         homes=there.homes - there.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
-    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_label(evacuation)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"requested {_label(evacuation)}")
     home_moves.process_on_commit()
     return evacuation
 
@@ -245,7 +245,7 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
     evacuation.save()
     for pk in evacuation.moves.filter(state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         home_moves.cancel_move(actor=actor, move_id=pk)
-    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancels that {_label(evacuation)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancelled {_label(evacuation)}")
     return evacuation
 
 
@@ -317,8 +317,8 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
         evacuation,
         SYSTEM,
         AuditKind.NODE_HOMES_MOVED,
-        f"has moved home folders from {evacuation.source_name} to {evacuation.target_name}: "
-        f"{counts['moved']} moved, {counts['stayed']} stayed",
+        f"moved home folders from {evacuation.source_name} to {evacuation.target_name}: "
+        f"{counts['moved']} moved, {counts['stayed']} not moved",
         why,
         counts,
     )
@@ -375,7 +375,7 @@ def _conflict(reason: Reason) -> StateConflict:
 
 
 def _label(evacuation: HomeEvacuation) -> str:
-    return f"all home folders of {evacuation.source_name} be moved to {evacuation.target_name}"
+    return f"the move of all home folders from {evacuation.source_name} to {evacuation.target_name}"
 
 
 def _record(

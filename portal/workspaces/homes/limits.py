@@ -46,7 +46,7 @@ CALMER = 5
 FAR_OVER = 110
 """Percent of the limit; also the kernel's limit."""
 KERNEL_MISSED = FAR_OVER + 1
-"""A home that grows above this is not limited by the kernel, whatever its node reports."""
+"""A home that grows above this is not limited by the kernel, regardless of what its node reports."""
 GROWING_GRACE = timedelta(minutes=1)
 HOME_RULE = StopRule("home_limit_mib", "settings")
 NOTED_MIB = 1

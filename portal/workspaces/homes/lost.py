@@ -73,7 +73,7 @@ def node_forgotten(event: NodeForgotten) -> None:
         events.record(
             actor=SYSTEM,
             kind=AuditKind.USER_HOME_LOST,
-            message=f"gives up the home folder {home} on {node.name}, which was removed",
+            message=f"gave up the home folder {home} on {node.name}, which was removed",
             team=place.team,
             targets=[Target(TargetKind.USER, str(place.owner_id))],
             data={"owner": place.owner.username, "home": home, "node": node.name},
@@ -93,7 +93,7 @@ def node_forgotten(event: NodeForgotten) -> None:
         events.record(
             actor=SYSTEM,
             kind=AuditKind.USER_HOME_NOT_DELETED,
-            message=f"cannot delete the home folder {home}: {node.name}, where it lies, was removed",
+            message=f"could not delete the home folder {home}: its node {node.name} was removed",
             team=deletion.team,
             targets=[Target(TargetKind.USER, str(deletion.owner_id))],
             data={"owner": deletion.owner.username, "home": home, "node": node.name},
@@ -124,7 +124,7 @@ def recreate(*, actor: User, lost_home_id: UUID) -> LostHome:
     events.record(
         actor=actor,
         kind=AuditKind.USER_HOME_RECREATED,
-        message=f"begins an empty home folder {home}: the old one is on {lost.node}, which was removed",
+        message=f"created an empty home folder {home}: the old one was on {lost.node}, which was removed",
         team=lost.team,
         targets=[Target(TargetKind.USER, str(lost.owner_id))],
         data={"owner": lost.owner.username, "home": home, "node": lost.node},

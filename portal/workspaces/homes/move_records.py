@@ -19,8 +19,8 @@ def home_of(move: HomeMove) -> str:
 
 
 def label_of(move: HomeMove) -> str:
-    """Return what the move does, as part of a sentence."""
-    return f"the home folder {home_of(move)} be moved from {move.source_name} to {move.target_name}"
+    """Return the move as a noun phrase."""
+    return f"the move of the home folder {home_of(move)} from {move.source_name} to {move.target_name}"
 
 
 def record(

@@ -152,7 +152,7 @@ def begin(
         requester=None if isinstance(requester, SystemActor) else requester,
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
-    records.record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {records.label_of(move)}")
+    records.record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"requested {records.label_of(move)}")
     home_use.notify_scheduler(move.owner_id, move.team_id)
     process_on_commit()
     return move
@@ -185,7 +185,7 @@ def withdraw(move_id: UUID) -> None:
         return
     move.reason = Reason(HomeMoveCode.START_ENDED).as_json()
     _end(move, HomeMoveState.CANCELLED, left="target" if move.started_at else "")
-    records.record(move, SYSTEM, AuditKind.USER_HOME_MOVE_CANCELLED, f"cancels that {records.label_of(move)}")
+    records.record(move, SYSTEM, AuditKind.USER_HOME_MOVE_CANCELLED, f"cancelled {records.label_of(move)}")
 
 
 def cancel_all(**homes: Any) -> None:
@@ -360,7 +360,7 @@ def _change_place(move: HomeMove) -> None:
     emit(HomesChanged((move.source.pk, move.target.pk)))
     _end(move, HomeMoveState.DONE, left="source")
     records.record(
-        move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {records.home_of(move)} to {move.target_name}"
+        move, SYSTEM, AuditKind.USER_HOME_MOVED, f"moved {records.home_of(move)} to {move.target_name}"
     )
     if move.workspace_id is not None:
         # Its owner waits for the start and sees the node there.
@@ -401,7 +401,7 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
     move.reason = reason.as_json() if reason is not None else {}
     _end(move, state, left="target" if move.started_at else "")
     if reason is None:
-        message = f"cancels that {records.label_of(move)}"
+        message = f"cancelled {records.label_of(move)}"
         records.record(move, actor, AuditKind.USER_HOME_MOVE_CANCELLED, message)
         return
     records.record(

@@ -38,7 +38,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """The last move of a home, if it is active or failed. `may` allows the reader to cancel it."""
+    """The last move of a home, if it is active or failed. `may` allows the user to cancel it."""
 
     move: HomeMove
     progress: str
@@ -56,12 +56,12 @@ class HomeRow:
     used: str
     move: MoveRow | None
     targets: tuple[str, ...]
-    """Names of nodes that the reader can move the home to now."""
+    """Names of nodes that the user can move the home to now."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostHomeRow:
-    """A home on a removed machine. `may` allows the reader to decide; `waits` means it is undecided."""
+    """A home on a removed machine. `may` allows the user to decide; `waits` means it is undecided."""
 
     home: LostHome
     used: str

@@ -137,7 +137,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Add a machine, or return one to service."),
     ),
     HomeMoveCode.ALREADY_MOVING: Text(
-        _("A move of the home folder to %(node)s is in progress or being cleaned up."),
+        _("The home folder is being moved to %(node)s, or an earlier move to it is being cleaned up."),
         _("Wait until it is complete, or cancel it."),
     ),
     HomeMoveCode.ALREADY_THERE: Text(

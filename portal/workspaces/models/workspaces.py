@@ -129,7 +129,7 @@ class Workspace(models.Model):
         help_text="Whether the work saves checkpoints; null if the owner did not say.",
     )
     loses_work = models.BooleanField(default=True, help_text="Whether preemption loses work.")
-    # Whether its home may move along with a start whatever the size; smaller ones do so by themselves.
+    # Whether its home may move along with a start regardless of the size; smaller ones do so by themselves.
     move_home = models.BooleanField(default=False)
     expected_s = models.PositiveIntegerField(default=28_800)
     # Maximum time from ready on, in seconds; `None` for no limit. `ends_at` is when it is over; extensions

@@ -195,7 +195,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
         raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
     _order(row)
-    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_label(row)} be removed")
+    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"requested the removal of {_label(row)}")
     return row
 
 
@@ -330,7 +330,7 @@ def _forget_unseen(now: datetime) -> None:
 
 def _label(row: Orphan) -> str:
     size = f" ({format_memory(row.size_mib)})" if row.size_mib is not None else ""
-    return f"the {row.get_kind_display().lower()} {row.name} on {row.node}{size}, which nobody owns"
+    return f"the {row.get_kind_display().lower()} {row.name} on {row.node}{size}, which no workspace owns"
 
 
 def _record(actor: User | SystemActor, kind: AuditKind, row: Orphan, message: str) -> None:

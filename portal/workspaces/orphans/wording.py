@@ -11,7 +11,7 @@ from portal.workspaces.orphans.codes import OrphanCode
 
 TEXTS: dict[StrEnum, Text] = {
     OrphanCode.ENDS_BY_ITSELF: Text(
-        _("%(name)s belongs to no workspace, and its node is already ending it."),
+        _("%(name)s belongs to no workspace, and its node is already stopping it."),
         _("Check again in 1 minute."),
     ),
     OrphanCode.GONE_ALREADY: Text(_("%(name)s no longer exists."), _("Reload the list.")),

@@ -29,7 +29,7 @@ from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
 
 SCOPES = {"GET": Scope.SECRETS_READ, "*": Scope.SECRETS_WRITE}
 NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="Name of the secret.")
-SLUG = OpenApiParameter("slug", str, OpenApiParameter.PATH, description="Short name of the team or template.")
+SLUG = OpenApiParameter("slug", str, OpenApiParameter.PATH, description="Slug of the team or template.")
 
 
 class SecretSerializer(serializers.ModelSerializer[Secret]):

@@ -23,21 +23,21 @@ def all_documents() -> tuple[Documents, Documents]:
     return teams, templates
 
 
-def stored_documents(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def stored_documents(desired: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return a holder's secrets of a site file by name, with defaults."""
     usual = {"kind": SecretKind.ENV.value, "description": "", "everywhere": False}
     return {
-        name: {**usual, **entry, "path": entry["path"].strip().strip("/")} for name, entry in wanted.items()
+        name: {**usual, **entry, "path": entry["path"].strip().strip("/")} for name, entry in desired.items()
     }
 
 
-def apply(*, actor: User, holder: Team | Template, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make the holder's secrets in Vault match `wanted` (see `stored_documents`); others stay unchanged.
+def apply(*, actor: User, holder: Team | Template, desired: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make the holder's secrets in Vault match `desired` (see `stored_documents`); others stay unchanged.
 
     Raises the exceptions of `services.put_secret`.
     """
     present = {row.name: row for row in Secret.objects.filter(**columns_of(holder)).exclude(vault_path="")}
-    for name, entry in wanted.items():
+    for name, entry in desired.items():
         row = present.get(name)
         if row is None or _document(row) != entry:
             services.put_secret(
@@ -50,7 +50,7 @@ def apply(*, actor: User, holder: Team | Template, wanted: Mapping[str, Mapping[
                 description=entry["description"],
                 everywhere=entry["everywhere"],
             )
-    for name in sorted(present.keys() - wanted.keys()):
+    for name in sorted(present.keys() - desired.keys()):
         services.delete(actor=actor, secret=present[name])
 
 

@@ -72,11 +72,11 @@ TEXTS: dict[StrEnum, Text] = {
         _("Extend the workspace, or stop it when you are done."),
     ),
     WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Enter a duration from 1 minute to 30 days.")),
-    WorkspaceCode.FLAVOR_TWICE: Text(_("%(flavor)s is listed twice."), _("List each flavor once.")),
+    WorkspaceCode.FLAVOR_TWICE: Text(_("%(flavor)s is listed twice."), _("List each size once.")),
     WorkspaceCode.FLAVORS_MIXED: Text(
-        _("Only some of the flavors are simulated."), _("List simulated flavors only, or none.")
+        _("Only some of the sizes are simulated."), _("List simulated sizes only, or none.")
     ),
-    WorkspaceCode.FLAVORS_TOO_MANY: Text(_("List up to %(max)d flavors.")),
+    WorkspaceCode.FLAVORS_TOO_MANY: Text(_("List up to %(max)d sizes.")),
     WorkspaceCode.START_WITHIN_OUT_OF_RANGE: Text(_("Enter a wait from 0 to %(max)d minutes.")),
     WorkspaceCode.HOME_IS_PRIVATE: Text(
         _("The home folder of %(owner)s is private."), _("Ask %(owner)s to share the files that you need.")
@@ -145,7 +145,8 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_state,
     ),
     WorkspaceCode.STOPPED_HOME_FULL: Text(
-        _("The home folder was full: %(amounts)s."), _("Start it, delete files, or ask an operator for more.")
+        _("The home folder was full: %(amounts)s."),
+        _("Start the workspace and delete files, or ask an operator for more space."),
     ),
     WorkspaceCode.OWNER_DEACTIVATED: Text(
         _("The account %(username)s was deactivated."), _("Ask an administrator to reactivate it.")
@@ -173,7 +174,7 @@ TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.PRIORITY_OUT_OF_RANGE: Text(_("Enter a priority from %(min)d to %(max)d.")),
     WorkspaceCode.SIMULATED: Text(
         _("This workspace is simulated. It has no app and no files."),
-        _("Choose a flavor that is not simulated."),
+        _("Choose a size that is not simulated."),
     ),
     WorkspaceCode.TICKET_NOT_ISSUED: Text(
         _("Redis is not responding, so the portal cannot sign you in to the workspace."),
@@ -231,7 +232,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(name)s has no GPUs to release."), _("Stop the workspace to free its other resources.")
     ),
     WorkspaceCode.NO_GPU_TO_ATTACH: Text(
-        _("%(name)s has no released GPUs to attach."), _("Resize the workspace to a flavor with GPUs.")
+        _("%(name)s has no released GPUs to attach."), _("Resize the workspace to a size with GPUs.")
     ),
     WorkspaceCode.GPU_NOT_CHANGEABLE: Text(
         _("The GPUs of %(name)s cannot change while the workspace starts, stops or is deleted."),
@@ -243,7 +244,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     WorkspaceCode.FILES_IN_ANOTHER_POOL: Text(
         _("%(flavor)s is not available in %(pool)s, where the files of %(name)s are."),
-        _("Choose a flavor of %(pool)s, or create another workspace."),
+        _("Choose a size of %(pool)s, or create another workspace."),
     ),
     WorkspaceCode.MACHINE_NOT_NAMED: Text(
         _("“%(given)s” is not the name of this machine."), _("Type %(node)s to confirm.")

@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_client.provisioning import LocalProvisioner  # type: ignore[import-not-found]
 
 BOUND_TIMEOUT_S = 2.0
-BOUND_LOOK_S = 0.005
+BOUND_POLL_INTERVAL_S = 0.005
 PLAIN_ARGUMENTS = {"env", "cwd", "kernel_id", "extra_arguments", "independent"}
 
 
@@ -56,7 +56,7 @@ class ForkedProvisioner(LocalProvisioner):  # type: ignore[misc]
                 # The heartbeat's port is bound last.
                 _, writer = await asyncio.open_connection(info["ip"], info["hb_port"])
             except OSError:
-                await asyncio.sleep(BOUND_LOOK_S)
+                await asyncio.sleep(BOUND_POLL_INTERVAL_S)
             else:
                 writer.close()
                 return

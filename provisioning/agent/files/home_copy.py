@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-LOOK_BYTES = 16 << 20
+SPACE_CHECK_BYTES = 16 << 20
 LATER = -1
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -43,7 +43,7 @@ class DiskRoom:
 
     def __init__(self, folder: int, reserve: int) -> None:
         self.folder, self.reserve = folder, reserve
-        self.unchecked_bytes = LOOK_BYTES
+        self.unchecked_bytes = SPACE_CHECK_BYTES
 
     def free(self) -> int:
         disk = os.fstatvfs(self.folder)
@@ -59,7 +59,7 @@ class DiskRoom:
     def consume(self, count: int) -> None:
         """Account for bytes about to be written. Raises `DiskFull`."""
         self.unchecked_bytes += count
-        if self.unchecked_bytes >= LOOK_BYTES:
+        if self.unchecked_bytes >= SPACE_CHECK_BYTES:
             self.unchecked_bytes = 0
             self.require(count)
 

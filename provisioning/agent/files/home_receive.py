@@ -38,7 +38,7 @@ HOME, MANIFEST, PART, WHOLE = "home", "manifest", "manifest.part", "whole"
 BATCH = 2000
 MAX_WANTS = 500_000
 MAX_ROUNDS = 4
-LOOK_S = 8.0
+STEP_LIMIT_S = 8.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,7 +91,7 @@ class Receiver:
             return {"need": "manifest", "after": self._last_path(PART), **self.progress()}
         if not self.prepared:
             self._prepare()
-        wants, all_seen = self._collect_wants(time.monotonic() + LOOK_S)
+        wants, all_seen = self._collect_wants(time.monotonic() + STEP_LIMIT_S)
         if wants or not all_seen:
             return {"need": "files" if wants else "time", "wants": wants, **self.progress()}
         if self.checked < self.size:

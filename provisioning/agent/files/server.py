@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 IDLE_S = 300.0
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 QUIET_S = 60.0
 """Maximum silence of the peer during a transfer."""
 PREFIX = "/.berth/files/"
@@ -500,7 +500,7 @@ def main() -> None:
     if files.incoming is None and files.archives is None:
         files.clear()
     while not files.idle():
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PIECE = 1 << 18
-LOOK_BYTES = 16 << 20
+SPACE_CHECK_BYTES = 16 << 20
 MAX_HEADER = 16 << 10
 MAX_FILES = 1000
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.IGNORECASE)
@@ -36,7 +36,7 @@ class UploadRoom:
         self.folder = folder
         self.remaining = most_bytes
         self.reserve = reserve_bytes
-        self.unchecked_bytes = LOOK_BYTES
+        self.unchecked_bytes = SPACE_CHECK_BYTES
 
     def consume(self, count: int) -> None:
         """Account for bytes about to be written. Raises `FileRequestRefused`."""
@@ -44,7 +44,7 @@ class UploadRoom:
         if self.remaining < 0:
             raise tree.FileRequestRefused("home_full")
         self.unchecked_bytes += count
-        if self.unchecked_bytes >= LOOK_BYTES:
+        if self.unchecked_bytes >= SPACE_CHECK_BYTES:
             self.unchecked_bytes = 0
             disk = os.fstatvfs(self.folder)
             if disk.f_bavail * disk.f_frsize - count < self.reserve:

@@ -41,7 +41,7 @@ SCRIPTS = (
 )
 NEVER_LINKED = frozenset({".git", ".gitignore", ".gitattributes", ".gitmodules", ".github", ".gitlab-ci.yml"})
 MAX_LINKS = 500
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 SAY_S = 3.0
 WEIGH_S = 2.0
 WEIGHED = 200000
@@ -291,7 +291,7 @@ class CheckoutRun:
         trouble = ""
         while not trouble:
             try:
-                process.wait(LOOK_S)
+                process.wait(POLL_INTERVAL_S)
                 return ""
             except subprocess.TimeoutExpired:
                 pass

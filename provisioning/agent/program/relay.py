@@ -93,7 +93,7 @@ class End:
         self.into = peer.out = Flow(peer.sock, self.sock, passed)
 
     def is_idle(self) -> bool:
-        """Return whether both ends only wait for data, as almost always between two requests."""
+        """Return whether both ends only wait for data, the usual state between two requests."""
         out, into = self.out, self.into
         return (
             self.mask == self.peer.mask == select.EPOLLIN

@@ -45,7 +45,7 @@ TRAFFIC = "traffic"
 NOFILE = 20_000
 NEEDED = "Install gVisor from July 2024 or newer: the package “runsc” from Debian 13 or gVisor's repository."
 # The probe reads the kernel log and runs `ls`, which fails in older versions.
-LOOK = "ls -ld /usr > /dev/null && dmesg"
+PROBE = "ls -ld /usr > /dev/null && dmesg"
 SEEN = "Starting gVisor"
 
 
@@ -109,7 +109,7 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
         return "", f"gVisor is not installed on this machine. {NEEDED}"
     try:
         with scratch.folder(base, "gvisor") as folder:
-            config = _config(("/bin/sh", "-c", LOOK), [_tmpfs("/tmp")], env={"PATH": "/usr/bin:/bin"})  # noqa: S108 - its own
+            config = _config(("/bin/sh", "-c", PROBE), [_tmpfs("/tmp")], env={"PATH": "/usr/bin:/bin"})  # noqa: S108 - its own
             (folder / CONFIG).write_text(json.dumps(config))
             process = subprocess.run(
                 [*_bwrap_arguments(bwrap, path, str(folder), "probe", system), "--", *runsc_argv()],

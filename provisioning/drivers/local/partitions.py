@@ -37,7 +37,7 @@ from provisioning.types import DeviceInfo, MigRepartition, MigSlice
 FOLDER = ".mig"
 LOCK_WAIT_S = 10.0
 """An inventory holds the lock for much less than this."""
-LOCK_LOOK_S = 0.05
+LOCK_POLL_INTERVAL_S = 0.05
 Scrub = Callable[[str], bool]
 """Scrubs an instance by its UUID and returns whether it is proven clean."""
 
@@ -107,8 +107,8 @@ def repartition(
 def recover(base: Path) -> bool:
     """Finish changes that a killed worker left.
 
-    Call it before an inventory. Returns False while a process works on a layout or a change cannot be
-    finished: those GPUs have neither layout.
+    Call it before an inventory. Returns False while another process changes a layout, or if a change
+    cannot be finished. Those GPUs then have neither the old nor the new layout.
     """
     complete = True
     for path in sorted((base / FOLDER).glob("*.json")) if (base / FOLDER).is_dir() else ():
@@ -267,7 +267,7 @@ def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float =
     acquired = False
     try:
         while not (acquired := _try_lock(descriptor, kind)) and time.monotonic() < until:
-            time.sleep(LOCK_LOOK_S)
+            time.sleep(LOCK_POLL_INTERVAL_S)
         yield acquired
     finally:
         if not shared and acquired and not _path(base, parent_uuid).exists():

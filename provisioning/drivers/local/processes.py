@@ -3,7 +3,7 @@
 Launched processes carry markers in their environment: BERTH_INSTANCE (the Berth installation),
 BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the agent. A sandbox that came
 from a spare (`spares.py`) carries BERTH_SPARE, the spare's id, instead of the workspace's markers. A scan of
-/proc for these markers decides what runs, whatever the records say.
+/proc for these markers decides what runs, regardless of what the records say.
 
 Users can set variables too. So markers count only on processes of this PID namespace, which only the node
 worker starts. Every process in a sandbox belongs to the owner of its first process, which descends from

@@ -156,7 +156,7 @@ COVERAGE = 0.98
 LEAK_MIB = 64
 
 BETWEEN_NODES = "between_nodes_gb_s"
-# Compared with the device's own last check, whatever the software.
+# Compared with the device's own last check, regardless of the software.
 LINKS_UP = "nvlinks_up"
 RETIRED = "retired_memory"
 OWN = (LINKS_UP, RETIRED)

@@ -19,7 +19,7 @@ from provisioning.gpu.host import cpu_list
 from provisioning.gpu.topology import pci_place
 
 WAIT_S = 60.0
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 # Probes that measure, and those that need the full bandwidth to the host.
 MEASURING = frozenset(
     {"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn", "joint_burn"}
@@ -97,7 +97,7 @@ def _lock(file: int, alone: bool, until: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= until:
                 return False
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         else:
             return True
 

@@ -16,7 +16,7 @@ from provisioning.gpu.check.wire import ProtocolViolation
 from provisioning.gpu.suspend.states import ProcessState, TargetState, end_of
 from provisioning.gpu.suspend.walk import CallFailure, SuspendOutcome
 
-LOOK_WITHIN_S = 30.0
+QUERY_TIMEOUT_S = 30.0
 WITHIN_S = 60.0
 BYTES_PER_S = 1 << 30
 """Minimum rate at which GPU memory is moved; a slow PCIe link is several times faster."""
@@ -79,7 +79,7 @@ StepCallback = Callable[[str, int], object]
 def read_states(pids: Iterable[int] = ()) -> ChildAnswer:
     """Return the users of GPUs, and the states of these processes. Never raises."""
     config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
-    return _query(config, LOOK_WITHIN_S, lambda _call, _pid: None)
+    return _query(config, QUERY_TIMEOUT_S, lambda _call, _pid: None)
 
 
 def drive_processes(
@@ -99,10 +99,10 @@ def drive_processes(
     wanted = sorted(set(pids))
     limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
     config = {"goal": str(goal), "pids": wanted, "pairs": dict(pairs or {}), "within_s": limit_s}
-    answer = _query(config, limit_s * 3 + LOOK_WITHIN_S, tell)
+    answer = _query(config, limit_s * 3 + QUERY_TIMEOUT_S, tell)
     if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
         return answer
-    second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
+    second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + QUERY_TIMEOUT_S, tell)
     if second.outcome is None:
         # The state is unknown; the next call finds out.
         states = dict.fromkeys(wanted, ProcessState.UNKNOWN)

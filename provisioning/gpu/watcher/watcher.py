@@ -19,7 +19,7 @@ from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
 from provisioning.gpu.watcher.xid_report import XidDeduplicator, XidReport
 
 log = logging.getLogger(__name__)
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 RETRY_S = 30.0
 SEND_AGAIN_S = 1.0
 MAX_WAITING = 64
@@ -80,14 +80,14 @@ class Watcher:
                 continue
             try:
                 while not self._end.is_set():
-                    if kernel.wait(LOOK_S):
+                    if kernel.wait(POLL_INTERVAL_S):
                         for report in kernel.read():
                             self.handle(report)
                     if kernel.is_empty:
-                        self._end.wait(LOOK_S)
+                        self._end.wait(POLL_INTERVAL_S)
             except OSError as error:
                 self._log_once("log", f"could not continue to read the kernel log: {error}")
-                self._end.wait(LOOK_S)
+                self._end.wait(POLL_INTERVAL_S)
             finally:
                 kernel.close()
 
@@ -95,18 +95,18 @@ class Watcher:
         while not self._end.is_set():
             if release.is_release_requested():
                 # The kernel's log is still read.
-                self._end.wait(LOOK_S)
+                self._end.wait(POLL_INTERVAL_S)
                 continue
             try:
                 self._follow(
                     self.handle, lambda: not self._end.is_set() and not release.is_release_requested()
                 )
-                self._end.wait(LOOK_S)
+                self._end.wait(POLL_INTERVAL_S)
                 continue
             except GpuLost as problem:
                 # NVML raises this while waiting for events of any GPU. Keep watching the others.
                 self._log_once("nvml", f"NVML reports no XIDs of one GPU: {problem.sentence}")
-                self._end.wait(LOOK_S)
+                self._end.wait(POLL_INTERVAL_S)
                 continue
             except NvmlProblem as problem:
                 self._log_once("nvml", f"NVML reports no XIDs: {problem.sentence}")
@@ -126,7 +126,7 @@ class Watcher:
         while not self._end.is_set():
             with self._ready:
                 if not self._waiting:
-                    self._ready.wait(LOOK_S)
+                    self._ready.wait(POLL_INTERVAL_S)
                 batch = list(self._waiting)
             if batch and not self._offer(batch):
                 self._end.wait(SEND_AGAIN_S)

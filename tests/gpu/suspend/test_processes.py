@@ -221,7 +221,7 @@ def test_a_driver_that_does_not_answer_in_time_is_gone_back_from(driver: FakeDri
 def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     app = driver.app()
     # Ten seconds for each of both children, three of them for what comes before the call that hangs.
-    monkeypatch.setattr(run, "LOOK_WITHIN_S", 1.0)
+    monkeypatch.setattr(run, "QUERY_TIMEOUT_S", 1.0)
     driver.fault("checkpoint", "sleep", 3_600_000)
     found = drive_processes([app.pid], TargetState.SUSPENDED, within_s=3.0).outcome
     assert found is not None and found.end is TargetState.RUNNING

@@ -155,7 +155,7 @@ def test_an_operator_does_it_by_commands_on_the_node(
     assert code == 0 and "0.0 GiB in the workspace's memory" in said and "Variables are kept" in said
     assert driver.state(one.pids[0]) == CHECKPOINTED
     fact = status._workspaces(NodeFolder(one.pool.home.resolve()))
-    assert fact.words == f"1 running; suspended, until berth node resume: {workspace}"
+    assert fact.text == f"1 running; suspended, until berth node resume: {workspace}"
     code, said = berth("resume")
     assert code == 0 and "All processes of the workspace are running." in said and one.works()
 

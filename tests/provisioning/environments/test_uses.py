@@ -56,7 +56,7 @@ def test_one_that_is_just_being_started_is_looked_at_again(
     assert uses.in_use(FOLDER)
 
 
-@pytest.mark.parametrize(("program", "looks"), [(True, uses.LOOKS), (False, 0)])
+@pytest.mark.parametrize(("program", "looks"), [(True, uses.ATTEMPTS), (False, 0)])
 def test_one_that_never_has_arguments_holds_nothing_up(
     proc: Path, monkeypatch: pytest.MonkeyPatch, program: bool, looks: int
 ) -> None:

@@ -160,7 +160,8 @@ def test_the_server_is_killed_everywhere(
         later = content(machine.home)
     killed = 0
     with monkeypatch.context() as patched:
-        patched.setattr(node, "LOOK_S", 0.01)
+        patched.setattr(node, "LONGEST_PAUSE_S", 0.01)
+        patched.setattr(node, "FIRST_PAUSE_S", 0.01)
         for attempt in range(25):
             patched.setattr(node, "STEP_S", 0.05 * attempt)
             answer = machine.do(do, job="j9")

@@ -87,8 +87,8 @@ async def cut_after(channel: ClientConnection) -> float:
 @pytest.fixture
 def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks again by the clock: what is cut has been cut by the word of a change."""
-    monkeypatch.setattr(streams, "TOKEN_LOOK_S", 3600.0)
-    monkeypatch.setattr(streams, "SESSION_LOOK_S", 3600.0)
+    monkeypatch.setattr(streams, "TOKEN_RECHECK_S", 3600.0)
+    monkeypatch.setattr(streams, "SESSION_RECHECK_S", 3600.0)
 
 
 TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
@@ -448,7 +448,7 @@ async def test_many_of_one_session_are_one_question(through: Any) -> None:
 async def test_one_that_is_not_answered_holds_up_no_other(
     through: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(streams, "RECHECK_TIMEOUT_S", 3600.0)
     found, _, reauthorizer = through
     other = ClientRequest("ws.localhost", "GET", "/", {"cookie": ["berth_ws=2"]})
     hung = await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"}))

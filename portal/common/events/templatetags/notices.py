@@ -13,6 +13,6 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def unread_notices(context: dict[str, Any]) -> int:
-    """Return the number of the reader's unread notices. Costs one query per page."""
+    """Return the number of the user's unread notices. Costs one query per page."""
     user = getattr(context.get("request"), "user", None)
     return selectors.unread_count(user) if user is not None and user.is_authenticated else 0

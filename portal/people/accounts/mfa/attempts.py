@@ -86,9 +86,9 @@ def _note(user: User, factor: str, *, locked: bool) -> None:
     events.record(
         actor=SystemActor("Somebody"),
         kind=kind,
-        message=f"gave too many wrong proofs as {user.username}: {factor}"
+        message=f"failed too often to confirm the identity of {user.username}: {factor}"
         if locked
-        else f"gave a wrong proof as {user.username}: {factor}",
+        else f"failed to confirm the identity of {user.username}: {factor}",
         targets=sessions.audit_targets(user),
         data={"username": user.username, "factor": factor},
     )

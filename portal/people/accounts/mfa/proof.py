@@ -135,5 +135,5 @@ def confirmation_page(request: HttpRequest, *, problem: str, action: str) -> Htt
     return render(request, "accounts/confirm_identity.html", context, status=status)
 
 
-def _confirm(wanted: str) -> str:
-    return f"{reverse('accounts:confirm')}?{urlencode({'next': wanted})}"
+def _confirm(next_url: str) -> str:
+    return f"{reverse('accounts:confirm')}?{urlencode({'next': next_url})}"

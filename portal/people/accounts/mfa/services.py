@@ -109,7 +109,7 @@ def new_codes(*, actor: User) -> list[str]:
     if not _has_factor(user):
         raise StateConflict(Reason(MfaCode.NO_FACTOR))
     Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).delete()
-    _record(user, user, AuditKind.USER_MFA_CODES_MADE, "made other recovery codes", {})
+    _record(user, user, AuditKind.USER_MFA_CODES_MADE, "created new recovery codes", {})
     _notify(user, _("New recovery codes created"))
     return _codes(user)
 
@@ -126,7 +126,7 @@ def reset(*, actor: User | SystemActor, user: User) -> None:
         return
     ended = sessions.end_all(user)
     user.save(update_fields=["mfa_since", "session_salt"])
-    _record(actor, user, AuditKind.USER_MFA_RESET, f"took off the second factors of {user.username}",
+    _record(actor, user, AuditKind.USER_MFA_RESET, f"removed the second factors of {user.username}",
             {"username": user.username, "sessions": ended})  # fmt: skip
     _notify(user, _("An administrator reset your second factors"))
 

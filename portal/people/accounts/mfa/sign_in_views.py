@@ -74,9 +74,9 @@ def passkey(request: HttpRequest) -> HttpResponse:
             name = strip_nul(request.GET.get("username", "")).strip().lower()[:150]
             options = passkeys.options_to_use(request, ChallengePurpose.SIGN_IN, name=name)
         return JsonResponse(options)
-    wanted = local_path(request.POST.get("next", ""))
+    next_url = local_path(request.POST.get("next", ""))
     if request.user.is_authenticated:
-        return redirect(wanted)
+        return redirect(next_url)
     key = f"passkey:{limits.network_of(request_context.current().address)}"
     if limits.current_count(key, window=attempts.WINDOW) >= settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
         return lockout.refused_sign_in_page(request)
@@ -87,7 +87,7 @@ def passkey(request: HttpRequest) -> HttpResponse:
         sessions.sign_in_failed(username="", locked_out=False)
         messages.error(request, error.sentence)
         return redirect("accounts:sign-in")
-    return login_flow.begin(request, user, how="passkey", wanted=wanted)
+    return login_flow.begin(request, user, how="passkey", next_url=next_url)
 
 
 def pending(request: HttpRequest) -> SecondFactor | None:

@@ -222,7 +222,7 @@ def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
 @never_cache
 def confirm_identity(request: SignedInRequest) -> HttpResponse:
     """Confirm the identity for programs that use the session, then redirect to `next`."""
-    wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
+    next_url = local_path(request.POST.get("next") or request.GET.get("next", ""))
     problem = ""
     if request.method == "POST":
         try:
@@ -230,7 +230,7 @@ def confirm_identity(request: SignedInRequest) -> HttpResponse:
         except InvalidInput as error:
             problem = error.sentence
         else:
-            return redirect(wanted)
+            return redirect(next_url)
     return confirmation_page(request, problem=problem, action=request.get_full_path())
 
 

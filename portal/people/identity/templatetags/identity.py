@@ -14,9 +14,9 @@ register = template.Library()
 
 
 @register.simple_tag
-def sign_in_providers(wanted: str = "") -> list[dict[str, str]]:
-    """Return providers with a sign-in button: `name`, and `url` that returns to `wanted`."""
-    query = f"?{urlencode({'next': wanted})}" if wanted and wanted != "/" else ""
+def sign_in_providers(next_url: str = "") -> list[dict[str, str]]:
+    """Return providers with a sign-in button: `name`, and `url` that returns to `next_url`."""
+    query = f"?{urlencode({'next': next_url})}" if next_url and next_url != "/" else ""
     return [
         {"name": provider.name, "url": reverse("identity:begin", args=[provider.id]) + query}
         for provider in registry.enabled()

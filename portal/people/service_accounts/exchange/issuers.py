@@ -25,7 +25,7 @@ FRESH_S = 600.0
 STALE_S = 86_400.0
 """Seconds for which cached keys are used while their issuer does not answer."""
 RETRY_S = 30.0
-"""Minimum seconds between requests to an issuer, whatever its response."""
+"""Minimum seconds between requests to an issuer, regardless of its response."""
 STEP_S = 3.0
 TOTAL_S = 5.0
 MAX_BYTES = 256 * 1024

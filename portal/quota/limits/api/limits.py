@@ -87,7 +87,7 @@ def named_cohort(actor: User, slug: str | None, field: str = "cohort") -> Cohort
 
 class QuotaFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
-    cohort = filters.CharFilter(field_name="cohort__slug", label="Short name of the cohort.")
+    cohort = filters.CharFilter(field_name="cohort__slug", label="Slug of the cohort.")
     resource = filters.CharFilter(label="Only this resource, such as `gpu:h100`.")
 
 

@@ -32,7 +32,7 @@ class QuotaUsage:
     - `limit`: the most that the team could ever use (quota, borrowing, site limit); None: no limit.
     - `available`: what it could use now in addition.
     - `lent`: the part of its own quota that others use.
-    - `mine`, `cap`: the reader's own usage and cap.
+    - `mine`, `cap`: the user's own usage and cap.
     """
 
     resource: str
@@ -185,7 +185,7 @@ class QuotaUsage:
 
     @property
     def limit_percent(self) -> int | None:
-        """The position of the limit's mark; None if nothing goes beyond it."""
+        """The position of the limit's mark, in percent of the bar; None if the bar ends there."""
         if self.limit is None or self.limit >= self.scale:
             return None
         return self._percent(self.limit)

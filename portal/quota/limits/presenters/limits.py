@@ -23,7 +23,7 @@ class TeamQuota:
 
 
 def home_page_quotas(user: User) -> list[TeamQuota]:
-    """Return the reader's limited teams, each with its most important bars."""
+    """Return the user's limited teams, each with its most important bars."""
     teams = list(accounts.own_teams(user)[:MAX_TEAMS])
     bars_by_team = limits.usage_by_team(teams, user) if teams else {}
     shown = []

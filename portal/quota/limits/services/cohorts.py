@@ -69,7 +69,7 @@ def create_cohort(
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_COHORT_CREATED,
-        message=f"made the cohort {cohort.name}{where}",
+        message=f"created the cohort {cohort.name}{where}",
         data={"cohort": cohort.slug, "parent": parent.slug if parent else None},
     )
     emit(LimitsChanged())

@@ -429,7 +429,7 @@ def _record_rate(actor: User | SystemActor, resource: str, before: int | None, a
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_RATE_REMOVED if after is None else AuditKind.QUOTA_RATE_SET,
-        message=f"set what an hour of {format_resource(resource)} costs: {old} → {new} GPU-hours",
+        message=f"set the rate of {format_resource(resource)} per hour: {old} → {new} GPU-hours",
         data={"resource": resource, "before": before, "after": after},
     )
     emit(LimitsChanged())

@@ -75,7 +75,7 @@ def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
         actor=actor,
         kind=AuditKind.QUOTA_GRANT_REVOKED,
         team=grant.team,
-        message=f"took back {amount} granted to {grant.team.name}" + (f": {note}" if note else ""),
+        message=f"revoked {amount} granted to {grant.team.name}" + (f": {note}" if note else ""),
         targets=_targets(grant),
         data=_data(grant, note=note),
     )
@@ -132,7 +132,7 @@ def _end(grant: Grant, now: datetime) -> bool:
         actor=SYSTEM,
         kind=AuditKind.QUOTA_GRANT_ENDED,
         team=grant.team,
-        message=f"ended the grant of {amount} to {grant.team.name}: its time is over",
+        message=f"ended the grant of {amount} to {grant.team.name}: it has expired",
         targets=_targets(grant),
         data=_data(grant),
     )

@@ -94,7 +94,7 @@ def create_request(
         kind=AuditKind.QUOTA_REQUEST_ASKED,
         team=team,
         workspace=workspace,
-        message=f"asked for {wanted} more for {team.name}: {note}",
+        message=f"requested {wanted} more for {team.name}: {note}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, amount=amount, until=until),
     )
@@ -391,7 +391,7 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_NOT_APPROVED,
         workspace=waiting,
-        message="deletes it",
+        message="deleted the workspace",
         reason=why,
     )
     workspaces.delete(actor=SYSTEM, workspace_id=waiting.pk)

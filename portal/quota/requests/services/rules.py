@@ -229,7 +229,7 @@ def delegate(
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_DELEGATED,
-        message=f"lets {user.username} decide until {format_moment(ends_at)}",
+        message=f"made {user.username} a delegate until {format_moment(ends_at)}",
         data={
             "delegation": str(delegation.pk),
             "delegate": user.username,
@@ -273,7 +273,7 @@ def end_delegation(*, actor: User, delegation_id: UUID) -> None:
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_DELEGATION_ENDED,
-        message=f"ended that {username} decides in place of {approver}",
+        message=f"ended the delegation from {approver} to {username}",
         data={"delegation": str(delegation_id), "delegate": username},
     )
     if actor.pk != delegation.delegate_id:

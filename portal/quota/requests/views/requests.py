@@ -193,7 +193,7 @@ HINTS = frozenset({"standing", "budget", "site"})
 @require_safe
 @never_cache
 def approvals(request: SignedInRequest) -> HttpResponse:
-    """Show requests for the reader to decide, recent decisions, and the reader's own requests."""
+    """Show requests for the user to decide, recent decisions, and the user's own requests."""
     user = request.user
     if requests_element(request, "news"):
         # Only counts new requests, so that forms in progress are preserved.
@@ -221,7 +221,7 @@ def approvals(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
-    """Show one request with its result and the reader's actions."""
+    """Show one request with its result and the user's actions."""
     quota_request = selectors.request_by_id(request.user, request_id)
     sees_evidence = selectors.may_decide(request.user, quota_request)
     context = {

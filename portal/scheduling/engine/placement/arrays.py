@@ -57,17 +57,17 @@ def free_memory_mib(device: DeviceCapacity) -> int:
     return device.memory_mib * device.free_milli // WHOLE_DEVICE_MILLI
 
 
-def granted_mib(device: DeviceCapacity, wanted: AcceleratorRequest) -> int:
+def granted_mib(device: DeviceCapacity, accelerators: AcceleratorRequest) -> int:
     """Return the device memory in MiB that a request takes; a share without an amount takes its proportion.
 
     Returns 0 for a whole device, and for a share without an amount where memory is not tracked: there the
     milli-GPUs are the only limit.
     """
-    if wanted.share_milli >= WHOLE_DEVICE_MILLI:
+    if accelerators.share_milli >= WHOLE_DEVICE_MILLI:
         return 0
     if device.free_memory_mib < 0:
-        return wanted.memory_mib
-    return part_mib(device.memory_mib, wanted.share_milli, wanted.memory_mib)
+        return accelerators.memory_mib
+    return part_mib(device.memory_mib, accelerators.share_milli, accelerators.memory_mib)
 
 
 class NodeArrays:
@@ -290,9 +290,9 @@ class NodeArrays:
         mask = [(not allowed or model in allowed) and memory >= memory_mib for memory, model in self.classes]
         return np.array(mask or [False], np.bool_)
 
-    def labels_mask(self, wanted: Iterable[tuple[str, str]]) -> Bools:
+    def labels_mask(self, labels: Iterable[tuple[str, str]]) -> Bools:
         """Return which combinations of traits have all labels, none of which is of a home."""
-        named = set(wanted)
+        named = set(labels)
         return np.array([named <= set(labels) for labels, _, _ in self.traits], np.bool_)
 
     def needs_mask(self, request: ResourceRequest) -> Bools:
@@ -304,14 +304,17 @@ class NodeArrays:
 
     def eligible(self, rows: Ints, request: ResourceRequest) -> Bools:
         """Return which devices have room for their share of the request."""
-        wanted = request.accelerators
-        takes_whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
-        free: Bools = self.free_milli[rows] >= wanted.share_milli
+        accelerators = request.accelerators
+        takes_whole = accelerators.share_milli >= WHOLE_DEVICE_MILLI
+        free: Bools = self.free_milli[rows] >= accelerators.share_milli
         if not takes_whole:
-            parts = [part_mib(memory, wanted.share_milli, wanted.memory_mib) for memory, _ in self.classes]
+            parts = [
+                part_mib(memory, accelerators.share_milli, accelerators.memory_mib)
+                for memory, _ in self.classes
+            ]
             free &= self.free_device_memory[rows] >= np.array(parts or [0], np.int64)[self.device_class[rows]]
-        if wanted.allowed_models or wanted.memory_mib:
-            suits = self.class_mask(wanted.allowed_models, wanted.memory_mib)
+        if accelerators.allowed_models or accelerators.memory_mib:
+            suits = self.class_mask(accelerators.allowed_models, accelerators.memory_mib)
             free &= suits[self.device_class[rows]]
         return free
 

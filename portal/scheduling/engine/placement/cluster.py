@@ -223,7 +223,7 @@ class Cluster:
     def _best_by_preference(
         self, row: _RequestScores, preference: ModelPreference | None, new_home: bool
     ) -> list[int] | None:
-        """Return the best node by its level less the dearness of its model and what homes need there.
+        """Return the best node by its level, less the cost of its model and of the homes there.
 
         Then by the least value of the model and, for a new home, by the least load of homes.
         """
@@ -440,12 +440,12 @@ class Cluster:
         return bool(self._nodes.bonded[row] or self._nodes.warned[row].any())
 
     def _bond(self, row: int, request: ResourceRequest) -> tuple[Bond, int, list[int]] | None:
-        wanted = request.accelerators
+        accelerators = request.accelerators
         rows = np.array([row])
         eligible = self._nodes.eligible(rows, request)
         order = self._policy.preference(rows, eligible)[0].tolist()
         return tightest_group(
-            self._nodes.devices[row], eligible[0], wanted.count, wanted.within, order.__getitem__
+            self._nodes.devices[row], eligible[0], accelerators.count, accelerators.within, order.__getitem__
         )
 
     def _mig_levels(self, choices: Sequence[MigChoice]) -> Ints:
@@ -485,16 +485,16 @@ class Cluster:
 
     def _grant(self, row: int, scores: _RequestScores, request: ResourceRequest) -> NodePlacement:
         """Return what the request receives on the node of `row`. The request must fit."""
-        wanted = request.accelerators
+        accelerators = request.accelerators
         name = self._nodes.states[row].name
-        if not wanted.count:
+        if not accelerators.count:
             return NodePlacement(name)
-        if wanted.mig_profile:
+        if accelerators.mig_profile:
             choice = mig.choose(
-                self._nodes.states[row], wanted, self._profiles, repartition=scores.new_instances
+                self._nodes.states[row], accelerators, self._profiles, repartition=scores.new_instances
             )
             return NodePlacement(name, choice.grants, choice.repartitions) if choice else NodePlacement(name)
-        if wanted.count == 1:
+        if accelerators.count == 1:
             columns = [int(scores.first[row])]
         elif self._orders_devices(row) and (bond := self._bond(row, request)) is not None:
             columns = bond[2]
@@ -503,7 +503,7 @@ class Cluster:
             columns = self._policy.chosen(rows, request, self._nodes.preferred(rows, request)[0])[0].tolist()
         devices = self._nodes.devices[row]
         columns.sort()
-        return NodePlacement(name, tuple(_device_grant(devices[column], wanted) for column in columns))
+        return NodePlacement(name, tuple(_device_grant(devices[column], accelerators) for column in columns))
 
     def _move(
         self, placement: Placement, request: ResourceRequest, sign: int, *, restored: bool = False
@@ -588,22 +588,31 @@ class Cluster:
         self._peers.changed(row)
 
 
-def _device_grant(device: DeviceCapacity, wanted: AcceleratorRequest) -> DeviceGrant:
-    return DeviceGrant(device.uuid, wanted.share_milli, granted_mib(device, wanted))
+def _device_grant(device: DeviceCapacity, accelerators: AcceleratorRequest) -> DeviceGrant:
+    return DeviceGrant(device.uuid, accelerators.share_milli, granted_mib(device, accelerators))
 
 
 def check(request: ResourceRequest) -> None:
     """Raises ValueError for an invalid request."""
-    wanted = request.accelerators
-    if min(request.cpu_milli, request.memory_mib, request.disk_mib, wanted.count, wanted.memory_mib) < 0:
+    accelerators = request.accelerators
+    if (
+        min(
+            request.cpu_milli,
+            request.memory_mib,
+            request.disk_mib,
+            accelerators.count,
+            accelerators.memory_mib,
+        )
+        < 0
+    ):
         raise ValueError("a request cannot ask for less than nothing")
     if request.nodes < 1:
         raise ValueError("a request asks for at least one node")
-    if not 1 <= wanted.share_milli <= WHOLE_DEVICE_MILLI:
+    if not 1 <= accelerators.share_milli <= WHOLE_DEVICE_MILLI:
         raise ValueError("the share of a device lies between 1 and 1000 milli-GPU")
-    if wanted.mig_profile and wanted.share_milli != WHOLE_DEVICE_MILLI:
+    if accelerators.mig_profile and accelerators.share_milli != WHOLE_DEVICE_MILLI:
         raise ValueError("a MIG instance is handed out whole")
-    if wanted.mig_profile and wanted.within is not Within.NODE:
+    if accelerators.mig_profile and accelerators.within is not Within.NODE:
         raise ValueError("MIG instances have no bond between them")
 
 

@@ -153,23 +153,23 @@ class _Option:
 
 
 def choose(
-    node: NodeCapacity, wanted: AcceleratorRequest, weights: Weights, *, repartition: bool = False
+    node: NodeCapacity, accelerators: AcceleratorRequest, weights: Weights, *, repartition: bool = False
 ) -> MigChoice | None:
     """Return the instances for the request on this node, or None. Creates some only with `repartition`."""
-    gpus = _gpus(node, wanted)
+    gpus = _gpus(node, accelerators)
     loss = slots_free = 0
     warned = False
-    for _ in range(wanted.count):
-        options = [*_idle_options(gpus, wanted, weights)]
+    for _ in range(accelerators.count):
+        options = [*_idle_options(gpus, accelerators, weights)]
         if repartition:
-            options += _new_options(gpus, wanted, weights)
+            options += _new_options(gpus, accelerators, weights)
         if not options:
             return None
         best = min(options)
         loss += best.loss
         slots_free += best.slots_free
         warned |= best.warned
-        _take(gpus[best.gpu], best, wanted)
+        _take(gpus[best.gpu], best, accelerators)
     grants = tuple(DeviceGrant(device.uuid) for gpu in gpus for device in gpu.chosen)
     changes = tuple(
         MigRepartition(
@@ -230,16 +230,16 @@ def layout_of(gpu: DeviceCapacity) -> Geometry | None:
     return gpu.layout or geometry(gpu.model, gpu.memory_mib)
 
 
-def instances(node: NodeCapacity, wanted: AcceleratorRequest) -> list[DeviceCapacity]:
+def instances(node: NodeCapacity, accelerators: AcceleratorRequest) -> list[DeviceCapacity]:
     """Return the node's instances that match the request, in use or not."""
-    models = frozenset(wanted.allowed_models)
+    models = frozenset(accelerators.allowed_models)
     parents = {device.uuid: device.model for device in node.devices}
     return [
         device
         for device in node.devices
         if device.kind is DeviceKind.MIG
-        and device.mig_profile == wanted.mig_profile
-        and device.memory_mib >= wanted.memory_mib
+        and device.mig_profile == accelerators.mig_profile
+        and device.memory_mib >= accelerators.memory_mib
         and (not models or device.model in models or parents.get(device.parent_uuid) in models)
     ]
 
@@ -255,11 +255,11 @@ def _is_unused(device: DeviceCapacity) -> bool:
     return device.unusable is None and device.free_milli >= WHOLE_DEVICE_MILLI
 
 
-def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
+def _gpus(node: NodeCapacity, accelerators: AcceleratorRequest) -> list[_Gpu]:
     gpus_by_uuid = {device.uuid: device for device in node.devices if device.kind is not DeviceKind.MIG}
-    models = frozenset(wanted.allowed_models)
+    models = frozenset(accelerators.allowed_models)
     carriers = mig_parents(node) | {device.uuid for device in gpus_by_uuid.values() if device.mig_mode}
-    suitable = {device.uuid for device in instances(node, wanted)}
+    suitable = {device.uuid for device in instances(node, accelerators)}
     gpus = []
     children_of: dict[str, list[DeviceCapacity]] = {}
     for device in node.devices:
@@ -283,7 +283,7 @@ def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
             if (
                 parent_works
                 and _is_unused(device)
-                and (device.uuid in suitable or device.mig_profile != wanted.mig_profile)
+                and (device.uuid in suitable or device.mig_profile != accelerators.mig_profile)
             ):
                 gpu.idle.append(device)
             else:
@@ -301,10 +301,12 @@ def _bits(layout: Geometry, device: DeviceCapacity) -> int | None:
     return ((1 << profile.width) - 1) << device.mig_start
 
 
-def _idle_options(gpus: Sequence[_Gpu], wanted: AcceleratorRequest, weights: Weights) -> Iterator[_Option]:
+def _idle_options(
+    gpus: Sequence[_Gpu], accelerators: AcceleratorRequest, weights: Weights
+) -> Iterator[_Option]:
     for place, gpu in enumerate(gpus):
         for spot, device in enumerate(gpu.idle):
-            if device.mig_profile == wanted.mig_profile:
+            if device.mig_profile == accelerators.mig_profile:
                 yield _Option(
                     warned=gpu.warned_of(device),
                     loss=gpu.loss(gpu.slots_of(device), weights),
@@ -317,10 +319,12 @@ def _idle_options(gpus: Sequence[_Gpu], wanted: AcceleratorRequest, weights: Wei
                 )
 
 
-def _new_options(gpus: Sequence[_Gpu], wanted: AcceleratorRequest, weights: Weights) -> Iterator[_Option]:
+def _new_options(
+    gpus: Sequence[_Gpu], accelerators: AcceleratorRequest, weights: Weights
+) -> Iterator[_Option]:
     for place, gpu in enumerate(gpus):
-        profile = gpu.layout.profile(wanted.mig_profile) if gpu.layout and not gpu.fixed else None
-        if profile is None or profile.memory_mib < wanted.memory_mib:
+        profile = gpu.layout.profile(accelerators.mig_profile) if gpu.layout and not gpu.fixed else None
+        if profile is None or profile.memory_mib < accelerators.memory_mib:
             continue
         for start, bits in zip(profile.starts, profile.masks(), strict=True):
             doomed = gpu.instances_to_destroy(profile, bits)
@@ -338,18 +342,18 @@ def _new_options(gpus: Sequence[_Gpu], wanted: AcceleratorRequest, weights: Weig
             )
 
 
-def _take(gpu: _Gpu, option: _Option, wanted: AcceleratorRequest) -> None:
+def _take(gpu: _Gpu, option: _Option, accelerators: AcceleratorRequest) -> None:
     if not option.new:
         device = gpu.idle.pop(option.spot)
         gpu.kept.append(device.mig_profile)
         gpu.free &= ~gpu.slots_of(device)
         gpu.chosen.append(device)
         return
-    profile = gpu.layout.profile(wanted.mig_profile) if gpu.layout else None
+    profile = gpu.layout.profile(accelerators.mig_profile) if gpu.layout else None
     assert profile is not None  # only GPUs with the profile yield options
     bits = ((1 << profile.width) - 1) << option.start
     doomed = gpu.instances_to_destroy(profile, bits) or []
     gpu.idle = [device for device in gpu.idle if device not in doomed]
     gpu.destroyed.extend(doomed)
     gpu.free &= ~bits
-    gpu.created.append(MigSlice(wanted.mig_profile, option.start))
+    gpu.created.append(MigSlice(accelerators.mig_profile, option.start))

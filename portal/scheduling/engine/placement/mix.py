@@ -40,14 +40,14 @@ class Shape:
 
     @classmethod
     def of(cls, request: ResourceRequest) -> Shape:
-        wanted = request.accelerators
+        accelerators = request.accelerators
         return cls(
             cpu_milli=request.cpu_milli,
             memory_mib=request.memory_mib,
-            count=wanted.count,
-            share_milli=wanted.share_milli if wanted.count else 0,
-            models=tuple(sorted(set(wanted.allowed_models))),
-            mig_profile=wanted.mig_profile if wanted.count else "",
+            count=accelerators.count,
+            share_milli=accelerators.share_milli if accelerators.count else 0,
+            models=tuple(sorted(set(accelerators.allowed_models))),
+            mig_profile=accelerators.mig_profile if accelerators.count else "",
         )
 
 
@@ -180,8 +180,8 @@ def _typical(shapes: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
 
 def _shape(weight: int, gpus: int, share_milli: int = 1000) -> tuple[ResourceRequest, int]:
     cores = 8 * gpus * share_milli // 1000 or 2
-    wanted = AcceleratorRequest(count=gpus, share_milli=share_milli)
-    return ResourceRequest(cores * 1000, cores * 4096, accelerators=wanted), weight
+    accelerators = AcceleratorRequest(count=gpus, share_milli=share_milli)
+    return ResourceRequest(cores * 1000, cores * 4096, accelerators=accelerators), weight
 
 
 # Typical demand of data scientists without history: mostly one device or a part of one.

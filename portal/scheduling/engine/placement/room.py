@@ -14,28 +14,32 @@ MAX_INSTANCES = 256
 """Search limit per node: 16 GPUs with 7 instances each are 112."""
 
 
-def devices_with_room(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool = False) -> int:
+def devices_with_room(
+    node: NodeCapacity, accelerators: AcceleratorRequest, *, repartition: bool = False
+) -> int:
     """Return the number of devices with room for the share; with a MIG profile, of its free instances.
 
     With `repartition`, includes instances that another layout would create.
     """
-    if wanted.mig_profile:
-        return _instances(node, wanted, repartition=repartition)
+    if accelerators.mig_profile:
+        return _instances(node, accelerators, repartition=repartition)
     parents = mig_parents(node)
-    models = frozenset(wanted.allowed_models)
+    models = frozenset(accelerators.allowed_models)
     return sum(
         1
         for device in node.devices
-        if (not models or device.model in models) and is_plain(device, parents) and has_room(device, wanted)
+        if (not models or device.model in models)
+        and is_plain(device, parents)
+        and has_room(device, accelerators)
     )
 
 
-def _instances(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool) -> int:
+def _instances(node: NodeCapacity, accelerators: AcceleratorRequest, *, repartition: bool) -> int:
     """Bisects: a larger number never fits where a smaller one does not."""
     least, beyond = 0, MAX_INSTANCES + 1
     while beyond - least > 1:
         count = (least + beyond) // 2
-        if choose(node, replace(wanted, count=count), (), repartition=repartition) is None:
+        if choose(node, replace(accelerators, count=count), (), repartition=repartition) is None:
             beyond = count
         else:
             least = count

@@ -40,7 +40,7 @@ from provisioning.types import HEADROOM, PRESSURE, DeviceKind
 class NodePage:
     """A node with its devices and facts.
 
-    `homes` describes its home folders if the reader may see them; `homes_go_to` is the target of an
+    `homes` describes its home folders if the user may see them; `homes_go_to` is the target of an
     evacuation.
     """
 

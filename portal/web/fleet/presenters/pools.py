@@ -112,7 +112,7 @@ class PoolCapacity:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHolder:
-    """The holder of a device; workspace name and `url` only if visible to the reader."""
+    """The holder of a device; workspace name and `url` only if visible to the user."""
 
     name: str
     url: str = ""
@@ -281,7 +281,7 @@ def limits_of(node: Node) -> str | Promise:
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
-    """Return rows for these devices (with state). Holders are named only if visible to the reader."""
+    """Return rows for these devices (with state). Holders are named only if visible to the user."""
     holders: dict[UUID, list[DeviceHolder]] = defaultdict(list)
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True) if devices else ())
     for item in AllocatedDevice.objects.filter(device__in=devices, active=True).select_related(

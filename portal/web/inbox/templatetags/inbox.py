@@ -13,7 +13,7 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def inbox_count(context: dict[str, Any]) -> int:
-    """Return the number of items for the reader, with at most 3 queries, as it is on every page.
+    """Return the number of items for the user, with at most 3 queries, as it is on every page.
 
     A page that has counted them has `inbox_counts` in its context.
     """

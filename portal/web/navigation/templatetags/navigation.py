@@ -18,7 +18,7 @@ def _view_name(context: dict[str, Any]) -> str:
 
 @register.simple_tag(takes_context=True)
 def menu_groups(context: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the groups of the menu for the reader, with at most two queries."""
+    """Return the groups of the menu for the user, with at most two queries."""
     user = getattr(context.get("request"), "user", None)
     if user is None or not user.is_authenticated:
         return []

@@ -5,7 +5,7 @@ host. Binary messages are the bytes of the connection. The text `end` half-close
 WebSockets do not support. Bytes are read only as fast as the other side accepts them.
 
 A client with access here can also run any code in a kernel. Web pages must not connect: requests of browsers
-are rejected whatever their origin, because even a page of the workspace may contain foreign content.
+are rejected regardless of their origin, because even a page of the workspace may contain foreign content.
 """
 
 from __future__ import annotations

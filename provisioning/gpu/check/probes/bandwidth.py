@@ -44,7 +44,7 @@ def _check(bench: Bench, address: int, words: int, tally: Tally, what: str) -> N
 
 
 def copy(bench: Bench) -> Outcome:
-    """Measure device-to-device copies by the own kernel and by the driver; the better one counts."""
+    """Measure device-to-device copies by the check's kernel and by the driver; the better one counts."""
     return _memory(bench, everything=False)
 
 

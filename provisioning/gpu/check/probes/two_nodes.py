@@ -22,7 +22,7 @@ from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate
 T = TypeVar("T")
 
 RANKS = 2
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 LEAVE_S = 10.0
 BYTES = 256 * MIB
 """The same at both ends, regardless of the devices."""
@@ -66,7 +66,7 @@ class _CallThread:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
-                fine, value = self._done.get(timeout=min(left, LOOK_S))
+                fine, value = self._done.get(timeout=min(left, POLL_INTERVAL_S))
             except queue.Empty:
                 if look is not None:
                     look()

@@ -18,7 +18,7 @@ class Command(BaseCommand):
     help = __doc__
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--slug", default="simulated", help="short name of the pool")
+        parser.add_argument("--slug", default="simulated", help="slug of the pool")
         parser.add_argument("--name", default="", help="display name; default: Simulated pool")
         parser.add_argument("--nodes", type=int, default=4)
         parser.add_argument("--gpus", type=int, default=8, help="GPUs per node")

@@ -16,16 +16,16 @@ from provisioning.types import ResourceRequest, Within
 
 
 def applies(request: ResourceRequest) -> bool:
-    wanted = request.accelerators
-    return wanted.count > 1 and wanted.within is not Within.NODE and not wanted.mig_profile
+    accelerators = request.accelerators
+    return accelerators.count > 1 and accelerators.within is not Within.NODE and not accelerators.mig_profile
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
-    wanted = request.accelerators
+    accelerators = request.accelerators
     eligible = nodes.eligible(rows, request)
     return np.array(
         [
-            largest_group(nodes.devices[row], eligible[place], wanted.within) >= wanted.count
+            largest_group(nodes.devices[row], eligible[place], accelerators.within) >= accelerators.count
             for place, row in enumerate(rows)
         ],
         np.bool_,
@@ -33,26 +33,26 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
-    wanted = request.accelerators
+    accelerators = request.accelerators
     parents = mig_parents(node)
-    models = frozenset(wanted.allowed_models)
+    models = frozenset(accelerators.allowed_models)
     groups = Counter(
         bond
         for device in node.devices
         if is_plain(device, parents)
         and (not models or device.model in models)
-        and has_room(device, wanted)
-        and (bond := bond_of(device, wanted.within)) is not None
+        and has_room(device, accelerators)
+        and (bond := bond_of(device, accelerators.within)) is not None
     )
     free = max(groups.values(), default=0)
-    if free >= wanted.count:
+    if free >= accelerators.count:
         return None
     return Reason(
         PlacementCode.BONDED_DEVICES_SHORT,
         {
             "free": free,
-            "needed": wanted.count,
-            "within": wanted.within.value,
-            "models": models_of(wanted),
+            "needed": accelerators.count,
+            "within": accelerators.within.value,
+            "models": models_of(accelerators),
         },
     )

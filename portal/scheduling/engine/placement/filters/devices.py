@@ -27,45 +27,48 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
-    wanted = request.accelerators
-    named = {"models": models_of(wanted)}
+    accelerators = request.accelerators
+    named = {"models": models_of(accelerators)}
     parents = mig_parents(node)
-    models = frozenset(wanted.allowed_models)
+    models = frozenset(accelerators.allowed_models)
     of_model = [device for device in node.devices if not models or device.model in models]
     plain = [device for device in of_model if is_plain(device, parents)]
     if not plain:
         code = PlacementCode.ONLY_AS_MIG if of_model else PlacementCode.MODEL_MISSING
         return Reason(code, named)
-    suitable = [device for device in plain if device.memory_mib >= wanted.memory_mib]
+    suitable = [device for device in plain if device.memory_mib >= accelerators.memory_mib]
     if not suitable:
         largest = max(device.memory_mib for device in plain)
         return Reason(
-            PlacementCode.DEVICE_MEMORY_SHORT, {**named, "largest": largest, "needed": wanted.memory_mib}
+            PlacementCode.DEVICE_MEMORY_SHORT,
+            {**named, "largest": largest, "needed": accelerators.memory_mib},
         )
-    free = sum(1 for device in suitable if has_room(device, wanted))
-    if free >= wanted.count:
+    free = sum(1 for device in suitable if has_room(device, accelerators))
+    if free >= accelerators.count:
         return None
     params = {
         **named,
         "free": free,
         "total": len(suitable),
-        "needed": wanted.count,
+        "needed": accelerators.count,
         "unusable": sum(1 for device in suitable if device.unusable),
     }
-    if wanted.share_milli < WHOLE_DEVICE_MILLI:
-        return Reason(PlacementCode.DEVICE_SHARES_SHORT, {**params, "share_milli": wanted.share_milli})
+    if accelerators.share_milli < WHOLE_DEVICE_MILLI:
+        return Reason(PlacementCode.DEVICE_SHARES_SHORT, {**params, "share_milli": accelerators.share_milli})
     return Reason(PlacementCode.DEVICES_SHORT, params)
 
 
-def models_of(wanted: AcceleratorRequest) -> list[str]:
+def models_of(accelerators: AcceleratorRequest) -> list[str]:
     """Return the acceptable models for a reason; empty: any."""
-    return list(dict.fromkeys(wanted.allowed_models))
+    return list(dict.fromkeys(accelerators.allowed_models))
 
 
-def has_room(device: DeviceCapacity, wanted: AcceleratorRequest) -> bool:
+def has_room(device: DeviceCapacity, accelerators: AcceleratorRequest) -> bool:
     """Return whether the device has its share of the request free. Ignores its model."""
-    if device.unusable or device.free_milli < wanted.share_milli:
+    if device.unusable or device.free_milli < accelerators.share_milli:
         return False
-    if wanted.share_milli < WHOLE_DEVICE_MILLI:
-        return free_memory_mib(device) >= part_mib(device.memory_mib, wanted.share_milli, wanted.memory_mib)
-    return device.memory_mib >= wanted.memory_mib
+    if accelerators.share_milli < WHOLE_DEVICE_MILLI:
+        return free_memory_mib(device) >= part_mib(
+            device.memory_mib, accelerators.share_milli, accelerators.memory_mib
+        )
+    return device.memory_mib >= accelerators.memory_mib

@@ -17,10 +17,10 @@ def applies(request: ResourceRequest) -> bool:
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
-    wanted = request.accelerators
+    accelerators = request.accelerators
     return np.array(
         [
-            bool(nodes.with_mig[row]) and choose(nodes.states[row], wanted, ()) is not None
+            bool(nodes.with_mig[row]) and choose(nodes.states[row], accelerators, ()) is not None
             for row in rows.tolist()
         ],
         np.bool_,
@@ -28,16 +28,16 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
-    wanted = request.accelerators
-    if choose(node, wanted, ()) is not None:
+    accelerators = request.accelerators
+    if choose(node, accelerators, ()) is not None:
         return None
-    every = instances(node, wanted)
+    every = instances(node, accelerators)
     free = sum(1 for device in every if is_idle(node, device))
-    params: dict[str, object] = {"profile": wanted.mig_profile}
-    plan = choose(node, wanted, (), repartition=True)
+    params: dict[str, object] = {"profile": accelerators.mig_profile}
+    plan = choose(node, accelerators, (), repartition=True)
     if plan is not None:
         params["repartition"] = [change.parent_uuid for change in plan.repartitions]
     if not every:
         return Reason(PlacementCode.MIG_PROFILE_MISSING, params)
-    params |= {"free": free, "total": len(every), "needed": wanted.count}
+    params |= {"free": free, "total": len(every), "needed": accelerators.count}
     return Reason(PlacementCode.MIG_INSTANCES_SHORT, params)

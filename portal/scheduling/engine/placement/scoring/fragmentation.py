@@ -95,31 +95,35 @@ class Fragmentation(Policy):
 
     def levels(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> tuple[Ints, Ints]:
         self._apply_changes()
-        nodes, wanted = self.nodes, request.accelerators
+        nodes, accelerators = self.nodes, request.accelerators
         cpu = nodes.free_cpu[rows] - request.cpu_milli
         memory = nodes.free_memory[rows] - request.memory_mib
         classes, free = nodes.device_class[rows], nodes.free_milli[rows]
         slots = self._slots[rows]
         first = np.zeros(len(rows), np.int64)
-        if wanted.count == 1 and wanted.share_milli < WHOLE_DEVICE_MILLI:
-            loss, first = self._share_loss(rows, wanted.share_milli, eligible, cpu, memory, classes, free)
+        if accelerators.count == 1 and accelerators.share_milli < WHOLE_DEVICE_MILLI:
+            loss, first = self._share_loss(
+                rows, accelerators.share_milli, eligible, cpu, memory, classes, free
+            )
         else:
-            if wanted.count:
+            if accelerators.count:
                 every = np.arange(len(rows))[:, None]
                 chosen = self.chosen(rows, request, eligible)
                 first = chosen[:, 0]
-                free[every, chosen] -= wanted.share_milli
+                free[every, chosen] -= accelerators.share_milli
             loss = self._node_loss(classes, cpu, memory, free)
-        if wanted.count == 1:
+        if accelerators.count == 1:
             every_row = np.arange(len(rows))
             kind, before = classes[every_row, first], nodes.free_milli[rows, first]
-            slots += self._room.slots(kind, before - wanted.share_milli) - self._room.slots(kind, before)
-        elif wanted.count:
+            slots += self._room.slots(kind, before - accelerators.share_milli) - self._room.slots(
+                kind, before
+            )
+        elif accelerators.count:
             slots = self._room.slots(classes, free).sum(axis=1)
         gain = (self._loss[rows] - loss) * self._loss_unit
         gain += (self._room.value(slots, cpu, memory) - self._value[rows]) * self._room_unit
         levels: Ints = self._thresholds.searchsorted(gain, "right")
-        if not wanted.count:
+        if not accelerators.count:
             # A node without devices cannot strand any.
             levels[nodes.bare[rows]] = LEVELS
         return levels, first
