@@ -78,7 +78,7 @@ GROUPS = (
                 "home:overview",
                 _("Overview"),
                 "layout-dashboard",
-                words="dashboard site health",
+                keywords="dashboard site health",
                 shown=sees_all,
             ),
             Page(
