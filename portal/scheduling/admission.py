@@ -473,6 +473,8 @@ def _placement_request(snapshot: ClusterSnapshot, start_request: StartRequest) -
     )
     if not placement_request.possible:
         return _impossible_verdict(placement_request, candidates)
+    if (pool := placement_request.maintenance) is not None:
+        return Verdict(Outcome.IMPOSSIBLE, blockers.maintenance_reason(pool))
     return placement_request
 
 

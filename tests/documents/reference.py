@@ -41,6 +41,7 @@ SUBJECTS = {
     "MfaCode": "Two-step sign-in",
     "IdentityCode": "Sign-in by providers",
     "InventoryCode": "Pools, nodes and devices",
+    "AnnouncementCode": "Announcements",
     "MapCode": "Map of GPUs",
     "CatalogCode": "Templates and flavors",
     "WorkspaceCode": "Workspaces",

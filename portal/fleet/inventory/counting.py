@@ -31,6 +31,7 @@ from portal.fleet.inventory.device_states import (
     annotate_state,
     is_partitioned,
 )
+from portal.fleet.inventory.maintenance_state import is_active
 from portal.fleet.inventory.models import Allocation, Device, Node, PoolState
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
@@ -99,6 +100,7 @@ class CountedDevice:
     allocated: int
     state: DeviceState
     kept_back: bool = False
+    closed: bool = False
 
     def add_to(self, tally: Tally, *names: str) -> None:
         """Add it to its resources, or to those in `names`."""
@@ -110,7 +112,9 @@ class CountedDevice:
             ),
             allocated=self.allocated,
             in_service=in_service,
-            takes_work=in_service and self.state is not DeviceState.CHECKING and not self.kept_back,
+            takes_work=in_service
+            and self.state is not DeviceState.CHECKING
+            and not (self.kept_back or self.closed),
         )
 
 
@@ -127,6 +131,7 @@ def countable_devices(rows: Iterable[Any]) -> list[CountedDevice]:
             row.used_milli or 0,
             DeviceState(row.state),
             row.kept_back,
+            row.closed,
         )
         for row in rows
         if not row.partitioned
@@ -138,7 +143,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
     queryset = annotate_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = queryset.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
-        "used_milli", "state", "kept_back",
+        "used_milli", "state", "kept_back", "closed",
     )  # fmt: skip
     return [
         CountedDevice(
@@ -150,9 +155,9 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
             simulated,
             used_milli or 0,
             DeviceState(state),
-            kept_back,
+            *rest,
         )
-        for partitioned, node, pool, model, profile, kind, simulated, used_milli, state, kept_back in rows
+        for partitioned, node, pool, model, profile, kind, simulated, used_milli, state, *rest in rows
         if not partitioned
     ]
 
@@ -203,7 +208,12 @@ def node_counts(node: Any) -> Counts:
     in_service = _in_service(node.online, node.cordoned, node.pool.enabled, node.pool.state)
     amounts = [node.cpu_milli, node.memory_mib, node.disk_mib]
     _add_node(
-        tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, allocated=allocated
+        tally,
+        simulated=node.pool.simulated,
+        in_service=in_service,
+        closed=node.closed,
+        amounts=amounts,
+        allocated=allocated,
     )
     for device in countable_devices(node.devices.all()):
         device.add_to(tally)
@@ -216,9 +226,15 @@ def _in_service(online: bool, cordoned: bool, enabled: bool, pool_state: str) ->
 
 
 def _add_node(
-    tally: Tally, *, simulated: bool, in_service: bool, amounts: Sequence[int], allocated: Sequence[int]
+    tally: Tally,
+    *,
+    simulated: bool,
+    in_service: bool,
+    closed: bool,
+    amounts: Sequence[int],
+    allocated: Sequence[int],
 ) -> None:
-    """Add CPU, memory and disk of a node and the allocated amounts."""
+    """Add CPU, memory and disk of a node and the allocated amounts. `closed`: its pool is in maintenance."""
     prefix = resources.SIMULATED if simulated else ""
     for name, total, used in zip(_OF_NODES, amounts, allocated, strict=True):
         if total or used:
@@ -227,7 +243,7 @@ def _add_node(
                 total=total,
                 in_service=total if in_service else 0,
                 allocated=used,
-                free=total - used if in_service else 0,
+                free=total - used if in_service and not closed else 0,
             )
 
 
@@ -239,16 +255,28 @@ def _counts_by(
 ) -> dict[UUID, Counts]:
     """Return the counts of these nodes, grouped by `place(pool)`."""
     tallies: dict[UUID, Tally] = defaultdict(Tally)
-    for pool, simulated, in_service, amounts, allocated in _nodes(nodes):
-        tally = tallies[place(pool)]
-        _add_node(tally, simulated=simulated, in_service=in_service, amounts=amounts, allocated=allocated)
+    now = now or timezone.now()
+    for pool, simulated, in_service, closed, amounts, allocated in _nodes(nodes, now):
+        _add_node(
+            tallies[place(pool)],
+            simulated=simulated,
+            in_service=in_service,
+            closed=closed,
+            amounts=amounts,
+            allocated=allocated,
+        )
     for device in devices(nodes, now) if counted is None else counted:
         device.add_to(tallies[place(device.pool)])
     return {where: tally.counts for where, tally in tallies.items()}
 
 
-def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int], list[int]]]:
-    """Yield pool, simulated, in service, capacity and allocation of each node, as CPU, memory and disk."""
+def _nodes(
+    nodes: QuerySet[Node], now: datetime
+) -> Iterator[tuple[UUID, bool, bool, bool, list[int], list[int]]]:
+    """Yield pool, simulated, in service, in maintenance, capacity and allocation of each node.
+
+    Amounts are CPU, memory and disk.
+    """
     allocations = Allocation.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     sums = [
         Coalesce(
@@ -258,8 +286,8 @@ def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int],
     ]
     rows: Iterable[Any] = nodes.order_by().values_list(
         "pool_id", "pool__simulated", "online", "cordoned", "pool__enabled", "pool__state",
-        "cpu_milli", "memory_mib", "disk_mib", *sums,
+        is_active(now), "cpu_milli", "memory_mib", "disk_mib", *sums,
     )  # fmt: skip
-    for pool, simulated, online, cordoned, enabled, state, *amounts in rows:
+    for pool, simulated, online, cordoned, enabled, state, closed, *amounts in rows:
         in_service = _in_service(online, cordoned, enabled, state)
-        yield pool, simulated, in_service, amounts[:3], amounts[3:]
+        yield pool, simulated, in_service, bool(closed), amounts[:3], amounts[3:]

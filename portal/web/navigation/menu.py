@@ -136,7 +136,14 @@ GROUPS = (
                 works_with_gpus,
             ),
             Page("reservations:calendar", _("Calendar"), "clock", (), "reservations", works_with_gpus),
-            Page("fleet:pools", _("Pools"), "server-2", ("fleet:pool",), "machines nodes join", sees_all),
+            Page(
+                "fleet:pools",
+                _("Pools"),
+                "server-2",
+                ("fleet:pool", "fleet:pool-maintenance"),
+                "machines nodes join",
+                sees_all,
+            ),
         ),
     ),
     Group(
@@ -155,6 +162,14 @@ GROUPS = (
             ),
             Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
             Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
+            Page(
+                "announcements:list",
+                _("Announcements"),
+                "info-circle",
+                ("announcements:edit", "announcements:delete", "fleet:maintenance"),
+                "maintenance banner notice",
+                sees_all,
+            ),
             Page("webhooks:site", _("Webhooks"), "bolt", ("webhooks:detail",), "", sees_all),
             Page(
                 "accounts:users",
