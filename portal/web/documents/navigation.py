@@ -52,8 +52,8 @@ KINDS = (
             ),
             Group(
                 _("For administrators"),
-                ("first-server", "operations", "maintenance", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
-                 "environment-builds", "systemd", "web-hosts", "containers", "postgresql", "tls", "sign-in",
+                ("first-server", "operations", "maintenance", "runbook", "multiuser", "machines", "gpu-server",
+                 "gpu-repair", "environment-builds", "systemd", "web-hosts", "containers", "postgresql", "tls", "sign-in",
                  "scim", "account-security", "audit-log", "monitoring", "backup"),
                 1.1,
             ),
