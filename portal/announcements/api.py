@@ -89,7 +89,7 @@ class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
         "retrieve": "getAnnouncement",
         "partial_update": "updateAnnouncement",
         "destroy": "deleteAnnouncement",
-        "end": "endAnnouncement",
+        "cancel": "cancelAnnouncement",
     }
     queryset = Announcement.objects.none()
     serializer_class = AnnouncementSerializer
@@ -155,14 +155,14 @@ class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
         return Response(status=204)
 
     @operation(
-        "End an announcement",
-        description="For operators. Idempotent.",
+        "Cancel an announcement",
+        description="For operators. Ends it now; the row stays. Idempotent.",
         request=None,
         responses={200: AnnouncementSerializer},
         errors=[404],
     )
     @action(detail=True, methods=["post"])
-    def end(self, request: UserRequest, announcement_id: UUID) -> Response:
+    def cancel(self, request: UserRequest, announcement_id: UUID) -> Response:
         return self.answer(services.end(actor=request.user, announcement=self._managed()))
 
 

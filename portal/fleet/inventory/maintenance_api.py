@@ -69,7 +69,7 @@ class SiteMaintenance(ApiView):
     operation_ids = {
         "get": "getSiteMaintenance",
         "put": "setSiteMaintenance",
-        "delete": "endSiteMaintenance",
+        "delete": "deleteSiteMaintenance",
     }
     scopes = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
@@ -111,7 +111,7 @@ class PoolMaintenance(ApiView):
     operation_ids = {
         "get": "getPoolMaintenance",
         "put": "setPoolMaintenance",
-        "delete": "endPoolMaintenance",
+        "delete": "deletePoolMaintenance",
     }
     scopes = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
