@@ -131,6 +131,11 @@ class Verdict:
         return self.outcome is Outcome.FITS_NOW
 
     @property
+    def in_maintenance(self) -> bool:
+        """Whether maintenance alone keeps it from the queue."""
+        return self.reason.code in (AdmissionCode.POOL_MAINTENANCE, AdmissionCode.SITE_MAINTENANCE)
+
+    @property
     def possible(self) -> bool:
         """Whether it would start without further changes, now or later."""
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)

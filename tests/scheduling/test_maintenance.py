@@ -46,6 +46,13 @@ def test_preview_and_creation_give_the_same_refusal(local_pool, make, alice, tea
     assert refused.value.reason == verdict.reason
 
 
+def test_the_form_shows_it_before_the_click(local_pool, as_user, alice, team):
+    close(local_pool)
+    page = as_user(alice).get("/workspaces/new/", {"flavor": "cpu-small"}).content.decode()
+    assert "In maintenance" in page
+    assert "is in maintenance until about" in page
+
+
 def test_site_maintenance_refuses_a_start_and_keeps_what_runs(local_pool, alice, team, make):
     stopped = WorkspaceFactory(
         owner=alice, team=team, state=State.STOPPED, flavor=small(), template=jupyter()
