@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
+from portal.announcements import api as announcements
 from portal.catalog import api as catalog
 from portal.catalog.environments import api as environments
 from portal.catalog.repositories import api as repositories
@@ -12,6 +13,7 @@ from portal.common.api import routes, unknown_endpoint
 from portal.common.events import api as events
 from portal.common.events import audit_api as audit
 from portal.fleet.inventory import api as inventory
+from portal.fleet.inventory import maintenance_api as maintenance
 from portal.fleet.inventory import sample_api as samples
 from portal.fleet.machines import api as machines
 from portal.gpu_checks import api as gpu_checks
@@ -93,6 +95,8 @@ v1 = [
     *trust_rules.urlpatterns,
     *join_requests.urlpatterns,
     *inventory.urlpatterns,
+    *maintenance.urlpatterns,
+    *announcements.urlpatterns,
     *samples.urlpatterns,
     *reports.urlpatterns,
     *idle_api.urlpatterns,

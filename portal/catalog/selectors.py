@@ -54,6 +54,24 @@ def flavors_for(actor: User) -> QuerySet[Flavor]:
     return _with_relations(policies.visible_to(actor, Flavor.objects.all()))
 
 
+@dataclass(frozen=True, slots=True)
+class OfferedPools:
+    """Pools in which a user's flavors can start: `keys`, and every real pool if `any_real`."""
+
+    keys: frozenset[UUID]
+    any_real: bool
+
+    def includes(self, pool: UUID, *, simulated: bool) -> bool:
+        return pool in self.keys or (self.any_real and not simulated)
+
+
+def pools_offered_to(actor: User) -> OfferedPools:
+    """Return the pools that one of the actor's teams can use, by their flavors. One query."""
+    flavors = policies.visible_to(actor, Flavor.objects.filter(enabled=True))
+    keys = set(flavors.order_by().values_list("pool_id", flat=True).distinct())
+    return OfferedPools(frozenset(key for key in keys if key is not None), None in keys)
+
+
 def templates_of(team: Team) -> QuerySet[Template]:
     """Return templates offered to a team."""
     return _with_relations(policies.entries_offered_to(team, Template.objects.all()))

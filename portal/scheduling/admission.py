@@ -131,6 +131,11 @@ class Verdict:
         return self.outcome is Outcome.FITS_NOW
 
     @property
+    def in_maintenance(self) -> bool:
+        """Whether maintenance alone keeps it from the queue."""
+        return self.reason.code in (AdmissionCode.POOL_MAINTENANCE, AdmissionCode.SITE_MAINTENANCE)
+
+    @property
     def possible(self) -> bool:
         """Whether it would start without further changes, now or later."""
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)
@@ -473,6 +478,8 @@ def _placement_request(snapshot: ClusterSnapshot, start_request: StartRequest) -
     )
     if not placement_request.possible:
         return _impossible_verdict(placement_request, candidates)
+    if (pool := placement_request.maintenance) is not None:
+        return Verdict(Outcome.IMPOSSIBLE, blockers.maintenance_reason(pool))
     return placement_request
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from portal.catalog.environments.selectors import waiting_reason
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
+from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import NOT_SUITED, PlacementCode
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
@@ -61,6 +62,16 @@ def no_capacity_reason(placement_request: PlacementRequest) -> Reason:
     if (waits := environment_pending_reason(placement_request)) is not None:
         return waits
     return Reason(Rule.PLACEMENT, first_node(node_reasons(placement_request)))
+
+
+def maintenance_reason(pool: PoolNodes) -> Reason:
+    """Return the reason for a pool in maintenance, with its planned end."""
+    active = pool.maintenance
+    assert active is not None  # the caller has found it
+    params = {"until": active.until.isoformat(), "reason": active.reason}
+    if active.site:
+        return Reason(AdmissionCode.SITE_MAINTENANCE, params)
+    return Reason(AdmissionCode.POOL_MAINTENANCE, {"pool": pool.pool.name, **params})
 
 
 def home_lost_reason(placement_request: PlacementRequest) -> Reason:

@@ -1,6 +1,6 @@
 """Reads the total and free capacity of pools into the form of the placement engine.
 
-Needs seven queries including the pools, regardless of the number of nodes, one more with MIG and two more
+Needs eight queries including the pools, regardless of the number of nodes, one more with MIG and two more
 with homes on nodes. Rows are read as tuples, since there may be 10,000 devices in an interactive request.
 """
 
@@ -17,9 +17,10 @@ from django.db.models import Q, Sum
 from django.utils import timezone
 
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory import resources
+from portal.fleet.inventory import maintenance_state, resources
 from portal.fleet.inventory.counting import Tally
 from portal.fleet.inventory.held_environments import NEED
+from portal.fleet.inventory.maintenance_state import ActiveMaintenance, MaintenancePlan
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.scheduling import request_mix, software_requirements
 from portal.scheduling.engine.codes import MAY_PASS, PlacementCode
@@ -82,13 +83,15 @@ class FitCount:
 class PoolNodes:
     """A pool, its nodes at one moment and the expected requests. Builds clusters lazily.
 
-    `home_mib_s` is how fast homes move between its nodes, 0 if not measured.
+    `home_mib_s` is how fast homes move between its nodes, 0 if not measured. With `maintenance`, its nodes
+    take no work.
     """
 
     pool: Pool
     nodes: tuple[NodeCapacity, ...]
     mix: RequestMix = DEFAULT_MIX
     home_mib_s: int = 0
+    maintenance: ActiveMaintenance | None = None
     _cluster: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
@@ -281,18 +284,29 @@ def _as_if_available(node: NodeCapacity) -> NodeCapacity:
     return replace(node, devices=devices)
 
 
-def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
-    """Return all pools (or the given ones) by primary key. Disabled pools count only what is in use."""
+def load(pools: Iterable[Pool] | None = None, plan: MaintenancePlan | None = None) -> dict[UUID, PoolNodes]:
+    """Return all pools (or the given ones) by primary key. Disabled pools count only what is in use.
+
+    `plan` has the maintenance of pools; without it, it is read.
+    """
+    plan = plan or maintenance_state.plan(timezone.now())
     chosen = list(Pool.objects.filter(deleted_at=None).order_by("slug") if pools is None else pools)
     by_key = {pool.pk: pool for pool in chosen}
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
-    for pool, node in _read(by_key, Q(pool__in=list(by_key))):
+    for pool, node in _read(by_key, Q(pool__in=list(by_key)), _closed(plan, by_key)):
         nodes[pool].append(node)
     mixes, rates = request_mix.mixes_by_pool(chosen), home_rates(chosen)
     return {
-        pool.pk: PoolNodes(pool, tuple(nodes[pool.pk]), mixes[pool.pk], rates.get(pool.pk, 0))
+        pool.pk: PoolNodes(
+            pool, tuple(nodes[pool.pk]), mixes[pool.pk], rates.get(pool.pk, 0), plan.of(pool.pk)
+        )
         for pool in chosen
     }
+
+
+def _closed(plan: MaintenancePlan, pools: Iterable[UUID]) -> frozenset[UUID]:
+    """Return the pools that are in maintenance."""
+    return frozenset(pool for pool in pools if plan.of(pool) is not None)
 
 
 def home_rates(pools: Iterable[Pool]) -> dict[UUID, int]:
@@ -313,7 +327,8 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     """
     by_key = {key: pool.pool for key, pool in pools.items()}
     out = False
-    for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key))):
+    closed = frozenset(key for key, pool in pools.items() if pool.maintenance is not None)
+    for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key)), closed):
         pools[pool].replace(node)
         out |= node.unusable is not None or any(device.unusable for device in node.devices)
     return out
@@ -321,12 +336,18 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
 
 def pool_of_node(pool: Pool, name: str) -> PoolNodes:
     """Return a pool with only the named node in its current state, or without nodes if it does not exist."""
-    nodes = tuple(node for _, node in _read({pool.pk: pool}, Q(pool=pool, name=name)))
-    return PoolNodes(pool, nodes)
+    plan = maintenance_state.plan(timezone.now())
+    rows = _read({pool.pk: pool}, Q(pool=pool, name=name), _closed(plan, [pool.pk]))
+    return PoolNodes(pool, tuple(node for _, node in rows), maintenance=plan.of(pool.pk))
 
 
-def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapacity]]:
-    """Yield the nodes selected by `which` in order of name, each with its pool's key."""
+def _read(
+    pools: Mapping[UUID, Pool], which: Q, closed: Collection[UUID] = ()
+) -> Iterator[tuple[UUID, NodeCapacity]]:
+    """Yield the nodes selected by `which` in order of name, each with its pool's key.
+
+    Pools in `closed` are in maintenance.
+    """
     nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
     # Filter by key only for few nodes: a list of thousands is slower than reading all.
     named = {node.pk for node in nodes} if len(nodes) <= MAX_FILTERED_BY_KEY else None
@@ -367,7 +388,14 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
             frozenset(capabilities.get(node.pk, ())),
         )
         taken_of = used.get(node.pk, (0, 0, 0))
-        state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), taken_of, software)
+        state = _node(
+            node,
+            pools[node.pool_id],
+            devices.get(node.pk, ()),
+            taken_of,
+            software,
+            closed=node.pool_id in closed,
+        )
         if node.pk in homes and home_places.has_separate_homes(pools[node.pool_id]):
             state = replace(state, home_gpu_milli=homes[node.pk][0], home_cpu_milli=homes[node.pk][1])
         yield node.pool_id, state
@@ -416,12 +444,16 @@ def _node(
     devices: Sequence[DeviceCapacity],
     used: tuple[int, int, int],
     software: NodeSoftware,
+    *,
+    closed: bool = False,
 ) -> NodeCapacity:
     code: PlacementCode | None = None
     if not pool.takes_work:
         code = PlacementCode.POOL_DISABLED
     elif node.retired:
         code = PlacementCode.NODE_RETIRED
+    elif closed:
+        code = PlacementCode.IN_MAINTENANCE
     elif not node.online:
         code = PlacementCode.NODE_OFFLINE
     elif node.cordoned:

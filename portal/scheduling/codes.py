@@ -20,6 +20,8 @@ class AdmissionCode(StrEnum):
     HOME_ARCHIVED = "home_archived_now"
     HOME_AWAY = "home_away"
     LOOKED_AT_AGAIN = "looked_at_again"
+    POOL_MAINTENANCE = "pool_in_maintenance"
+    SITE_MAINTENANCE = "site_in_maintenance"
     NO_ENABLED_POOL = "no_enabled_pool"
     BUDGET_SPENT = "budget_spent"
     NO_POOL_RUNS_IT = "no_pool_runs_it"

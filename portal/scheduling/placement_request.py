@@ -6,8 +6,9 @@ request has exactly one `Variant`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -166,6 +167,20 @@ class PlacementRequest:
     @property
     def possible(self) -> bool:
         """Whether any pool could take it if empty, with all nodes in service and the software available."""
+        return next(self._pools_that_could_fit(), None) is not None
+
+    @property
+    def maintenance(self) -> PoolNodes | None:
+        """The first pool to leave maintenance, if every pool that could take it is in maintenance."""
+        if not any(pool.maintenance for pool in self.pools):
+            return None
+        suitable = list(self._pools_that_could_fit())
+        if not all(pool.maintenance for pool in suitable):
+            return None
+        return min(suitable, key=maintenance_end, default=None)
+
+    def _pools_that_could_fit(self) -> Iterator[PoolNodes]:
+        """Yield the pools that could take it if empty, with all nodes in service."""
         request = without_environments(self.request)
         if self.moving_home or self.archived_home or self.away_home:
             # The home will be available again soon.
@@ -174,7 +189,9 @@ class PlacementRequest:
                 for name, value in request.labels
             )
             request = replace(request, labels=labels)
-        return any(pool.could_ever_fit(pool.with_requirements(request, self.software)) for pool in self.pools)
+        for pool in self.pools:
+            if pool.could_ever_fit(pool.with_requirements(request, self.software)):
+                yield pool
 
     @property
     def home(self) -> str:
@@ -212,6 +229,12 @@ class PlacementRequest:
             ):
                 return digest
         return ""
+
+
+def maintenance_end(pool: PoolNodes) -> datetime:
+    """Return the planned end of the maintenance that the pool is in."""
+    assert pool.maintenance is not None  # only for pools in maintenance
+    return pool.maintenance.until
 
 
 def request_of(data: Mapping[str, Any]) -> ResourceRequest:

@@ -23,9 +23,12 @@ from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.scheduling import blockers
+from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.engine.codes import WaitBasis
 from portal.scheduling.engine.model import Eta, Outcome
-from portal.scheduling.engine.outlook import Outlook
+from portal.scheduling.engine.outlook import Outlook, PendingOutlook
+from portal.scheduling.placement_request import maintenance_end
 from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
@@ -97,6 +100,9 @@ class _Statuses:
                 rule=pending_outlook.blocker.rule,
             )
         eta = pending_outlook.eta
+        closed = None if pending_outlook.needs_change else pending.maintenance
+        if closed is not None:
+            return self._in_maintenance(pending, closed, pending_outlook)
         status = replace(
             alike,
             position=pending_outlook.position,
@@ -110,6 +116,21 @@ class _Statuses:
         expected = eta if pending.workload.fallbacks else by_choice[0]
         flavor = pending.choices[expected.choice].flavor
         return replace(status, flavor=flavor, next_flavor=_next_flavor(pending, by_choice, expected))
+
+    def _in_maintenance(
+        self, pending: PendingWorkload, pool: PoolNodes, pending_outlook: PendingOutlook
+    ) -> QueueStatus:
+        """Return the status of a request whose pools are in maintenance: it starts after that, not before."""
+        until, eta = maintenance_end(pool), pending_outlook.eta
+        expected = to_datetime_or_none(eta.eta_s) if eta else None
+        return QueueStatus(
+            Outcome.QUEUED,
+            blockers.maintenance_reason(pool),
+            position=pending_outlook.position,
+            eta_at=max(until, expected or until),
+            basis=Reason(WaitBasis.MAINTENANCE_ENDS),
+            member_order=self._member_order(pending),
+        )
 
     def _member_order(self, pending: PendingWorkload) -> Reason | None:
         """Return how the use of members changes its position, with the other member's username."""
@@ -132,6 +153,8 @@ class _Statuses:
             # The numbers of an estimate are written together with its time.
             code = basis.code if basis is not None else ""
         kind = self._outlook.blocker_key(pending.id) if self._queued(pending) else pending.id
+        if status.basis is not None and status.basis.code is WaitBasis.MAINTENANCE_ENDS:
+            kind = str(status.reason.as_json())
         member_order = status.member_order.as_json() if status.member_order is not None else {}
         next_flavor = status.next_flavor.as_json() if status.next_flavor is not None else {}
         key = (kind, code, str(member_order), str(next_flavor))

@@ -20,7 +20,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
-from portal.fleet.inventory import resources
+from portal.fleet.inventory import maintenance_state, resources
 from portal.fleet.inventory.models import Allocation
 from portal.people.accounts.models import Team
 from portal.quota.ledger import selectors as ledger
@@ -34,7 +34,7 @@ from portal.scheduling.engine.outlook import Forecast
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.models import SnapshotChange
-from portal.scheduling.placement_request import PlacementRequest, PlacementRequests
+from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, maintenance_end
 from portal.scheduling.placer import PoolPlacer
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, State
@@ -80,6 +80,15 @@ class PendingWorkload:
         """The request on each flavor."""
         return tuple(choice.placement_request for choice in self.choices) or (self.placement_request,)
 
+    @property
+    def maintenance(self) -> PoolNodes | None:
+        """The first pool to leave maintenance, if all pools that could take it are in maintenance."""
+        closed = [pool for request in self.placement_requests if (pool := request.maintenance) is not None]
+        if not closed:
+            return None
+        possible = sum(request.possible for request in self.placement_requests)
+        return min(closed, key=maintenance_end) if len(closed) == possible else None
+
     @classmethod
     def of_choices(cls, choices: Sequence[FlavorChoice], start_within_s: int) -> PendingWorkload:
         """Return a request that lists these flavors, which all have the id of the request."""
@@ -109,6 +118,7 @@ class ClusterSnapshot:
     - `changes`: ids of the last changes, since one may be committed after a later one.
     - `read_at`, `reading_s`: when it was read in full, and how long that took.
     - `limits`, `limits_at`: limits without workloads, and when they were read.
+    - `valid_until`: when a maintenance begins or ends next, or None.
     - `retry_at`: pending workloads to skip until the given time.
     - `unconfirmed`: workloads to read again even without a change.
     - `forecast`: the decision of the next cycle if nothing changes, once computed.
@@ -131,6 +141,7 @@ class ClusterSnapshot:
     unconfirmed: set[UUID] = field(default_factory=set)
     forecast: Forecast | None = None
     reading_s: float = 0.0
+    valid_until: datetime | None = None
 
     @property
     def now_s(self) -> int:
@@ -170,7 +181,8 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
     now = now or timezone.now()
     # Read first: changes made meanwhile are read again.
     changes = set(SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
-    pools = capacity.load()
+    plan = maintenance_state.plan(now)
+    pools = capacity.load(plan=plan)
     placement_requests = PlacementRequests(pools)
     placer = PoolPlacer(pools, prices())
     total = capacity.total_capacity(pools.values())
@@ -198,6 +210,7 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
         limits_at=now,
         changes=changes,
         retry_at=later,
+        valid_until=plan.changes_at,
     )
     for pending in waiting.values():
         enqueue(snapshot, pending)

@@ -86,6 +86,8 @@ class SnapshotCache:
 
 
 def _is_usable(snapshot: ClusterSnapshot, now: datetime) -> bool:
+    if snapshot.valid_until is not None and now >= snapshot.valid_until:
+        return False
     age_s = (now - snapshot.read_at).total_seconds()
     return 0 <= age_s < min(MAX_AGE_S, max(MIN_MAX_AGE_S, AGE_FACTOR * snapshot.reading_s))
 

@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "portal.fleet.machines",
     "portal.catalog.environments",
     "portal.catalog",
+    "portal.announcements",
     "portal.workspaces.secrets",
     "portal.catalog.repositories",
     "portal.workspaces",

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import pytest
 from django.utils import timezone
 
+from portal.announcements import services as announcements
 from portal.catalog.environments import services as environments
 from portal.common.actors import SYSTEM
 from portal.common.events.kinds import AuditKind
@@ -48,6 +49,14 @@ class TestPools(DetailCase, CreateCase):
     fixtures = ("pool",)
     body = {"slug": "more", "name": "More", "driver": "local"}
     required = ("slug", "name", "driver")
+
+
+class TestAnnouncements(DetailCase, CreateCase):
+    path, read_scope, write_scope = "announcements", "notices:read", "pools:write"
+    body, required = {"text": "New driver on Monday."}, ("text",)
+
+    def stock(self) -> None:
+        announcements.create(actor=SYSTEM, text="New cables on Friday.")
 
 
 class TestNodes(DetailCase):

@@ -36,6 +36,7 @@ SUBJECTS = {
     "MfaCode": "Two-step sign-in",
     "IdentityCode": "Sign-in by providers",
     "InventoryCode": "Pools, nodes and devices",
+    "AnnouncementCode": "Announcements",
     "MapCode": "Map of GPUs",
     "SelectionCode": "Acts on selected workspaces",
     "CatalogCode": "Templates and flavors",

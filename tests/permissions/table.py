@@ -360,6 +360,26 @@ GET    api/v1/site                                          401 403 403 403 403 
 POST   api/v1/site/plan                                     401 403 403 403 403 403 403 403 200 site:write
 POST   api/v1/site/apply                                    401 403 403 403 403 403 403 403 200 site:write
 
+# --- pages: announcements and maintenance ---
+GET    announcements/                                       302 200 200 200 200 200 200 200   -
+POST   announcements/                                       302 403 403 403 403 403 403 400   -
+GET    announcements/<uuid:announcement_id>/                302 403 403 403 403 403 403 200   -
+POST   announcements/<uuid:announcement_id>/                302 403 403 403 403 403 403 400   -
+GET    announcements/<uuid:announcement_id>/end/            302 403 403 403 403 403 403 302   -
+POST   announcements/<uuid:announcement_id>/end/            302 403 403 403 403 403 403 302   -
+GET    announcements/<uuid:announcement_id>/delete/         302 403 403 403 403 403 403 200   -
+POST   announcements/<uuid:announcement_id>/delete/         302 403 403 403 403 403 403 302   -
+GET    announcements/<uuid:announcement_id>/dismiss/        302 302 302 302 302 302 302 302   -
+POST   announcements/<uuid:announcement_id>/dismiss/        302 302 302 302 302 302 302 302   -
+GET    maintenance/                                         302 403 403 403 403 403 403 200   -
+POST   maintenance/                                         302 403 403 403 403 403 403 400   -
+GET    maintenance/end/                                     302 403 403 403 403 403 403 302   -
+POST   maintenance/end/                                     302 403 403 403 403 403 403 302   -
+GET    pools/<slug:slug>/maintenance/                       302 403 403 403 403 403 403 200   -
+POST   pools/<slug:slug>/maintenance/                       302 403 403 403 403 403 403 400   -
+GET    pools/<slug:slug>/maintenance/end/                   302 403 403 403 403 403 403 302   -
+POST   pools/<slug:slug>/maintenance/end/                   302 403 403 403 403 403 403 302   -
+
 # --- pages: changes of pools ---
 GET    pools/new/                                           302 403 403 403 403 403 403 200   -
 POST   pools/new/                                           302 403 403 403 403 403 403 400   -
@@ -421,6 +441,21 @@ GET    reclaim-policies/<uuid:policy_id>/delete/            302 404 403 403 403 
 POST   reclaim-policies/<uuid:policy_id>/delete/            302 404 403 403 403 302 403 302   -
 GET    reclaim-policies/<uuid:policy_id>/versions/<int:number>/restore/ 302 404 403 403 403 200 403 200 -
 POST   reclaim-policies/<uuid:policy_id>/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302 -
+
+# --- REST: announcements and maintenance ---
+GET    api/v1/announcements                                 401 200 200 200 200 200 200 200   notices:read
+POST   api/v1/announcements                                 401 403 403 403 403 403 403 201   pools:write
+GET    api/v1/announcements/<uuid:announcement_id>          401 200 200 200 200 200 200 200   notices:read
+PATCH  api/v1/announcements/<uuid:announcement_id>          401 403 403 403 403 403 403 200   pools:write
+POST   api/v1/announcements/<uuid:announcement_id>/cancel   401 403 403 403 403 403 403 200   pools:write
+POST   api/v1/announcements/<uuid:announcement_id>/dismiss  401 204 204 204 204 204 403 204   notices:write
+DELETE api/v1/announcements/<uuid:announcement_id>          401 403 403 403 403 403 403 204   pools:write
+GET    api/v1/maintenance                                   401 200 200 200 200 200 200 200   pools:read
+PUT    api/v1/maintenance                                   401 403 403 403 403 403 403 200   pools:write
+DELETE api/v1/maintenance                                   401 403 403 403 403 403 403 204   pools:write
+GET    api/v1/pools/<slug:slug>/maintenance                 401 200 200 200 200 200 200 200   pools:read
+PUT    api/v1/pools/<slug:slug>/maintenance                 401 403 403 403 403 403 403 200   pools:write
+DELETE api/v1/pools/<slug:slug>/maintenance                 401 403 403 403 403 403 403 204   pools:write
 
 # --- REST: changes of pools ---
 POST   api/v1/pools                                         401 403 403 403 403 403 403 201   pools:write

@@ -172,6 +172,20 @@ def listening(user: Any) -> dict[str, Any]:
     return {"<uuid:channel_id>": made.pk}
 
 
+def announced(pool: Any) -> dict[str, Any]:
+    """An announcement for everybody; maintenance of the pool and of the site, planned for next year."""
+    from portal.announcements import services
+    from portal.fleet.inventory import maintenance
+
+    made = services.create(actor=SYSTEM, text="New driver on Monday.")
+    day, begin = timedelta(days=1), timezone.now() + timedelta(days=300)
+    for where in (None, pool):
+        maintenance.set_maintenance(
+            actor=SYSTEM, pool=where, begins_at=begin, ends_at=begin + day, reason="New switch."
+        )
+    return {"<uuid:announcement_id>": made.pk}
+
+
 def environment() -> dict[str, Any]:
     """The environment tools of vision's: version 1 is ready, version 2 is being built."""
     from portal.catalog.environments import services
@@ -371,6 +385,7 @@ class Stage:
             **invited(),
             **hooked(people["alice"]),
             **listening(people["bob"]),
+            **announced(pool),
             **joining(),
             **machines(pool),
             **lost_home(people["bob"]),
@@ -471,6 +486,12 @@ class Stage:
             ("POST", "account/channels/"): {**CHANNEL, "types": ["workspaces"]},
             ("POST", "teams/<slug:slug>/channels/"): {**CHANNEL, "types": ["workspace.failed"]},
             ("POST", "channels/<uuid:channel_id>/"): {"name": "Another", "types": ["workspaces"]},
+            ("POST", "api/v1/announcements"): {"text": "New driver."},
+            ("PATCH", "api/v1/announcements/<uuid:announcement_id>"): {"kind": "warning"},
+            **{
+                ("PUT", f"api/v1/{of}maintenance"): {"ends_at": f"{last}Z", "reason": "New switch."}
+                for of in ("", "pools/<slug:slug>/")
+            },
             ("POST", "api/v1/notice-channels"): {**CHANNEL, "kinds": ["workspaces"]},
             ("PATCH", "api/v1/notice-channels/<uuid:channel_id>"): {"enabled": True},
             ("PATCH", "api/v1/webhooks/<uuid:webhook_id>"): {"name": "Another"},

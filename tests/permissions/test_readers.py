@@ -16,7 +16,7 @@ from tests.worlds import taken_back
 pytestmark = pytest.mark.django_db
 READERS = ("vic", "una")
 OWN = re.compile(
-    r"^/?(.*/trust-rules/check/$|sign-in|sign-out|theme|account|notifications|welcome|secrets/|api/v1/(me/secrets|me/dotfiles|tokens|notifications|notice-channels))"
+    r"^/?(.*/trust-rules/check/$|sign-in|sign-out|theme|account|announcements/[^/]+/dismiss/|notifications|welcome|secrets/|api/v1/(me/secrets|me/dotfiles|tokens|notifications|notice-channels))"
 )
 """What everybody does with his own account, notices, channels, tokens; what answers a question by a form."""
 PROPOSALS = re.compile(r"^/(workspaces/new/|quotas/ask/)")

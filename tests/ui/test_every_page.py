@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from portal.announcements import services as announcements
 from portal.catalog.environments import services as environments
 from portal.catalog.environments.models import EnvironmentBuild
 from portal.common.actors import SYSTEM
+from portal.fleet.inventory import maintenance
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines.models import Machine, MachineState
 from portal.notify.channels.models import Channel
@@ -44,6 +47,34 @@ class TestAllWorkspaces(PageCase):
     def _workspace(self, _stocked: None, bob: object) -> None:
         pool = self.there["local_pool"]
         WorkspaceFactory(owner=bob, team=self.there["team"], state="running", pool=pool, generation=1)
+
+
+class TestAnnouncements(PageCase):
+    reader = "olga"
+    url = "/announcements/"
+
+    @pytest.fixture(autouse=True)
+    def _rows(self, _stocked: None) -> None:
+        self.row = announcements.create(actor=SYSTEM, text="New driver on Monday.")
+
+
+class TestChangeAnnouncement(TestAnnouncements):
+    @pytest.fixture(autouse=True)
+    def _page(self, _rows: None) -> None:
+        self.url = f"/announcements/{self.row.pk}/"
+
+
+class TestMaintenance(PageCase):
+    url, fixtures, reader = "/pools/this-machine/maintenance/", ("team", "local_pool"), "olga"
+
+    @pytest.fixture(autouse=True)
+    def _set(self, _stocked: None) -> None:
+        maintenance.set_maintenance(
+            actor=SYSTEM,
+            pool=self.there["local_pool"],
+            ends_at=timezone.now() + timedelta(hours=1),
+            reason="New switch.",
+        )
 
 
 class TestNewWorkspace(PageCase):

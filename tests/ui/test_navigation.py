@@ -38,7 +38,7 @@ def test_each_role_sees_its_pages(alice: User, bob: User, olga: User, team: Team
     assert labels(alice) == owner, "owners see their team's workspaces and manage its templates"
     FlavorFactory(slug="one-gpu", accelerator_count=1)
     assert labels(bob) == [*everyone, "GPUs", "Calendar"]
-    assert labels(olga)[-6:] == ["Calendar", "Pools", "Catalog", "Quotas", "Reports", "Webhooks"]
+    assert labels(olga)[-6:] == ["Pools", "Catalog", "Quotas", "Reports", "Announcements", "Webhooks"]
     root = UserFactory(is_superuser=True)
     assert labels(root)[-2:] == ["Users", "Audit log"]
     assert "New workspace" not in labels(UserFactory(is_auditor=True))

@@ -7,6 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from portal.announcements import services as announcements
+from portal.common.actors import SYSTEM
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.lifecycle import State
@@ -62,6 +64,12 @@ def test_what_does_not_run_has_its_state_and_no_figures(running):
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
     found = summary_of(running.external_name)
     assert (found["state"], found["memory"]["used_mib"], found["messages"]) == ("stopping", None, [])
+
+
+def test_a_warning_of_the_operators_is_shown_and_an_information_is_not(running):
+    announcements.create(actor=SYSTEM, text="Save often.", kind="warning")
+    announcements.create(actor=SYSTEM, text="New driver on Monday.")
+    assert texts(running) == ["Save often."]
 
 
 def test_who_has_to_make_room_is_told_when_and_for_whom_first(running):

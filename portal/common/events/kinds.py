@@ -138,12 +138,20 @@ class AuditKind(StrEnum):
     SECRET_CHANGED = "secret.changed"  # noqa: S105
     SECRET_DELETED = "secret.deleted"  # noqa: S105
 
+    # Announcements.
+    ANNOUNCEMENT_CREATED = "announcement.created"
+    ANNOUNCEMENT_CHANGED = "announcement.changed"
+    ANNOUNCEMENT_ENDED = "announcement.ended"
+    ANNOUNCEMENT_DELETED = "announcement.deleted"
+
     # Pools, nodes and devices.
     POOL_CREATED = "pool.created"
     POOL_CHANGED = "pool.changed"
     POOL_RETIRED = "pool.retired"
     POOL_UNRETIRED = "pool.unretired"
     POOL_DELETED = "pool.deleted"
+    MAINTENANCE_SET = "maintenance.set"
+    MAINTENANCE_ENDED = "maintenance.ended"
     POOL_CHECKS_SET = "pool.checks_set"
     POOL_UNKNOWN = "pool.unknown"
     POOL_ONLINE = "pool.online"

@@ -34,6 +34,7 @@ from portal.fleet.inventory.device_states import (
     flag,
     is_partitioned,
 )
+from portal.fleet.inventory.maintenance_state import is_active
 from portal.fleet.inventory.models import Allocation, Device, Node
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
@@ -104,6 +105,7 @@ class CountedDevice:
     state: DeviceState
     heard: bool
     kept_back: bool = False
+    closed: bool = False
 
     def add_to(self, tally: Tally, *names: str) -> None:
         """Add it to its resources, or to those in `names`."""
@@ -115,7 +117,9 @@ class CountedDevice:
             ),
             allocated=self.allocated,
             in_service=in_service,
-            takes_work=in_service and self.state is not DeviceState.CHECKING and not self.kept_back,
+            takes_work=in_service
+            and self.state is not DeviceState.CHECKING
+            and not (self.kept_back or self.closed),
         )
 
 
@@ -134,6 +138,7 @@ def countable_devices(rows: Iterable[Any]) -> list[CountedDevice]:
             DeviceState(row.state),
             row.heard,
             row.kept_back,
+            row.closed,
         )
         for row in rows
         if not row.partitioned
@@ -145,7 +150,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
     queryset = annotate_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = queryset.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "pk", "node_id", "node__pool_id", "model", "mig_profile", "kind",
-        "node__pool__simulated", "used_milli", "state", "heard", "kept_back",
+        "node__pool__simulated", "used_milli", "state", "heard", "kept_back", "closed",
     )  # fmt: skip
     return [
         CountedDevice(
@@ -158,23 +163,9 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
             simulated,
             used_milli or 0,
             DeviceState(state),
-            heard,
-            kept_back,
+            *rest,
         )
-        for (
-            partitioned,
-            pk,
-            node,
-            pool,
-            model,
-            profile,
-            kind,
-            simulated,
-            used_milli,
-            state,
-            heard,
-            kept_back,
-        ) in rows
+        for partitioned, pk, node, pool, model, profile, kind, simulated, used_milli, state, *rest in rows
         if not partitioned
     ]
 
@@ -267,7 +258,12 @@ def node_counts(node: Any) -> Counts:
     in_service = contact_of_node(node).heard and not node.cordoned and node.pool.enabled
     amounts = [node.cpu_milli, node.memory_mib, node.disk_mib]
     _add_node(
-        tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, allocated=allocated
+        tally,
+        simulated=node.pool.simulated,
+        in_service=in_service,
+        closed=node.closed,
+        amounts=amounts,
+        allocated=allocated,
     )
     for device in countable_devices(node.devices.all()):
         device.add_to(tally)
@@ -275,9 +271,15 @@ def node_counts(node: Any) -> Counts:
 
 
 def _add_node(
-    tally: Tally, *, simulated: bool, in_service: bool, amounts: Sequence[int], allocated: Sequence[int]
+    tally: Tally,
+    *,
+    simulated: bool,
+    in_service: bool,
+    closed: bool,
+    amounts: Sequence[int],
+    allocated: Sequence[int],
 ) -> None:
-    """Add CPU, memory and disk of a node and the allocated amounts."""
+    """Add CPU, memory and disk of a node and the allocated amounts. `closed`: its pool is in maintenance."""
     prefix = resources.SIMULATED if simulated else ""
     for name, total, used in zip(_OF_NODES, amounts, allocated, strict=True):
         if total or used:
@@ -286,7 +288,7 @@ def _add_node(
                 total=total,
                 in_service=total if in_service else 0,
                 allocated=used,
-                free=total - used if in_service else 0,
+                free=total - used if in_service and not closed else 0,
             )
 
 
@@ -298,16 +300,28 @@ def _counts_by(
 ) -> dict[UUID, Counts]:
     """Return the counts of these nodes, grouped by `place(pool)`."""
     tallies: dict[UUID, Tally] = defaultdict(Tally)
-    for pool, simulated, in_service, amounts, allocated in _nodes(nodes):
-        tally = tallies[place(pool)]
-        _add_node(tally, simulated=simulated, in_service=in_service, amounts=amounts, allocated=allocated)
+    now = now or timezone.now()
+    for pool, simulated, in_service, closed, amounts, allocated in _nodes(nodes, now):
+        _add_node(
+            tallies[place(pool)],
+            simulated=simulated,
+            in_service=in_service,
+            closed=closed,
+            amounts=amounts,
+            allocated=allocated,
+        )
     for device in devices(nodes, now) if counted is None else counted:
         device.add_to(tallies[place(device.pool)])
     return {where: tally.counts for where, tally in tallies.items()}
 
 
-def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int], list[int]]]:
-    """Yield pool, simulated, in service, capacity and allocation of each node, as CPU, memory and disk."""
+def _nodes(
+    nodes: QuerySet[Node], now: datetime
+) -> Iterator[tuple[UUID, bool, bool, bool, list[int], list[int]]]:
+    """Yield pool, simulated, in service, in maintenance, capacity and allocation of each node.
+
+    Amounts are CPU, memory and disk.
+    """
     allocations = Allocation.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     sums = [
         Coalesce(
@@ -317,9 +331,11 @@ def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int],
     ]
     in_service = in_contact() & Q(cordoned=False, pool__enabled=True)
     rows: Iterable[Any] = (
-        nodes.annotate(in_service=flag(in_service))
+        nodes.annotate(in_service=flag(in_service), closed=flag(Q(is_active(now))))
         .order_by()
-        .values_list("pool_id", "pool__simulated", "in_service", "cpu_milli", "memory_mib", "disk_mib", *sums)
+        .values_list(
+            "pool_id", "pool__simulated", "in_service", "closed", "cpu_milli", "memory_mib", "disk_mib", *sums
+        )
     )
-    for pool, simulated, is_in_service, *amounts in rows:
-        yield pool, simulated, is_in_service, amounts[:3], amounts[3:]
+    for pool, simulated, is_in_service, closed, *amounts in rows:
+        yield pool, simulated, is_in_service, closed, amounts[:3], amounts[3:]

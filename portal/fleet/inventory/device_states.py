@@ -30,6 +30,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from portal.fleet.inventory.contact import in_contact
+from portal.fleet.inventory.maintenance_state import is_active
 from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device
 from portal.fleet.inventory.series import FRESH_S
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
@@ -48,6 +49,7 @@ class DeviceState(StrEnum):
     FAILED = "failed"
     CORDONED = "cordoned"
     CHECKING = "checking"
+    MAINTENANCE = "maintenance"
     IDLE = "idle"
     SHARED = "shared"
     ALLOCATED = "allocated"
@@ -55,7 +57,7 @@ class DeviceState(StrEnum):
 
 
 OUT_OF_SERVICE = frozenset({DeviceState.OFFLINE, DeviceState.FAILED, DeviceState.CORDONED})
-"""States without placement until somebody acts. A device under a check is in service."""
+"""States without placement until somebody acts. A device under a check or in maintenance is in service."""
 BUSY = frozenset({DeviceState.ALLOCATED, DeviceState.SHARED})
 """In use: allocated, fully or partly, and not known to be idle."""
 KNOWN = Q(present=True) | ~Q(kind=DeviceKind.MIG.value)
@@ -78,6 +80,7 @@ LOOKS: dict[DeviceState, StateLook] = {
     DeviceState.SHARED: StateLook(_("Shared"), "circle-half-2", "busy", "◐"),
     DeviceState.FREE: StateLook(_("Free"), "circle-check", "ok", ""),
     DeviceState.CHECKING: StateLook(_("Being checked"), "shield-check", "busy", "✓"),
+    DeviceState.MAINTENANCE: StateLook(_("Maintenance"), "settings", "wait", "m"),
     DeviceState.CORDONED: StateLook(_("Cordoned"), "lock", "wait", "/"),
     DeviceState.FAILED: StateLook(_("Failed"), "circle-x", "bad", "×"),
     DeviceState.OFFLINE: StateLook(_("Offline"), "plug-connected-x", "bad", "?"),
@@ -101,6 +104,7 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     - `heard`: its node and pool report. Otherwise the state is the last known one, and nothing starts there;
     - `partitioned`: it has MIG instances, which are allocated and counted instead of the GPU;
     - `gpu_out`: it is a MIG instance whose GPU takes no work;
+    - `closed`: its pool is in maintenance. Its unallocated part is not free;
     - `kept_back`: it waits for all users to leave and for a scrub. Its unallocated part is not free.
     """
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
@@ -112,6 +116,7 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
         partitioned=flag(is_partitioned()),
         gpu_out=flag(_is_instance() & Q(trouble)),
         kept_back=flag(UNSCRUBBED),
+        closed=flag(Q(is_active(now, "node__pool"))),
         state=_state(its_gpu, now),
     )
 
@@ -170,8 +175,10 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
     def of_gpu(where: Q) -> Q:
         return _is_instance() & Q(Exists(its_gpu.filter(where)))
 
+    closed = Q(is_active(now, "node__pool"))
     own = _ladder(
         (~Q(Exists(_ACTIVE)) & UNSCRUBBED, DeviceState.CHECKING),
+        (~Q(Exists(_ACTIVE)) & closed, DeviceState.MAINTENANCE),
         (~Q(Exists(_ACTIVE)), DeviceState.FREE),
         (is_idle(now), DeviceState.IDLE),
         (Q(used_milli__gte=WHOLE_DEVICE_MILLI), DeviceState.ALLOCATED),
@@ -204,6 +211,7 @@ def _state_of_parts(now: datetime) -> Case:
         (some(~unheld) & some(unheld), DeviceState.SHARED),
         (~some(unheld) & ~some(_is_not_idle(now)), DeviceState.IDLE),
         (~some(unheld), DeviceState.ALLOCATED),
+        (some(~out) & Q(is_active(now, "node__pool")), DeviceState.MAINTENANCE),
         (some(~out), DeviceState.FREE),
         (some(FOUND_BAD), DeviceState.FAILED),
         (some(Q(cordoned=True)), DeviceState.CORDONED),

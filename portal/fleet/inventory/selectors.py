@@ -14,6 +14,7 @@ from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.codes import InventoryCode
 from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.device_states import KNOWN, annotate_state
+from portal.fleet.inventory.maintenance_state import is_active
 from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning import mounts
 from provisioning.types import DeviceKind
@@ -53,7 +54,10 @@ def pool_by_slug(slug: str) -> Pool:
 
 
 def nodes() -> QuerySet[Node]:
-    """Return nodes with allocated CPU, memory and disk (`used_*`, or None), and devices with state."""
+    """Return nodes with allocated CPU, memory and disk (`used_*`, or None), and devices with state.
+
+    `closed`: the pool is in maintenance.
+    """
     active = Q(allocations__released_at=None)
     return (
         Node.objects.filter(retired=False)
@@ -62,6 +66,7 @@ def nodes() -> QuerySet[Node]:
             used_cpu_milli=Sum("allocations__cpu_milli", filter=active),
             used_memory_mib=Sum("allocations__memory_mib", filter=active),
             used_disk_mib=Sum("allocations__disk_mib", filter=active),
+            closed=is_active(timezone.now()),
         )
         .prefetch_related(Prefetch("devices", devices_with_state().filter(KNOWN)))
         .order_by("pool__slug", "name")

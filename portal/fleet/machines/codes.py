@@ -18,6 +18,7 @@ class MachineCode(StrEnum):
     NO_WORKER_ANSWERS = "no_worker_answers"
     POOL_IS_OFF = "pool_is_off"
     POOL_RETIRING = "pool_retiring"
+    POOL_CLOSED = "pool_closed_for_maintenance"
     CSR_INVALID = "csr_invalid"
     IDENTITY_REPLACED = "identity_replaced"
     JOIN_TOKEN_EXPIRED = "join_token_expired"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils import timezone
 
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory import node_commands
+from portal.fleet.inventory import maintenance_state, node_commands
 from portal.fleet.inventory.models import Pool, PoolState
 from portal.fleet.machines import services
 from portal.fleet.machines.codes import MachineCode
@@ -17,12 +17,15 @@ NAMED = 20
 
 
 def missing_requirements(pool: Pool) -> list[Reason]:
-    """Return what keeps workspaces from starting or being reached, most severe first. Four queries."""
+    """Return what keeps workspaces from starting or being reached, most severe first. Five queries."""
     reasons = []
     if not pool.enabled:
         reasons.append(Reason(MachineCode.POOL_IS_OFF))
     elif pool.retiring:
         reasons.append(Reason(MachineCode.POOL_RETIRING))
+    closed = maintenance_state.plan(timezone.now()).of(pool.pk)
+    if closed is not None:
+        reasons.append(Reason(MachineCode.POOL_CLOSED, {"until": closed.until.isoformat()}))
     nodes = list(pool.nodes.filter(retired=False).values_list("name", "online", "accelerator_state"))
     configured = [str(pool.config["node"])] if "node" in pool.config else []
     names = [name for name, _online, _state in nodes] or configured

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from portal.common.reasons.wording import Text
+from portal.common.formatting import format_moment
+from portal.common.reasons.wording import Params, Text
 from portal.fleet.machines.codes import MachineCode
+
+
+def _until(params: Params) -> Params:
+    return {"until": format_moment(datetime.fromisoformat(params["until"]))}
+
 
 _NEW_TOKEN = _("Create a new token on the pool's page.")
 _JOIN_AGAIN = _("Join again with a new token.")
@@ -36,6 +43,11 @@ TEXTS: dict[StrEnum, Text] = {
     MachineCode.POOL_IS_OFF: Text(_("The pool is disabled."), _("Enable it on the pool's page.")),
     MachineCode.POOL_RETIRING: Text(
         _("The pool is retired and accepts no new workspaces."), _("Return it to service, or delete it.")
+    ),
+    MachineCode.POOL_CLOSED: Text(
+        _("In maintenance until %(until)s. No new workspaces start."),
+        _("End the maintenance on the pool's page or the site's maintenance page."),
+        _until,
     ),
     MachineCode.CLOCK_OFF: Text(
         _("This machine's clock differs from the portal's by %(seconds)d seconds."),

@@ -14,6 +14,7 @@ class PlacementCode(StrEnum):
     NODE_RETIRED = "node_retired"
     POOL_UNREACHABLE = "pool_unreachable"
     POOL_DISABLED = "pool_disabled"
+    IN_MAINTENANCE = "node_in_maintenance"
     DEVICE_CORDONED = "device_cordoned"
     DEVICE_UNHEALTHY = "device_unhealthy"
     DEVICE_CHECKING = "device_checking"
@@ -48,7 +49,12 @@ class PlacementCode(StrEnum):
 
 
 MAY_PASS = frozenset(
-    {PlacementCode.NODE_OFFLINE, PlacementCode.NODE_CORDONED, PlacementCode.POOL_UNREACHABLE}
+    {
+        PlacementCode.NODE_OFFLINE,
+        PlacementCode.NODE_CORDONED,
+        PlacementCode.POOL_UNREACHABLE,
+        PlacementCode.IN_MAINTENANCE,
+    }
 )
 """Reasons that can end without a change of the request."""
 NOT_SUITED = frozenset(
@@ -88,3 +94,4 @@ class WaitBasis(StrEnum):
     TOO_FAR_AHEAD = "too_far_ahead"
     NO_ROOM_ON_NODES = "no_room_on_nodes"
     LIMIT_MUST_CHANGE = "limit_must_change"
+    MAINTENANCE_ENDS = "maintenance_ends"

@@ -134,6 +134,11 @@ def _with_home(params: Params) -> Params:
     }
 
 
+def _until(params: Params) -> Params:
+    until = format_clock(datetime.fromisoformat(params["until"]), timezone.now())
+    return {**params, "until": until}
+
+
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
     AdmissionCode.FITS_NOW_ON_MODEL: Text(gettext_lazy("Starts now on %(model)s%(why)s."), prepare=_on_model),
@@ -180,6 +185,16 @@ TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.BUDGET_SPENT: Text(
         gettext_lazy("%(team)s has spent its budget for this month, and this size has a price."),
         gettext_lazy("Choose a size without a price, or ask an operator for a larger budget."),
+    ),
+    AdmissionCode.POOL_MAINTENANCE: Text(
+        gettext_lazy("%(pool)s is in maintenance until about %(until)s: %(reason)s"),
+        gettext_lazy("Start it after %(until)s, or choose a flavor of another pool."),
+        _until,
+    ),
+    AdmissionCode.SITE_MAINTENANCE: Text(
+        gettext_lazy("The site is in maintenance until about %(until)s: %(reason)s"),
+        gettext_lazy("Start it after %(until)s. Running workspaces continue."),
+        _until,
     ),
     AdmissionCode.NO_ENABLED_POOL: Text(
         gettext_lazy("No pool is enabled for this size."),

@@ -21,6 +21,7 @@ TEXTS: dict[StrEnum, Text] = {
     WaitBasis.NO_ROOM_ON_NODES: Text(_("no capacity within the period of the estimate")),
     MemberOrderCode.USED_LESS: Text(_("Before %(member)s’s next request: you used less recently.")),
     MemberOrderCode.USED_MORE: Text(_("After %(member)s’s next request: you used more recently.")),
+    WaitBasis.MAINTENANCE_ENDS: Text(_("not before the planned end of maintenance")),
     WaitBasis.LIMIT_MUST_CHANGE: Text(_("not before a limit changes (%(rule)s)")),
 }
 

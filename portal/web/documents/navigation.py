@@ -52,9 +52,10 @@ KINDS = (
             ),
             Group(
                 _("For administrators"),
-                ("first-server", "operations", "runbook", "multiuser", "machines", "gpu-server", "gpu-repair",
-                 "environment-builds", "systemd", "web-hosts", "containers", "postgresql", "tls", "sign-in",
-                 "scim", "account-security", "audit-log", "monitoring", "backup"),
+                ("first-server", "operations", "maintenance", "runbook", "multiuser", "machines",
+                 "gpu-server", "gpu-repair", "environment-builds", "systemd", "web-hosts", "containers",
+                 "postgresql", "tls", "sign-in", "scim", "account-security", "audit-log", "monitoring",
+                 "backup"),
                 1.1,
             ),
             Group(_("For developers"), ("testing",), 0.4),

@@ -10,7 +10,8 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.json_input import InvalidJson, parse_json
-from portal.fleet.inventory.models import PlacementPolicy, RebalancingPolicy
+from portal.common.moment_input import moment_input
+from portal.fleet.inventory.models import MAX_REASON, PlacementPolicy, RebalancingPolicy
 from provisioning.registry import DRIVERS
 
 PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
@@ -83,6 +84,30 @@ class LocationForm(forms.Form):
     def given(self) -> dict[str, str]:
         """Return the arguments for services."""
         return {name: self.cleaned_data[name] for name in ("rack", "block")}
+
+
+class MaintenanceForm(forms.Form):
+    """Maintenance of the site or of a pool."""
+
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=MAX_REASON,
+        help_text=_("Shown to all users, up to 300 characters."),
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    begins_at = forms.DateTimeField(
+        label=_("From (UTC)"), required=False, help_text=_("Empty: now."), widget=moment_input()
+    )
+    ends_at = forms.DateTimeField(
+        label=_("Planned end (UTC)"),
+        help_text=_("New workspaces start again then. You can change it later."),
+        widget=moment_input(),
+    )
+
+    def service_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the service."""
+        return {name: self.cleaned_data[name] for name in ("reason", "begins_at", "ends_at")}
 
 
 def config_text(config: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.web.fleet.views import gpus, pool_changes, pools, use
+from portal.web.fleet.views import gpus, maintenance, pool_changes, pools, use
 
 app_name = "fleet"
 urlpatterns = [
@@ -11,6 +11,10 @@ urlpatterns = [
     path("pools/<slug:slug>/", pools.pool, name="pool"),
     path("pools/<slug:slug>/use/", use.pool_use, name="pool-use"),
     path("pools/<slug:slug>/edit/", pool_changes.edit, name="edit-pool"),
+    path("pools/<slug:slug>/maintenance/", maintenance.pool, name="pool-maintenance"),
+    path("pools/<slug:slug>/maintenance/end/", maintenance.end_pool, name="end-pool-maintenance"),
+    path("maintenance/", maintenance.site, name="maintenance"),
+    path("maintenance/end/", maintenance.end_site, name="end-maintenance"),
     path("pools/<slug:slug>/retire/", pool_changes.retire, name="retire-pool"),
     path("pools/<slug:slug>/delete/", pool_changes.delete, name="delete-pool"),
     path("pools/<slug:slug>/versions/<int:number>/restore/", pool_changes.restore, name="restore-pool"),

@@ -165,7 +165,7 @@ GROUPS = (
                 "fleet:pools",
                 _("Pools"),
                 "server-2",
-                ("fleet:pool", "fleet:pool-use"),
+                ("fleet:pool", "fleet:pool-use", "fleet:pool-maintenance"),
                 "machines nodes join",
                 sees_all,
             ),
@@ -187,6 +187,14 @@ GROUPS = (
             ),
             Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
             Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
+            Page(
+                "announcements:list",
+                _("Announcements"),
+                "info-circle",
+                ("announcements:edit", "announcements:delete", "fleet:maintenance"),
+                "maintenance banner notice",
+                sees_all,
+            ),
             Page("webhooks:site", _("Webhooks"), "bolt", ("webhooks:detail",), "", sees_all),
             Page(
                 "accounts:users",

@@ -11,6 +11,8 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.announcements.models import AnnouncementKind
+from portal.announcements.selectors import banners_for
 from portal.workspaces import memory_kills
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.homes import limits as home_limits
@@ -73,6 +75,9 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
         say("bad", text % {"count": stale_s})
     if workspace.allocations.filter(released_at=None, devices__device__cordoned=True).exists():
         say("wait", _("A GPU of this workspace is cordoned and may need repair. Save often."))
+    for banner in banners_for(workspace.owner):
+        if banner.kind == AnnouncementKind.WARNING:
+            say("wait", banner.text)
     if trouble := problem_sentence(workspace):
         say("wait", trouble)
     return messages

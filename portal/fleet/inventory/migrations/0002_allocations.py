@@ -1,4 +1,7 @@
 import django.db.models.deletion
+import django.utils.timezone
+import uuid
+from django.conf import settings
 from django.db import migrations, models
 
 
@@ -9,6 +12,7 @@ class Migration(migrations.Migration):
     dependencies = [
         ('inventory', '0001_initial'),
         ('workspaces', '0001_initial'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
@@ -43,6 +47,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 'constraints': [models.UniqueConstraint(condition=models.Q(('active', True), ('milli', 1000)), fields=('device',), name='device_whole_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Maintenance',
+            fields=[
+                ('key', models.UUIDField(default=uuid.UUID('00000000-0000-0000-0000-000000000000'), editable=False, primary_key=True, serialize=False)),
+                ('begins_at', models.DateTimeField(help_text='Begin. No new work starts from then on.')),
+                ('ends_at', models.DateTimeField(help_text='Planned end. New work is accepted again from then on.')),
+                ('reason', models.CharField(help_text='Why, in words. Shown to all users.', max_length=300)),
+                ('updated_at', models.DateTimeField(default=django.utils.timezone.now, help_text='When it was set or changed last.')),
+                ('pool', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='maintenance', to='inventory.pool')),
+                ('set_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'ordering': ['begins_at', 'key'],
+                'constraints': [models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('begins_at'))), name='maintenance_ends_after_it_begins')],
             },
         ),
     ]

@@ -13,10 +13,13 @@ from portal.fleet.inventory.models.capacity import (
     PoolState,
     RebalancingPolicy,
 )
+from portal.fleet.inventory.models.maintenance import MAX_REASON, SITE, Maintenance
 from portal.fleet.inventory.models.placement_lock import PlacementLock
 from portal.fleet.inventory.models.samples import DeviceHour, DeviceMinute, DeviceSeries
 
 __all__ = [
+    "MAX_REASON",
+    "SITE",
     "AllocatedDevice",
     "Allocation",
     "CheckLevel",
@@ -25,6 +28,7 @@ __all__ = [
     "DeviceHour",
     "DeviceMinute",
     "DeviceSeries",
+    "Maintenance",
     "Node",
     "PlacementLock",
     "PlacementPolicy",

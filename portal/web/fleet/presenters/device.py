@@ -145,6 +145,8 @@ def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device], n
                 "A share was released. New shares start after all others end and the memory is scrubbed."
             )
         return _("Scrubbed before the next start.")
+    if device.closed:
+        return _("The pool is in maintenance. Running workspaces continue.")
     return format_report_text(device.warning)
 
 

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 from portal.common import etags
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
-from portal.fleet.inventory import selectors
+from portal.fleet.inventory import maintenance, selectors
 from portal.fleet.inventory.models import CheckLevel
 from portal.fleet.machines.policies import may_see as may_see_machines
 from portal.gpu_checks import settings as check_settings
@@ -38,6 +38,7 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
     rows, devices = presenters.node_rows(pool, list(page.object_list), timezone.now())
     context = {
         "pool": pool,
+        "maintenance": maintenance.current(pool),
         "capacity": presenters.capacities([pool])[0],
         "page": page,
         "nodes": rows,
