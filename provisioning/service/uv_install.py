@@ -61,6 +61,8 @@ def command(python: Path, lock: Path, environ: dict[str, str]) -> tuple[list[str
         elif name not in _NO_MATTER:
             return None
     install = [uv, "pip", "install", "--no-deps", "--require-hashes", "--compile-bytecode"]
+    # As pip: all addresses are equal. The hashes of the lock decide which file is installed.
+    install += ["--index-strategy", "unsafe-best-match"]
     return [*install, *options, "--python", str(python), "-r", str(lock)], {**environ, **variables}
 
 

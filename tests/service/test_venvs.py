@@ -75,7 +75,7 @@ def test_uv_installs_from_where_pip_would(tmp_path: Path, lock: Path, python: Pa
     (line,) = (tmp_path / "log.txt").read_text().splitlines()
     assert "--require-hashes" in line and line.endswith(" /etc/ours.pem")
     sources = "--find-links /opt/a --find-links /opt/b --default-index https://near.example/simple"
-    assert f"--compile-bytecode {sources} --python" in line
+    assert f"--index-strategy unsafe-best-match {sources} --python" in line
 
 
 def test_uv_of_the_lock_comes_first_with_its_hashes(tmp_path: Path, lock: Path, python: Path) -> None:
