@@ -60,14 +60,28 @@ def sees_people(user: User) -> bool:
     return user.sees_people
 
 
-def keeps_catalog(user: User) -> bool:
-    """Whether the user manages templates, if only those of a team, or reads all."""
-    return user.sees_all or Role.OWNER in user.team_roles
+def keeps_templates_of_a_team(user: User) -> bool:
+    """Whether the user manages templates of a team only: the catalog belongs to the work of the team then."""
+    return not user.sees_all and Role.OWNER in user.team_roles
 
 
 def works_with_gpus(user: User) -> bool:
     """Whether the user reads the state of GPUs: a flavor with GPUs is offered to them, or they see all."""
     return user.sees_all or catalog.flavors_for(user).filter(accelerator_count__gt=0).exists()
+
+
+def _catalog(shown: Callable[[User], bool]) -> Page:
+    return Page(
+        "catalog_pages:templates",
+        _("Catalog"),
+        "book-2",
+        (
+            *(f"catalog_pages:{name}" for name in ("template", "flavors", "flavor")),
+            *(f"reclaim:{name}" for name in ("policies", "policy", "new-policy", "edit-policy")),
+        ),
+        "templates flavors policies sizes",
+        shown,
+    )
 
 
 GROUPS = (
@@ -140,6 +154,7 @@ GROUPS = (
                 tuple(f"quota_requests:{name}" for name in ("approvals", "request", "rules", "ask")),
                 "approvals requests decide",
             ),
+            _catalog(keeps_templates_of_a_team),
         ),
     ),
     Group(
@@ -174,17 +189,7 @@ GROUPS = (
     Group(
         _("Administration"),
         (
-            Page(
-                "catalog_pages:templates",
-                _("Catalog"),
-                "book-2",
-                (
-                    *(f"catalog_pages:{name}" for name in ("template", "flavors", "flavor")),
-                    *(f"reclaim:{name}" for name in ("policies", "policy", "new-policy", "edit-policy")),
-                ),
-                "templates flavors policies sizes",
-                keeps_catalog,
-            ),
+            _catalog(sees_all),
             Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
             Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
             Page(
