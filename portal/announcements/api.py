@@ -159,11 +159,13 @@ class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
         description="For operators. Ends it now; the row stays. Idempotent.",
         request=None,
         responses={200: AnnouncementSerializer},
-        errors=[404],
+        parameters=[IF_MATCH],
+        errors=[404, 412],
     )
     @action(detail=True, methods=["post"])
     def cancel(self, request: UserRequest, announcement_id: UUID) -> Response:
-        return self.answer(services.end(actor=request.user, announcement=self._managed()))
+        expected = etags.expected_versions(request)
+        return self.answer(services.end(actor=request.user, announcement=self._managed(), expected=expected))
 
 
 def _with_pool(body: dict[str, Any]) -> dict[str, Any]:

@@ -95,10 +95,16 @@ def change(
 
 
 @transaction.atomic
-def end(*, actor: User | SystemActor, announcement: Announcement) -> Announcement:
-    """End a current or scheduled announcement now. Idempotent. Raises `NotAllowed`, `NotFound`."""
+def end(
+    *, actor: User | SystemActor, announcement: Announcement, expected: frozenset[str] = etags.ANY
+) -> Announcement:
+    """End a current or scheduled announcement now. Idempotent.
+
+    Raises `NotAllowed`, `NotFound`, `PreconditionFailed`.
+    """
     require_operator(actor)
     row = _locked(announcement)
+    etags.require_expected(expected, row, name=row.text)
     if row.state is AnnouncementState.ENDED:
         return row
     row.ends_at = row.updated_at = timezone.now()
