@@ -35,6 +35,7 @@ class Style(StrEnum):
     IDLE = "idle"
     FREE = "free"
     CHECKING = "checking"
+    MAINTENANCE = "maintenance"
     OUT = "out"
 
 

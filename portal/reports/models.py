@@ -124,6 +124,7 @@ class PoolSample(models.Model):
     idle = models.PositiveIntegerField()
     free = models.PositiveIntegerField()
     checking = models.PositiveIntegerField()
+    maintenance = models.PositiveIntegerField()
     out_of_service = models.PositiveIntegerField()
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ from portal.reports.models import PoolSample, StartSample
 
 STEP_S = 900
 KEEP_DAYS = 35
-COLUMNS = ("in_use", "idle", "free", "checking", "out_of_service")
+COLUMNS = ("in_use", "idle", "free", "checking", "maintenance", "out_of_service")
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def test_slow_work_at_a_place_where_nothing_is_seen_is_shown_and_no_reason(slow,
         }
     ]  # fmt: skip
     page = as_user(alice).get(f"/workspaces/{slow.pk}/").content.decode()
-    assert "60 % of the best elsewhere: 100 on node-before" in page
+    assert "60 % of the best rate on other nodes: 100 on node-before" in page
 
 
 def test_with_a_sign_of_the_place_a_move_is_proposed_and_nobody_asked(slow, alice, with_token):

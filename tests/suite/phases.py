@@ -99,7 +99,7 @@ def full() -> Lanes:
 
 
 def computing(marks: str, database: str) -> tuple[str, ...]:
-    return ("-n", "2", "--dist", "worksteal", "-m", marks, "--database", database)
+    return ("-n", "3", "--dist", "worksteal", "-m", marks, "--database", database)
 
 
 def with_servers(marks: str, processes: int = 2) -> tuple[str, ...]:

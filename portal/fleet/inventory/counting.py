@@ -172,17 +172,18 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """Numbers of devices: in use, idle, free, being checked, and out of service. They add up to all."""
+    """Numbers of devices: in use, idle, free, being checked, in maintenance, out of service. They add up."""
 
     in_use: int = 0
     idle: int = 0
     free: int = 0
     checking: int = 0
+    maintenance: int = 0
     out_of_service: int = 0
 
     @property
     def total(self) -> int:
-        return self.in_use + self.idle + self.free + self.checking + self.out_of_service
+        return sum(astuple(self))
 
     def __add__(self, other: StateCounts) -> StateCounts:
         return StateCounts(*(own + its for own, its in zip(astuple(self), astuple(other), strict=True)))
@@ -195,6 +196,7 @@ def summarize(states: Mapping[DeviceState, int]) -> StateCounts:
         idle=states.get(DeviceState.IDLE, 0),
         free=states.get(DeviceState.FREE, 0),
         checking=states.get(DeviceState.CHECKING, 0),
+        maintenance=states.get(DeviceState.MAINTENANCE, 0),
         out_of_service=sum(states.get(state, 0) for state in OUT_OF_SERVICE),
     )
 

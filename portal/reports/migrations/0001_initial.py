@@ -99,6 +99,7 @@ class Migration(migrations.Migration):
                 ('idle', models.PositiveIntegerField()),
                 ('free', models.PositiveIntegerField()),
                 ('checking', models.PositiveIntegerField()),
+                ('maintenance', models.PositiveIntegerField()),
                 ('out_of_service', models.PositiveIntegerField()),
                 ('pool', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='inventory.pool')),
             ],

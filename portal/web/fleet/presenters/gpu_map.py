@@ -345,6 +345,7 @@ def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
         (_("%(number)s idle"), groups.idle),
         (_("%(number)s free"), groups.free),
         (_("%(number)s being checked"), groups.checking),
+        (_("%(number)s in maintenance"), groups.maintenance),
         (_("%(number)s out of service"), groups.out_of_service),
     ):
         if number:

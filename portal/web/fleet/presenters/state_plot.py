@@ -11,7 +11,7 @@ from portal.reports.state_samples import COLUMNS, StateHistory
 
 MAX_DRAWN = 336
 """Points of a week by half an hours."""
-STYLES = (Style.IN_USE, Style.IDLE, Style.FREE, Style.CHECKING, Style.OUT)
+STYLES = (Style.IN_USE, Style.IDLE, Style.FREE, Style.CHECKING, Style.MAINTENANCE, Style.OUT)
 
 
 def plot_of(history: StateHistory) -> Plot | None:
@@ -23,7 +23,7 @@ def plot_of(history: StateHistory) -> Plot | None:
     totals = plots.mean([None if point is None else float(point.total) for point in history.points]) or 0.0
     values = {"in_use": format_number(in_use, 1), "total": format_number(totals, 1)}
     bundle = max(1, -(-len(history.points) // MAX_DRAWN))
-    names = (_("In use"), _("Idle"), _("Free"), _("Being checked"), _("Out of service"))
+    names = (_("In use"), _("Idle"), _("Free"), _("Being checked"), _("In maintenance"), _("Out of service"))
     return Plot(
         key="states",
         title=_("%(in_use)s of %(total)s GPUs in use on average") % values,
