@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
-from django.db.models import CharField, F, Q, QuerySet, Value
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from portal.announcements.codes import AnnouncementCode
@@ -15,7 +14,7 @@ from portal.announcements.models import Announcement, AnnouncementKind, Dismissa
 from portal.catalog.selectors import OfferedPools, pools_offered_to
 from portal.common.errors import NotFound
 from portal.common.reasons.reason import Reason
-from portal.fleet.inventory.models import Maintenance
+from portal.fleet.inventory.models import Maintenance, Pool
 from portal.people.accounts.models import User
 
 MAINTENANCE = "maintenance"
@@ -24,16 +23,6 @@ AHEAD = timedelta(days=7)
 """Planned maintenance is announced this long before it begins."""
 MAX_BANNERS = 3
 _ORDER = (MAINTENANCE, AnnouncementKind.WARNING.value, AnnouncementKind.INFORMATION.value)
-_COLUMNS = (
-    "pk",
-    "shown_kind",
-    "pool_id",
-    "pool__name",
-    "pool__slug",
-    "pool__simulated",
-    "begins_at",
-    "ends_at",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,33 +79,44 @@ def announcement_by_id(actor: User, announcement_id: UUID) -> Announcement:
 def banners_for(actor: User) -> list[Banner]:
     """Return what to show above every page: maintenance first, then warnings, then the newest.
 
-    One query; one more if any of them is for a pool and the actor does not see all pools.
+    Two small queries where there is nothing to show, which is nearly always; up to four more otherwise.
     """
     now = timezone.now()
-    dismissed = Dismissal.objects.filter(user=actor).values("announcement")
-    existing = Q(pool=None) | Q(pool__deleted_at=None)
-    announced = not_ended(now).filter(existing, begins_at__lte=now).exclude(pk__in=dismissed)
-    planned = Maintenance.objects.filter(existing, ends_at__gt=now, begins_at__lte=now + AHEAD)
-    rows: Any = (
-        announced.order_by()
-        .annotate(shown_kind=F("kind"))
-        .values_list(*_COLUMNS, "text")
-        .union(
-            planned.order_by()
-            .annotate(shown_kind=Value(MAINTENANCE, output_field=CharField()))
-            .values_list(*_COLUMNS, "reason"),
-            all=True,
-        )
-    )
+    windows = list(Maintenance.objects.filter(ends_at__gt=now, begins_at__lte=now + AHEAD))
+    announced = list(not_ended(now).filter(begins_at__lte=now))
+    if not windows and not announced:
+        return []
+    dismissed = set(Dismissal.objects.filter(user=actor).values_list("announcement", flat=True))
+    rows: list[Announcement | Maintenance] = [
+        *windows,
+        *(row for row in announced if row.pk not in dismissed),
+    ]
+    pools = Pool.objects.filter(deleted_at=None).in_bulk({row.pool_id for row in rows if row.pool_id})
     offered: OfferedPools | None = None
     banners = []
-    for key, kind, pool, name, slug, simulated, begins_at, ends_at, text in rows:
+    for row in rows:
+        pool = pools.get(row.pool_id) if row.pool_id else None
+        if row.pool_id and pool is None:
+            continue
         if pool is not None and not actor.sees_all:
             offered = offered or pools_offered_to(actor)
-            if not offered.includes(pool, simulated=simulated):
+            if not offered.includes(pool.pk, simulated=pool.simulated):
                 continue
-        begun = begins_at <= now
-        banners.append(Banner(key, kind, text, name or "", slug or "", begins_at, ends_at, begun))
+        banners.append(_banner(row, pool, now))
     banners.sort(key=lambda banner: banner.begins_at, reverse=True)
     banners.sort(key=lambda banner: _ORDER.index(banner.kind))
     return banners
+
+
+def _banner(row: Announcement | Maintenance, pool: Pool | None, now: datetime) -> Banner:
+    kind, text = (MAINTENANCE, row.reason) if isinstance(row, Maintenance) else (row.kind, row.text)
+    return Banner(
+        key=row.pk,
+        kind=kind,
+        text=text,
+        pool=pool.name if pool is not None else "",
+        pool_slug=pool.slug if pool is not None else "",
+        begins_at=row.begins_at,
+        ends_at=row.ends_at,
+        begun=row.begins_at <= now,
+    )

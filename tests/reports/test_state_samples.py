@@ -73,6 +73,6 @@ def test_the_plot_has_all_states_and_leaves_gaps(lab):
     state_samples.run(NOW)
     plot = state_plot.plot_of(state_samples.history([lab.pk], days=1, now=NOW))
     assert plot is not None and plot.stacked and plot.has_gaps
-    assert [line.values[-3:] for line in plot.lines] == [(n, None, n) for n in (0, 0, 2, 0, 3)]
+    assert [line.values[-3:] for line in plot.lines] == [(n, None, n) for n in (0, 0, 2, 0, 0, 3)]
     assert plot.title == "0 of 5 GPUs in use on average"
-    assert plot.rows[0].texts == ("0", "0", "2", "0", "3")
+    assert plot.rows[0].texts == ("0", "0", "2", "0", "0", "3")
