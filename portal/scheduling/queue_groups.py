@@ -173,7 +173,7 @@ def next_step(actor: User, key: GroupKey, rows: list[QueueRow]) -> NextStep | No
         return NextStep(_("View requests"), reverse("inbox:inbox"))
     own = next((row for row in rows if row.own), None)
     if own is not None and (url := ask_url(actor, own.workspace)):
-        return NextStep(_("Request quota"), url)
+        return NextStep(_("Ask for more"), url)
     if key.code in (Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.COHORT, Rule.SITE_LIMIT) and actor.operates:
         return NextStep(_("View quotas"), reverse("quotas:limits"))
     if key.code == Rule.BOOKING:

@@ -402,6 +402,8 @@
   // After a step back in the history, the whole page is new and there is no target.
   document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target || document));
   /* --- Offline: what could not be sent is said, kept, and sent again ------------------------------------ */
+  // htmx makes a promise for a request that it queues, which nobody gets; it rejects without a reason.
+  window.addEventListener("unhandledrejection", (event) => { if (event.reason === undefined) event.preventDefault(); });
   const AGAIN_MS = 10000;
   const unsent = new Map();
   let againTimer = 0;

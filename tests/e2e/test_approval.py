@@ -57,7 +57,7 @@ def test_from_refused_to_running(berth: Berth, ada: Api, small_quota: None, brow
     page = asks.page
     page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
     page.locator("label[for=flavor-cpu-large]").click()
-    page.locator("#start", has_text="Request quota").wait_for()
+    page.locator("#start", has_text="Ask for more").wait_for()
     asks.shot("refused")
     page.locator("#start").click()
     page.fill("textarea[name=note]", "Training for the paper")

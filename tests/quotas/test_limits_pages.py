@@ -141,7 +141,7 @@ def test_a_teams_page_shows_bars_caps_and_who_holds_what(as_user, bob, team, loc
     WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=local_pool, amounts={H100: 1000})
     page = words(as_user(bob).get("/teams/vision/"))
     assert "H100: 1 in use, quota 4, up to 4" in page
-    assert "H100 1 of 2" in page and "Request quota" in page
+    assert "H100 1 of 2" in page and "Ask for more" in page
     assert "Set cap" not in page, "a member splits nothing"
 
 

@@ -123,5 +123,5 @@ def test_the_summary_of_the_form_shows_the_teams_quota(as_user, alice, team, poo
     Quota.objects.create(team=team, resource=H100, quota=2000)
     page = as_user(alice).get("/workspaces/new/?team=vision&flavor=sim-h100-x4").content.decode()
     assert "Quota of Vision" in page
-    assert "Request quota" in page
+    assert "Ask for more" in page
     assert "Your team's quota" in as_user(alice).get("/").content.decode()
