@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from portal.common.htmx import partial_of
+from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.scheduling import queue_groups, selectors
@@ -41,7 +41,7 @@ def queue(request: SignedInRequest) -> HttpResponse:
     else:
         page = Paginator(list(groups), GROUPS_PER_PAGE).get_page(number)
         shown = {key: groups[key].shown for key in page.object_list}
-    context = {
+    context: dict[str, Any] = {
         "one": one is not None,
         "group_key": str(one or ""),
         "page": page,
@@ -49,9 +49,9 @@ def queue(request: SignedInRequest) -> HttpResponse:
         "total": sum(counts.values()),
         "preempting": selectors.preempting(request.user),
         "team": team,
-        "teams": selectors.teams_waiting(),
         "reason": reason,
-        "reasons": selectors.waiting_by_reason(),
         "state": QueueState.objects.filter(pk=1).first(),
     }
+    if not requests_element(request, "list"):
+        context |= {"teams": selectors.teams_waiting(), "reasons": selectors.waiting_by_reason()}
     return render(request, partial_of(request, "scheduling/queue.html", "list"), context)

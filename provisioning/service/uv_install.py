@@ -12,7 +12,13 @@ import subprocess
 from pathlib import Path
 
 CONFIG_TIMEOUT_S = 60
-_ADDRESSES = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+_ADDRESSES = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+}
+"""uv's variable for each address of pip, and what separates several. Addresses may have a password, which all
+users of the machine could read on a command line."""
 _NO_MATTER = frozenset(
     {
         *("cache-dir", "constraint", "default-timeout", "disable-pip-version-check", "no-cache-dir"),
@@ -51,11 +57,11 @@ def command(python: Path, lock: Path, environ: dict[str, str]) -> tuple[list[str
     settings = _pip_settings(python, environ) if uv else None
     if settings is None:
         return None
-    options, variables = [], {"UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1"}
+    variables = {"UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1"}
     for name, value in settings:
         if name in _ADDRESSES:
-            for address in value.split():
-                options += [_ADDRESSES[name], address]
+            variable, separator = _ADDRESSES[name]
+            variables[variable] = separator.join(value.split())
         elif name == "cert":
             variables["SSL_CERT_FILE"] = value
         elif name not in _NO_MATTER:
@@ -63,7 +69,7 @@ def command(python: Path, lock: Path, environ: dict[str, str]) -> tuple[list[str
     install = [uv, "pip", "install", "--no-deps", "--require-hashes", "--compile-bytecode"]
     # As pip: all addresses are equal. The hashes of the lock decide which file is installed.
     install += ["--index-strategy", "unsafe-best-match"]
-    return [*install, *options, "--python", str(python), "-r", str(lock)], {**environ, **variables}
+    return [*install, "--python", str(python), "-r", str(lock)], {**environ, **variables}
 
 
 def _pip_settings(python: Path, environ: dict[str, str]) -> list[tuple[str, str]] | None:

@@ -82,7 +82,7 @@ def _until(now: datetime, step_s: int, count: int) -> Window:
 
 
 def measured_use(devices: QuerySet[Device], window: Window) -> MeasuredUse:
-    """Return the mean utilisation and the summed memory of these GPUs, whoever has them. One query."""
+    """Return mean utilisation and total memory of these GPUs, for all their users. One query."""
     model = _model(window)
     gpus = devices.filter(kind=DeviceKind.GPU.value).order_by().values("pk")
     rows = (

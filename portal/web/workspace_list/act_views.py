@@ -110,7 +110,7 @@ def _seconds(hours: str) -> int:
 def _selected(request: SignedInRequest) -> list[UUID]:
     """Return the selected workspaces: the chosen rows, or the first of all that match the filters.
 
-    Raises `InvalidInput` for ids that are none, and for more than `MAX_AT_ONCE`.
+    Raises `InvalidInput` for invalid ids, and for more than `MAX_AT_ONCE`.
     """
     if request.POST.get("all"):
         return selection_of(request.user, request.GET).first(MAX_AT_ONCE)

@@ -47,7 +47,7 @@ SPAN_TEXTS = ((HOUR, gettext_lazy("Last hour")), (MONTH, gettext_lazy("Last 30 d
 
 
 def use_of(device: Device, span: str, now: datetime) -> UsePlots:
-    """Return the plots of a device, or a note why there are none. Raises `KeyError` for another span."""
+    """Return the plots of a device, or the reason for having none. Raises `KeyError` for an unknown span."""
     measured = device_series(device, span, now=now)
     allocations = holders(device, start_of(measured), now)
     if found := device_plots(device, measured, allocations):
