@@ -159,11 +159,11 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
                     bodies[request] = messages.dump(request)
             site.ask(
                 Workspace(
-                    name=f"a{burst}-{asked + place}", owner=who.user, team=who.team, template=template,
+                    name=f"a{burst}-{asked + place}", owner=person.user, team=person.team, template=template,
                     flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
                 )
                 for place, request in enumerate(some)
-                for who in (people[(asked + place) % PEOPLE],)
+                for person in (people[(asked + place) % PEOPLE],)
             )  # fmt: skip
             began, busy_from = time.perf_counter(), time.process_time()
             report = cycle.run()

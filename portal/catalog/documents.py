@@ -87,9 +87,9 @@ def _field_error(field: str, reason: Reason) -> InvalidInput:
 
 
 def _teams(slugs: list[str]) -> list[Team]:
-    wanted = {strip_nul(slug) for slug in slugs}
-    teams = list(Team.objects.filter(slug__in=wanted).order_by("slug"))
-    for slug in sorted(wanted - {team.slug for team in teams}):
+    requested_slugs = {strip_nul(slug) for slug in slugs}
+    teams = list(Team.objects.filter(slug__in=requested_slugs).order_by("slug"))
+    for slug in sorted(requested_slugs - {team.slug for team in teams}):
         raise _field_error("teams", Reason(CatalogCode.NO_SUCH_TEAM_NAMED, {"slug": slug}))
     return teams
 

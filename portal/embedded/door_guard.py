@@ -206,9 +206,9 @@ class HandshakeRecords:
                 self._skip -= skipped
                 data = data[skipped:]
                 continue
-            wanted = 5 - len(self._head)
-            self._head += data[:wanted]
-            data = data[wanted:]
+            missing = 5 - len(self._head)
+            self._head += data[:missing]
+            data = data[missing:]
             if len(self._head) == 5:
                 if self._head[0] not in (_HANDSHAKE, _ALERT, _CHANGE, _DATA) or self._head[1] != 3:
                     raise HandshakeRefused("no TLS")

@@ -36,7 +36,7 @@ def values_of(pool: Pool) -> list[object]:
 
 @transaction.atomic
 def set_checks(
-    *, actor: User | SystemActor, slug: str, expected: frozenset[str] = etags.ANY, **wanted: Any
+    *, actor: User | SystemActor, slug: str, expected: frozenset[str] = etags.ANY, **fields: Any
 ) -> Pool:
     """Change some of a pool's settings (`NAMES`; 0 hours means never). Idempotent.
 
@@ -47,7 +47,7 @@ def set_checks(
     if pool is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
     etags.require_expected(expected, pool, *values_of(pool), name=pool.name)
-    changed = {name: value for name, value in wanted.items() if getattr(pool, name) != value}
+    changed = {name: value for name, value in fields.items() if getattr(pool, name) != value}
     for name, value in changed.items():
         setattr(pool, name, value)
     try:

@@ -100,7 +100,7 @@ def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
 def _order_steps(steps: list[Step]) -> list[Step]:
     """Order steps by dependency: referenced entries first, and deletions in reverse."""
     changing = [step for step in steps if step.act in (Action.CREATE, Action.CHANGE)]
-    gone = [step for step in steps if step.act is Action.DELETE]
+    deletions = [step for step in steps if step.act is Action.DELETE]
     inner = [step for step in changing if step.section == "cohorts" and step.act is Action.CREATE]
     names = {step.name for step in inner}
     ordered: list[Step] = []
@@ -113,7 +113,7 @@ def _order_steps(steps: list[Step]) -> list[Step]:
             names.discard(step.name)
     rest = [step for step in changing if step not in ordered]
     before = [step for step in rest if step.section in ("pools", "nodes")]
-    return [*before, *ordered, *(step for step in rest if step not in before), *reversed(gone)]
+    return [*before, *ordered, *(step for step in rest if step not in before), *reversed(deletions)]
 
 
 def _carry_out(actor: User, step: Step, lines: Lines, *, first: bool) -> None:

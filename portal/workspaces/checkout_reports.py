@@ -70,15 +70,15 @@ def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> 
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace.pk)
     before: dict[str, Any] = status.checkouts.get(checkout.what, {})
     same_start = before.get("generation") == generation
-    wanted = next(
+    requested = next(
         (candidate for candidate in repositories_to_clone(workspace) if candidate.kind == checkout.what), None
     )
     if same_start and before.get("state") in ENDS:
         return
     if same_start:
         url, ref, secret = before["url"], before["ref"], before["secret"]
-    elif wanted is not None:
-        url, ref, secret = wanted.url, wanted.ref, wanted.secret
+    elif requested is not None:
+        url, ref, secret = requested.url, requested.ref, requested.secret
     else:
         return
     now = timezone.now().isoformat()

@@ -107,10 +107,10 @@ def _apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
             pass
 
 
-def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
+def _continue(workspace: Workspace, answered: Op, requested: Op) -> None:
     """Continue the stop or deletion: at once if it was not sent yet, else after a short delay."""
-    if answered is not wanted:
-        dispatch.send(workspace, wanted)
+    if answered is not requested:
+        dispatch.send(workspace, requested)
         return
     _again_in(workspace, reconcile.STOPPING_OBSERVE_S)
     transaction.on_commit(lambda: dispatch.hint_later(workspace.pk, reconcile.STOPPING_OBSERVE_S))

@@ -146,23 +146,23 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
 def holders_of(device: Path) -> tuple[int, ...]:
     """Return the processes that have the device file open, under any path."""
     try:
-        wanted = _identity(device.stat())
+        device_identity = _identity(device.stat())
     except OSError:
         return ()  # created by the driver on first use
     pids = []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        if _has_open(process, wanted):
+        if _has_open(process, device_identity):
             pids.append(int(process.name))
     return tuple(sorted(pids))
 
 
-def _has_open(process: Path, wanted: tuple[int, int]) -> bool:
+def _has_open(process: Path, device_identity: tuple[int, int]) -> bool:
     with contextlib.suppress(OSError), os.scandir(process / "fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                if _identity(entry.stat()) == wanted:
+                if _identity(entry.stat()) == device_identity:
                     return True
     return False
 

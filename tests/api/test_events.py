@@ -188,8 +188,8 @@ def test_who_may_not_follow(
     status: int,
     code: str,
 ) -> None:
-    who = request.getfixturevalue(user) if user else None
-    program = api(who, scope) if who else api(None)
+    person = request.getfixturevalue(user) if user else None
+    program = api(person, scope) if person else api(None)
     problem(program.get(f"workspaces/{one.pk}/events/stream", Accept="text/event-stream"), status, code)
 
 

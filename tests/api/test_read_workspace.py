@@ -66,9 +66,9 @@ def test_any_version_and_head_are_compared_as_one_tag_is(api: Any, bob: Any, one
     program, path = api(bob), f"workspaces/{one.pk}"
     tag = program.get(path)["ETag"]
 
-    for wanted in ("*", tag, tag.removeprefix("W/")):
+    for etag in ("*", tag, tag.removeprefix("W/")):
         for method in ("GET", "HEAD"):
-            same = program.send(method, path, **{"If-None-Match": wanted})
-            assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag), (method, wanted)
-    for wanted in ('"other"', "not a tag", ""):
-        assert program.get(path, **{"If-None-Match": wanted}).status_code == 200, wanted
+            same = program.send(method, path, **{"If-None-Match": etag})
+            assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag), (method, etag)
+    for etag in ('"other"', "not a tag", ""):
+        assert program.get(path, **{"If-None-Match": etag}).status_code == 200, etag

@@ -44,7 +44,7 @@ def _workspace(program: Any) -> str:
 
 
 MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
-    **{name: (kind.who, kind.make) for name, kind in KINDS.items()},
+    **{name: (kind.actor, kind.make) for name, kind in KINDS.items()},
     "environment": ("olga", _made("environments", {"slug": "own", "name": "Own", "source": "numpy"})),
     "flavor": ("olga", _there("flavors/sim-h100-x1")),
     "half of a GPU": ("olga", _made("flavors", HALF)),
@@ -91,8 +91,8 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any) -> tuple[Any, str, str]:
     """A program that edits, the path, and the method."""
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
-    who, make = MADE[request.param]
-    program = api(people[who])
+    actor, make = MADE[request.param]
+    program = api(people[actor])
     path = make(program)
     methods = _edits()[_template_of(path)]
     return program, path, "PATCH" if "patch" in methods else "PUT"
@@ -137,7 +137,7 @@ def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]
 
 def test_every_kind_of_the_document_is_tried(api: Any, people: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
-    tried = {_template_of(make(api(people[who]))) for who, make in MADE.values()}
+    tried = {_template_of(make(api(people[actor]))) for actor, make in MADE.values()}
     assert tried == _edits().keys()
 
 

@@ -75,8 +75,8 @@ def test_the_second_is_told(
 ) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     form, kind = FORMS[name], KINDS[FORMS[name].kind]
-    program: Api = api(people[kind.who])
-    browser: Client = as_user(people[kind.who])
+    program: Api = api(people[kind.actor])
+    browser: Client = as_user(people[kind.actor])
     path = kind.make(program) if form.made else ""
     page = form.page.format(path=path, id=path.rpartition("/")[2])
     shown = browser.get(page)

@@ -142,8 +142,8 @@ def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> Non
         "bob": "member",
         "charlie": "member",
     }
-    gone = owner.post("teams/vision/members/charlie/revoke")
-    assert (gone.status_code, gone.content) == (204, b"")
+    response = owner.post("teams/vision/members/charlie/revoke")
+    assert (response.status_code, response.content) == (204, b"")
     problem(owner.post("teams/vision/members/charlie/revoke"), 404, "not_found")
 
 

@@ -316,8 +316,12 @@ def test_a_flavor_makes_sense(olga, given, field):
 
 def test_several_models_will_do(olga):
     made = size(olga, accelerator_count=2, accelerator_models=["H100", "A100"], accelerator_memory_mib=40_000)
-    wanted = made.as_request()["accelerators"]
-    assert (wanted["models"], wanted["model"], wanted["memory_mib"]) == (["H100", "A100"], "", 40_000)
+    accelerators = made.as_request()["accelerators"]
+    assert (accelerators["models"], accelerators["model"], accelerators["memory_mib"]) == (
+        ["H100", "A100"],
+        "",
+        40_000,
+    )
 
 
 # --- changes, versions, deletion --------------------------------------------------------------------

@@ -80,8 +80,8 @@ def test_json_of_every_command(as_alice, ci):
     assert "secret" not in listed
     rotated = as_alice(SA, "rotate", "cd", issued["id"], "--json").json
     assert rotated["replaces"] == issued["id"]
-    gone = as_alice(SA, "revoke", "cd", rotated["id"], "-y", "--json").json
-    assert gone == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
+    revoked = as_alice(SA, "revoke", "cd", rotated["id"], "-y", "--json").json
+    assert revoked == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
     assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["state"] == "deactivated"
     assert as_alice(SA, "tokens", "svc-nobody", "--json").code == 5
 

@@ -59,11 +59,11 @@ class Hold:
         self.code = f"__import__('os').system('sleep {self.seconds}')"
 
     def found(self) -> list[int]:
-        wanted = ["sleep", self.seconds]
+        argv = ["sleep", self.seconds]
         rows = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                if path.read_bytes().decode(errors="replace").split("\0")[:2] == wanted:
+                if path.read_bytes().decode(errors="replace").split("\0")[:2] == argv:
                     rows.append(int(path.parent.name))
         return rows
 

@@ -212,9 +212,9 @@ def test_what_comes_of_the_list_itself_is_final_and_the_rest_is_tried_again(
     assert version.state == VersionState.FAILED
     assert (version.retry_at is None) == final
     told = Notification.objects.filter(kind="environment.build_failed")
-    who = set(told.values_list("user__username", flat=True))
+    recipients = set(told.values_list("user__username", flat=True))
     if code != "cancelled":
-        assert who == ({"alice"} if final else {"olga"})
+        assert recipients == ({"alice"} if final else {"olga"})
     if code == "resolution_failed":
         assert version.failure["params"]["source_line"] == 2
         assert version.failure["params"]["log_line"] == "no-such-package was not found"

@@ -124,8 +124,8 @@ def test_a_site_may_have_it_so_that_only_operators_build(vscode, make, bob, sent
 
 
 def test_previews_build_nothing(vscode, bob, as_user, sent):
-    wanted = {"team": "vision", "template": "vscode", "flavor": "cpu-small"}
-    answer = as_user(bob).post("/api/v1/admission/preview", wanted, "application/json").json()
+    order = {"team": "vision", "template": "vscode", "flavor": "cpu-small"}
+    answer = as_user(bob).post("/api/v1/admission/preview", order, "application/json").json()
     assert (answer["outcome"], answer["reason"]["code"]) == ("queued", "environment_being_installed")
     assert not EnvironmentBuild.objects.exists()
 

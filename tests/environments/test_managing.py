@@ -40,9 +40,9 @@ def test_an_owner_makes_one_for_the_team_and_its_build_goes_to_a_node(team, alic
     assert Event.objects.filter(kind="environment.created", actor=alice, team_id=team.pk).exists()
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
-def test_who_may_not(request, who, team, local_pool):
-    actor = request.getfixturevalue(who)
+@pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
+def test_who_may_not(request, username, team, local_pool):
+    actor = request.getfixturevalue(username)
     with pytest.raises(NotAllowed):
         services.create(actor=actor, team=team, name="Mine", **LINES)
     with pytest.raises(NotAllowed):

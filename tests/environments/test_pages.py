@@ -168,8 +168,8 @@ def test_the_home_page_says_how_far_data_science_is(
     clock.shift(61)
     upkeep.sweep()
     built(only(sent))
-    for who in (bob, olga):
-        assert "Data science" not in as_user(who).get("/").content.decode()
+    for user in (bob, olga):
+        assert "Data science" not in as_user(user).get("/").content.decode()
 
 
 def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga, bob, as_user):

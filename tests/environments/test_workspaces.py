@@ -46,13 +46,13 @@ def small() -> Flavor:
     return Flavor.objects.get(slug="cpu-small")
 
 
-def create(actor, team, wanted=None, template=None, **fields) -> Workspace:
+def create(actor, team, environment=None, template=None, **fields) -> Workspace:
     return create_workspace(
         actor=actor,
         team=team,
         template=template or jupyter(),
         flavor=small(),
-        environment=wanted,
+        environment=environment,
         **fields,
     )
 

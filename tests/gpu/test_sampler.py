@@ -125,13 +125,13 @@ def test_a_lost_device_leaves_and_the_list_is_asked_again_soon():
 
 
 def test_a_device_that_is_gone_is_forgotten_after_a_while():
-    gone, stays = Scripted("GPU-gone"), Scripted("GPU-stays")
-    devices = [gone, stays]
+    removed, stays = Scripted("GPU-gone"), Scripted("GPU-stays")
+    devices = [removed, stays]
     out = Out()
     sampler = sampler_of(lambda: list(devices), out, refresh_s=60, capacity=120)
     for second in range(0, 60, 10):
         sampler.tick(START + second)
-    devices.remove(gone)
+    devices.remove(removed)
     seen = []
     for second in range(60, 360, 10):
         sampler.tick(START + second)

@@ -462,9 +462,9 @@ def test_a_result_about_a_device_that_has_gone(gpu, sent):
     assert answer(command, "xid79")
     assert fresh(gpu).cordoned
     ask_again = GpuCheckRun.objects.create(device=gpu, cause=CheckCause.OPERATOR, lease="abc")
-    gone = type(command)(**{**_fields(command), "run": str(ask_again.pk), "lease": "abc"})
+    outdated = type(command)(**{**_fields(command), "run": str(ask_again.pk), "lease": "abc"})
     Device.objects.filter(pk=gpu.pk).delete()
-    assert answer(gone) is False
+    assert answer(outdated) is False
 
 
 def test_progress_from_outside_is_kept_within_bounds(gpu, sent):

@@ -39,8 +39,8 @@ def kinds(user) -> list[str]:
 
 
 def quota_request(user, team, **fields) -> QuotaRequest:
-    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "note": "More"}
-    return QuotaRequest.objects.create(team=team, requester=user, **{**wanted, **fields})
+    columns = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "note": "More"}
+    return QuotaRequest.objects.create(team=team, requester=user, **{**columns, **fields})
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_what_is_urgent_comes_first_then_what_has_waited_for_longest(team, bob, 
     clock.shift(60)
     soon = ask(alice, team, start_h=2)
     later = ask(alice, team, start_h=100)
-    wanted = [str(row.pk) for row in (soon, first, second, later)]
-    assert [key.pk for key in selectors.keys(petra)] == wanted
+    expected = [str(row.pk) for row in (soon, first, second, later)]
+    assert [key.pk for key in selectors.keys(petra)] == expected
     [urgent, *others] = selectors.items(petra, selectors.keys(petra))
     assert urgent.urgent and not any(item.urgent for item in others)
 

@@ -159,9 +159,9 @@ def test_folders_of_workspaces_that_live_are_none(local_pool, sent, clock):
 
 def test_what_a_node_has_removed_by_itself_is_shown_once(local_pool):
     now = timezone.now().timestamp()
-    gone = Leftover(LeftoverKind.PROCESS, "12-34", "", None, now - 60)
-    listing(gone, pool=local_pool)
-    listing(gone, pool=local_pool)
+    ended = Leftover(LeftoverKind.PROCESS, "12-34", "", None, now - 60)
+    listing(ended, pool=local_pool)
+    listing(ended, pool=local_pool)
     (row,) = Orphan.objects.all()
     assert (row.state, row.removed_by) == ("removed", "node-1")
 

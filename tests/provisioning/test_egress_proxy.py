@@ -362,8 +362,8 @@ def test_addresses_are_tried_in_turn_and_closed_ones_left_out(proxy: Running) ->
 
 def test_a_name_that_is_unknown_and_a_server_that_is_down(proxy: Running, to_this_machine: None) -> None:
     assert proxy.say(b"CONNECT good.example:8443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502 ")
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     proxy.names["good.example"] = ["127.0.0.1"]
     assert proxy.say(f"CONNECT good.example:{port} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 502 ")
 

@@ -300,9 +300,9 @@ def test_reports_are_judged_by_the_checks_own_rules_and_never_a_pass(tmp_path: P
     driver = simulated(tmp_path, model=model, **{f"fault_{kind}": name for kind, name in ALL.items()})
     # Some speeds of a V100 have no floor.
     healthy = "degraded" if model == "V100" else "pass"
-    wanted = ["fail", "fail", "hung", "degraded", "fail", healthy]
+    expected = ["fail", "fail", "hung", "degraded", "fail", healthy]
     for level in ("quick", "standard"):
-        for index, would_be in enumerate(wanted):
+        for index, would_be in enumerate(expected):
             report = driver.check_device(gpu(index), level)
             jsonschema.Draft202012Validator(schema()).validate(report.to_dict())
             assert report.simulated and report.summary.startswith("Simulated")

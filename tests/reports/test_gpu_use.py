@@ -162,13 +162,13 @@ def at(clock: Any, hours: float, workspace: Workspace, kind: AuditKind, cause: s
 
 
 def test_what_was_reclaimed_counts_from_the_release_until_the_next_start_for_a_day(gpus, bob, team, clock):
-    again, gone, own = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
+    again, stopped, own = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
     hold(again, gpus[0], 1, 4)
     hold(again, gpus[0], 7, 8, number=2)
-    hold(gone, gpus[1], -30, -22)
+    hold(stopped, gpus[1], -30, -22)
     hold(own, gpus[1], 1, 5)
     code = min(STOPS)
-    at(clock, -22, gone, AuditKind.WORKSPACE_STOP, code)
+    at(clock, -22, stopped, AuditKind.WORKSPACE_STOP, code)
     at(clock, 3.9, again, AuditKind.WORKSPACE_STOP, code)
     at(clock, 5, own, AuditKind.WORKSPACE_STOP)
     days.write(DAY.date(), now=LATER)

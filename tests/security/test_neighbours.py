@@ -75,16 +75,16 @@ def listening(address: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("gone", "package"), [("pasta", "the package “passt”"), ("nft", "the package “nftables”")]
+    ("program", "package"), [("pasta", "the package “passt”"), ("nft", "the package “nftables”")]
 )
 def test_where_it_would_be_shared_several_users_are_refused_and_one_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, package: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, package: str
 ) -> None:
     if not probe().bwrap:
         pytest.skip(probe().warning)
     found = shutil.which
     monkeypatch.setattr(
-        network.shutil, "which", lambda name, **search: None if name == gone else found(name, **search)
+        network.shutil, "which", lambda name, **search: None if name == program else found(name, **search)
     )
     monkeypatch.setattr(isolation, "_known", {})
     pool = Pool(tmp_path)
@@ -455,11 +455,11 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
     assert len(network.egress_processes(folder)) == 1
     os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
 
-    def gone() -> bool | None:
+    def is_unreachable() -> bool | None:
         pool.driver.observe(seen.ref)
         return not network.egress_processes(folder) or None
 
-    eventually(gone, limit_s=30, what="nothing leads out of the dead")
+    eventually(is_unreachable, limit_s=30, what="nothing leads out of the dead")
 
 
 def test_the_rules_in_words() -> None:

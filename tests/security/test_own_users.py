@@ -99,8 +99,8 @@ def test_every_owner_is_a_user_of_the_machine_and_nobody_is_root(pool: Pool) -> 
     pool.run(ada)
     pool.run(bob)
     users = {
-        who: {processes.user_of(pid) for pid in everything(pool, spec)}
-        for who, spec in (("ada", ada), ("bob", bob))
+        username: {processes.user_of(pid) for pid in everything(pool, spec)}
+        for username, spec in (("ada", ada), ("bob", bob))
     }
     assert all(len(found) == 1 and found.isdisjoint({0, os.geteuid()}) for found in users.values())
     assert users["ada"].isdisjoint(users["bob"])

@@ -259,18 +259,18 @@ def test_nobody_else_reaches_a_workspaces_socket_or_a_door(berth: Berth, closed:
         sockets = [app, berth.instance.door_socket_dir / "nodes-door.sock"]
         assert sockets[1].is_socket()
         code = "print(json.dumps([tried(met, path) for path in sockets]))"
-        wanted = [str(path) for path in sockets]
+        addresses = [str(path) for path in sockets]
         modes = {path: path.stat().st_mode for path in (berth.home, *berth.home.parents) if path != Path("/")}
         try:
             for path in modes:
                 path.chmod(0o755)
             for uid in (OWNER_UID, STRANGER, SERVICES_UID):
-                assert as_user(uid, code, sockets=wanted) == ["PermissionError"] * 2, uid
-            assert as_user(DOORS_UID, code, sockets=wanted) == ["done"] * 2
+                assert as_user(uid, code, sockets=addresses) == ["PermissionError"] * 2, uid
+            assert as_user(DOORS_UID, code, sockets=addresses) == ["done"] * 2
         finally:
             for path, mode in modes.items():
                 path.chmod(mode)
-        assert let_loose(berth, "web", code, sockets=wanted) == ["FileNotFoundError"] * 2
+        assert let_loose(berth, "web", code, sockets=addresses) == ["FileNotFoundError"] * 2
         # Caddy's administration is off: nothing listens where it would.
         configured = json.loads((berth.home / "run" / "front-door.json").read_text())
         assert configured["admin"]["disabled"] is True
@@ -335,8 +335,8 @@ def test_a_service_that_is_killed_comes_back_without_rights(berth: Berth, name: 
 
 def uids(berth: Berth) -> set[str]:
     """Of the services and the front door."""
-    wanted = CONFINED | {"front-door"}
-    return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in wanted}
+    names = CONFINED | {"front-door"}
+    return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in names}
 
 
 def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:

@@ -131,8 +131,8 @@ def test_what_a_file_does_not_name_stays_unless_it_prunes(ada):
     applying.apply(actor=ada, text=FILE)
     less = "berth: 1\nflavors: {}\nrules: []\n"
     assert applying.apply(actor=ada, text=less) == []
-    gone = applying.apply(actor=ada, text=less, prune=True)
-    assert {(step.section, step.name) for step in gone if step.section == "flavors"} == {
+    deletions = applying.apply(actor=ada, text=less, prune=True)
+    assert {(step.section, step.name) for step in deletions if step.section == "flavors"} == {
         ("flavors", "small"),
         ("flavors", "tall"),
     }
@@ -236,8 +236,8 @@ def test_policies_are_changed_by_field_and_pruned(ada):
     (step,) = applying.apply(actor=ada, text=one)
     assert (step.act, step.change_texts) == (Action.CHANGE, ["idle_minutes: 60 → 30"])
     assert ReclaimPolicy.objects.get(scope="team").zone == "Europe/Berlin"
-    gone = applying.apply(actor=ada, text=one, prune=True)
-    assert {(step.act, step.name) for step in gone} == {
+    deletions = applying.apply(actor=ada, text=one, prune=True)
+    assert {(step.act, step.name) for step in deletions} == {
         (Action.DELETE, "site"),
         (Action.DELETE, "flavor:small"),
     }
@@ -380,8 +380,8 @@ def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
 def test_pruning_deletes_environments_but_those_that_come_with_berth(ada):
     applying.apply(actor=ada, text=FILE)
     curated.ensure()
-    gone = applying.compare(actor=ada, text=FILE, prune=True)
-    assert not [step for step in gone if step.section == "environments"]
+    deletions = applying.compare(actor=ada, text=FILE, prune=True)
+    assert not [step for step in deletions if step.section == "environments"]
     applying.apply(actor=ada, text="berth: 1\ntemplates: {}\nenvironments: {}\n", prune=True)
     assert not Environment.objects.filter(curated=False).exists()
     assert Environment.objects.filter(curated=True).count() > 1

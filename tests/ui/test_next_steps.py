@@ -81,13 +81,13 @@ def test_what_cannot_be_sent_says_so_and_recovers(
     page.goto("/")
     search = page.get_by_label("Search by name")
 
-    def gone(route: Route) -> None:
+    def abort(route: Route) -> None:
         if away == "offline":
             route.abort("internetdisconnected")
         else:
             route.fulfill(status=502, body="Bad Gateway")
 
-    page.route("**/*q=*", gone)
+    page.route("**/*q=*", abort)
     search.fill("bet")
     banner = page.get_by_text("Berth is not reachable. Your input is kept.")
     banner.wait_for(state="visible")

@@ -70,14 +70,14 @@ def pages(asked: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.thorough("more pages; `make test` has those of test_browser")
-@pytest.mark.parametrize("who", ["petra", "bob"])
+@pytest.mark.parametrize("username", ["petra", "bob"])
 def test_every_page_is_accessible_and_fits(
-    visit: Visit, petra: User, bob: User, asked: dict[str, Any], who: str
+    visit: Visit, petra: User, bob: User, asked: dict[str, Any], username: str
 ) -> None:
-    page = visit({"petra": petra, "bob": bob}[who])
+    page = visit({"petra": petra, "bob": bob}[username])
     wrong: list[str] = []
     for name, path in pages(asked).items():
-        if who == "bob" and name == "rules":
+        if username == "bob" and name == "rules":
             continue
         page.set_viewport_size(DESKTOP)
         page.emulate_media(color_scheme="light")

@@ -209,8 +209,8 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
     assert ">Remove bob</span>" in free
 
 
-@pytest.mark.parametrize("gone", ["nobody-has-this", "charlie"])
+@pytest.mark.parametrize("username", ["nobody-has-this", "charlie"])
 def test_who_is_not_in_the_team_shows_nothing(
-    alice: User, charlie: User, team: Team, as_user: Browse, gone: str
+    alice: User, charlie: User, team: Team, as_user: Browse, username: str
 ) -> None:
-    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{gone}/revoke/"))
+    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{username}/revoke/"))

@@ -131,13 +131,13 @@ def test_too_much_together_is_refused(make, bob, team, local_pool, monkeypatch):
 
 def test_over_rest(api, bob, team, local_pool, clock):
     put(bob, bob, "TOKEN_A")
-    wanted = {"template": "jupyterlab", "flavor": "cpu-small", "secrets": ["TOKEN_A"]}
-    made = api(bob).post("workspaces", wanted, **{"Idempotency-Key": "k"})
+    order = {"template": "jupyterlab", "flavor": "cpu-small", "secrets": ["TOKEN_A"]}
+    made = api(bob).post("workspaces", order, **{"Idempotency-Key": "k"})
     assert made.status_code == 201 and made.json()["secrets"] == ["TOKEN_A"]
     assert api(bob).get("workspaces").json()["results"][0]["secrets"] == ["TOKEN_A"]
-    other = {**wanted, "secrets": []}
+    other = {**order, "secrets": []}
     problem(api(bob).post("workspaces", other, **{"Idempotency-Key": "k"}), 409, "idempotency_key_reused")
-    refused = problem(api(bob).post("workspaces", {**wanted, "secrets": ["NONE"]}), 400, "invalid")
+    refused = problem(api(bob).post("workspaces", {**order, "secrets": ["NONE"]}), 400, "invalid")
     assert refused["reason"]["code"] == "unknown_secrets_named" and "secrets" in refused["errors"]
 
 

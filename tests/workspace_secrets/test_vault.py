@@ -334,15 +334,15 @@ def test_a_site_file_has_places_of_teams_and_templates_and_no_values(server, ada
     text = exporting.as_yaml(document)
     assert VALUE not in text and "HERE" not in text and "users/alice" not in text
     assert applying.compare(actor=ada, text=text) == []
-    wanted = {
+    site_document = {
         "berth": 1,
         "teams": {"vision": {"vault_secrets": {}}},
         "templates": {"jupyterlab": {"vault_secrets": {"HUB": given}}},
     }
-    applying.apply(actor=ada, text=json.dumps(wanted))
-    assert applying.apply(actor=ada, text=json.dumps(wanted)) == []
+    applying.apply(actor=ada, text=json.dumps(site_document))
+    assert applying.apply(actor=ada, text=json.dumps(site_document)) == []
     assert set(Secret.objects.filter(user=None).values_list("name", flat=True)) == {"HERE", "HUB"}
-    wanted["templates"]["jupyterlab"]["vault_secrets"]["HUB"]["path"] = "berth/users/alice/own"
+    site_document["templates"]["jupyterlab"]["vault_secrets"]["HUB"]["path"] = "berth/users/alice/own"
     with pytest.raises(InvalidInput) as error:
-        applying.apply(actor=ada, text=json.dumps(wanted))
+        applying.apply(actor=ada, text=json.dumps(site_document))
     assert "berth/templates/jupyterlab" in str(error.value.reason.params["reason"])

@@ -158,13 +158,13 @@ def test_cancelled_nothing_more_goes(node, homes, olga, sent):
         evacuations.cancel(actor=olga, evacuation_id=made.pk)
 
 
-@pytest.mark.parametrize("gone", ["gpu-a", "gpu-b"])
-def test_with_a_machine_that_goes_it_ends_and_says_why(node, homes, olga, sent, gone):
+@pytest.mark.parametrize("machine_name", ["gpu-a", "gpu-b"])
+def test_with_a_machine_that_goes_it_ends_and_says_why(node, homes, olga, sent, machine_name):
     evacuate(olga, node)
-    MachineFactory(pool=node.pool, name=gone, state=MachineState.REVOKED)
+    MachineFactory(pool=node.pool, name=machine_name, state=MachineState.REVOKED)
     evacuations.sweep()
     found = how(olga)
-    assert (found.state, found.reason["params"]) == ("incomplete", {"node": gone})
+    assert (found.state, found.reason["params"]) == ("incomplete", {"node": machine_name})
     assert Machine.objects.count() == 1 and not active()
 
 

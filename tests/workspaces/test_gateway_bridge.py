@@ -186,10 +186,10 @@ def test_who_is_refused_has_opened_nothing(running, alice, bob):
     assert not Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED).exists()
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
-def test_nobody_else_gets_one_not_even_an_operator(running, request, who):
+@pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
+def test_nobody_else_gets_one_not_even_an_operator(running, request, username):
     with pytest.raises(NotAllowed):
-        publishing.issue_ticket(actor=request.getfixturevalue(who), workspace=running)
+        publishing.issue_ticket(actor=request.getfixturevalue(username), workspace=running)
 
 
 @pytest.mark.parametrize("what", [item for item in State if item != State.RUNNING])
@@ -226,10 +226,10 @@ def test_a_token_opens_with_the_scope_for_it(running, alice, scope, allowed):
     assert publishing.authorize_bearer(secret, running.external_name) == (str(alice.pk) if allowed else None)
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
-def test_nobody_elses_token_is_among_those_who_may_enter(running, request, who):
+@pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
+def test_nobody_elses_token_is_among_those_who_may_enter(running, request, username):
     """A good token says who it is; whether that user may enter is in the view."""
-    user = request.getfixturevalue(who)
+    user = request.getfixturevalue(username)
     _, secret = make_token(user)
     assert publishing.authorize_bearer(secret, running.external_name) == str(user.pk)
     assert str(user.pk) not in publishing.view_of(running).user_ids

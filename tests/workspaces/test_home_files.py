@@ -88,10 +88,10 @@ def test_names_are_shown_as_text(workspace, as_user, bob, node):
 def test_nobody_else_is_asked_for(workspace, alice, olga, as_user, node, tickets):
     for other in (alice, olga):
         acts = (
-            lambda who=other: services.listing(actor=who, workspace=workspace),
-            lambda who=other: services.delete(actor=who, workspace=workspace, paths=["a"]),
-            lambda who=other: services.download_url(actor=who, workspace=workspace, path="a"),
-            lambda who=other: services.upload_url(actor=who, workspace=workspace, path="a"),
+            lambda actor=other: services.listing(actor=actor, workspace=workspace),
+            lambda actor=other: services.delete(actor=actor, workspace=workspace, paths=["a"]),
+            lambda actor=other: services.download_url(actor=actor, workspace=workspace, path="a"),
+            lambda actor=other: services.upload_url(actor=actor, workspace=workspace, path="a"),
         )
         for act in acts:
             with pytest.raises(NotAllowed):

@@ -116,9 +116,9 @@ def test_homes_of_others_stay(ada, alice, bob, make, ran, pool, settle):
 
 def test_all_teams_count_also_those_that_were_left(bob, ran, pool):
     other = TeamFactory(slug="sound", name="Sound")
-    gone = WorkspaceFactory(owner=bob, team=other, state=State.TERMINATED)
+    terminated = WorkspaceFactory(owner=bob, team=other, state=State.TERMINATED)
     Allocation.objects.create(
-        workspace=gone,
+        workspace=terminated,
         node=pool.nodes.get(name=ran.allocations.get().node.name),
         generation=1,
         cpu_milli=1,

@@ -111,10 +111,10 @@ def test_the_same_name_in_another_team_or_of_another_user_is_no_conflict(make, a
     assert Workspace.objects.count() == 3
 
 
-@pytest.mark.parametrize("who", ["charlie", "olga"])
-def test_only_members_charge_a_team(make, local_pool, request, who):
+@pytest.mark.parametrize("username", ["charlie", "olga"])
+def test_only_members_charge_a_team(make, local_pool, request, username):
     with pytest.raises(NotAllowed):
-        make(request.getfixturevalue(who))
+        make(request.getfixturevalue(username))
     assert not Workspace.objects.exists()
 
 
@@ -190,11 +190,13 @@ VERBS = [services.start, services.stop, services.delete]
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(
-    ("who", "allowed"), [("alice", True), ("bob", True), ("olga", True), ("charlie", False)]
+    ("username", "allowed"), [("alice", True), ("bob", True), ("olga", True), ("charlie", False)]
 )
-def test_owner_of_the_team_user_and_operator_may_operate(make, bob, local_pool, request, verb, who, allowed):
+def test_owner_of_the_team_user_and_operator_may_operate(
+    make, bob, local_pool, request, verb, username, allowed
+):
     workspace = make(bob)
-    actor = request.getfixturevalue(who)
+    actor = request.getfixturevalue(username)
     if allowed:
         verb(actor=actor, workspace_id=workspace.pk)
         return

@@ -98,8 +98,8 @@ def test_whoever_does_not_own_the_team_changes_nothing(bob, charlie, team):
 def test_rest_keeps_members_owners_and_old_versions_from_opening(with_token, alice, bob, olga, team):
     url = f"/api/v1/teams/{team.slug}/egress"
 
-    def change(who, given, **headers):
-        return with_token(who).put(url, given, content_type="application/json", headers=headers)
+    def change(user, given, **headers):
+        return with_token(user).put(url, given, content_type="application/json", headers=headers)
 
     assert change(bob, {"egress": "none"}).status_code == 403
     seen = with_token(alice).get(url)

@@ -137,11 +137,11 @@ def change(*, actor: User | SystemActor, slug: str, values: Mapping[str, Any]) -
     if about:
         environment = services.change(actor=actor, environment=environment, **about)
     present = documents().get(slug, {})
-    wanted = {name: values.get(name, present.get(name)) for name in OF_SOURCE}
+    source_values = {name: values.get(name, present.get(name)) for name in OF_SOURCE}
     if any(name in values for name in OF_SOURCE) and any(
-        wanted[name] != present.get(name) for name in OF_SOURCE
+        source_values[name] != present.get(name) for name in OF_SOURCE
     ):
-        services.change_source(actor=actor, environment=environment, anywhere=True, **wanted)
+        services.change_source(actor=actor, environment=environment, anywhere=True, **source_values)
     elif values.get("build") and present.get("build") is False:
         services.rebuild(actor=actor, environment=environment)
     return environment

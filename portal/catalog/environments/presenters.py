@@ -243,10 +243,10 @@ def log_lines(build: EnvironmentBuild) -> list[LogLine]:
     lines = build.log.split("\n")[-LOG_LINES:]
     if lines and not lines[-1]:
         lines.pop()
-    wanted = " ".join(str(build.failure.get("params", {}).get("log_line", "")).split())
+    log_line = " ".join(str(build.failure.get("params", {}).get("log_line", "")).split())
     marked = -1
-    if wanted:
-        alike = [number for number, line in enumerate(lines) if wanted in " ".join(line.split())]
+    if log_line:
+        alike = [number for number, line in enumerate(lines) if log_line in " ".join(line.split())]
         marked = alike[-1] if alike else -1
     return [LogLine(line, number == marked) for number, line in enumerate(lines)]
 
@@ -331,7 +331,7 @@ def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]
     if version is None or not version.digest:
         return []
     rows = []
-    wanted = fingerprint_of(
+    fingerprint = fingerprint_of(
         version.python, ((package["name"], package["version"]) for package in version.packages)
     )
     for holding in selectors.holdings(version.digest):
@@ -341,7 +341,7 @@ def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]
                 "python": holding.python,
                 "count": holding.package_count,
             }
-            if holding.fingerprint != wanted:
+            if holding.fingerprint != fingerprint:
                 note += " · " + gettext("changed since the last check")
         if holding.holds:
             look = (gettext("Available"), "circle-check", "ok")

@@ -150,12 +150,12 @@ def _changes(
     requirements = sources.requirements_in(kind, build_text)
     lines += filter(None, (_line(requirement, has, python) for requirement in requirements))
     now = {canonicalize_name(name) for name in sources.package_names(kind, build_text)}
-    gone = [
+    dropped = [
         name
         for name in sources.package_names(present.source_kind, before)
         if canonicalize_name(name) not in now
     ]
-    lines += [_("%(name)s no longer requested") % {"name": name} for name in gone]
+    lines += [_("%(name)s no longer requested") % {"name": name} for name in dropped]
     new_programs = [
         name
         for name in sources.package_names(kind, build_text)

@@ -51,7 +51,7 @@ class _InventoryChanges:
     ill: list[DeviceInfo] = field(default_factory=list)
     well: list[DeviceInfo] = field(default_factory=list)
     other: list[DeviceInfo] = field(default_factory=list)
-    gone: list[Device] = field(default_factory=list)
+    missing: list[Device] = field(default_factory=list)
     unseen: list[Device] = field(default_factory=list)
     write: list[DeviceInfo] = field(default_factory=list)
     reported: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class _InventoryChanges:
     @property
     def uncovered_devices(self) -> list[Device]:
         """Missing devices that no other event covers."""
-        return [row for row in self.gone if row.uuid not in self.reported]
+        return [row for row in self.missing if row.uuid not in self.reported]
 
 
 def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
@@ -107,7 +107,7 @@ def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[s
         # The driver reported nothing. Devices are marked unhealthy, not missing, until it answers.
         changes.unseen = [row for row in missing if row.healthy]
         return changes
-    changes.gone = missing
+    changes.missing = missing
     _find_replaced(changes, rows, present, all_seen)
     _find_split(changes, rows_by_uuid, info)
     return changes
@@ -173,14 +173,14 @@ def _move_to_returned(changes: Sequence[_InventoryChanges]) -> None:
 
 
 def _write(changes: Sequence[_InventoryChanges]) -> None:
-    gone = {row.pk for change in changes for row in change.gone}
-    touched = Q(pk__in=gone | {row.pk for change in changes for row in change.unseen})
+    missing_pks = {row.pk for change in changes for row in change.missing}
+    touched = Q(pk__in=missing_pks | {row.pk for change in changes for row in change.unseen})
     touched |= Q(uuid__in=[info.uuid for change in changes for info in change.write])
-    if any(change.gone or change.unseen or change.write for change in changes):
+    if any(change.missing or change.unseen or change.write for change in changes):
         # In the lock order that all code uses for devices.
         list(Device.objects.filter(touched).select_for_update().order_by("pk").values_list("pk"))
-    if gone:
-        Device.objects.filter(pk__in=gone).update(present=False)
+    if missing_pks:
+        Device.objects.filter(pk__in=missing_pks).update(present=False)
     for change in changes:
         if change.unseen:
             note = change.node.accelerator_note or "The driver did not answer."
@@ -261,9 +261,9 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
         record_change(
             "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
         )
-    gone = changes.uncovered_devices
-    if gone:
-        record_change("disappeared", f"no longer finds {_count_and_model(gone)} on {name}", gone)
+    uncovered = changes.uncovered_devices
+    if uncovered:
+        record_change("disappeared", f"no longer finds {_count_and_model(uncovered)} on {name}", uncovered)
 
 
 def _count_and_model(rows: Sequence[Device]) -> str:

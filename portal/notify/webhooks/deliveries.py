@@ -223,10 +223,10 @@ def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoi
         row.not_before = now + timedelta(seconds=rest) if rest else None
     row.save(update_fields=["served_at", "slow", "failing_since", "timeouts", "not_before"])
     if not outcome.delivered and row.enabled and not delivery.is_test:
-        gone = outcome.answer is not None and outcome.answer.status == GONE
+        receiver_gone = outcome.answer is not None and outcome.answer.status == GONE
         days = timedelta(days=settings.BERTH_WEBHOOK_DISABLE_DAYS)
-        if gone or (row.failing_since and row.failing_since < now - days):
-            troubles.disable(row, gone=gone)
+        if receiver_gone or (row.failing_since and row.failing_since < now - days):
+            troubles.disable(row, receiver_gone=receiver_gone)
     return row
 
 

@@ -94,12 +94,14 @@ def pool_drivers() -> list[tuple[str, str]]:
 
 def pools_with_old_drivers(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
     """Return which pools' drivers are too old for the environment's CUDA version, or an empty string."""
-    wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
-    if wanted is None:
+    required_cuda = (
+        parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
+    )
+    if required_cuda is None:
         return ""
     old = [
         f"{pool} ({cuda})"
         for pool, cuda in drivers
-        if (driver_cuda := parse_version(cuda)) and driver_cuda < wanted
+        if (driver_cuda := parse_version(cuda)) and driver_cuda < required_cuda
     ]
     return _("newer than the drivers of %(pools)s") % {"pools": ", ".join(old)} if old else ""

@@ -213,8 +213,12 @@ def _environment_names(differences: Iterable[history.Difference]) -> dict[str, s
         if difference.field == "environment"
         for slug in (difference.before, difference.after)
     }
-    wanted = [slug for slug in slugs if slug]
-    return dict(Environment.objects.filter(slug__in=wanted).values_list("slug", "name")) if wanted else {}
+    named_slugs = [slug for slug in slugs if slug]
+    return (
+        dict(Environment.objects.filter(slug__in=named_slugs).values_list("slug", "name"))
+        if named_slugs
+        else {}
+    )
 
 
 @dataclass(frozen=True, slots=True)

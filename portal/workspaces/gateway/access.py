@@ -299,11 +299,11 @@ class AccessRules:
         Reads memory, or Redis with one call.
         """
         keys = [tickets.session_key(cookie) for cookie in cookies]
-        wanted = [workspace_views.key(name), *keys]
+        cache_keys = [workspace_views.key(name), *keys]
         self.memory.start()
-        entries = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
+        entries = [self.memory.get(key) for key in cache_keys] if await self.memory.fresh() else [None]
         if None in entries:
-            entries = await self._ask(wanted)
+            entries = await self._ask(cache_keys)
         view = entries[0][0] if entries[0] is not None else None
         sessions = [
             (key, entry[0], int(entry[1]))

@@ -143,9 +143,9 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     if request.method == "POST":
-        wanted = services.join_path(path, strip_nul(request.POST.get("name", "")))
+        new_path = services.join_path(path, strip_nul(request.POST.get("name", "")))
         try:
-            services.make_folder(actor=request.user, workspace=workspace, path=wanted)
+            services.make_folder(actor=request.user, workspace=workspace, path=new_path)
         except PortalError as error:
             return _redirect_with_error(request, workspace, path, error)
         messages.success(request, _("Folder created."))

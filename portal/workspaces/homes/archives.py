@@ -212,9 +212,9 @@ def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> 
 
 def _counted_archives(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
     """Return the archives that count towards the limits of number and size."""
-    gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
-    gone |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
-    return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(gone)
+    excluded = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
+    excluded |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
+    return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(excluded)
 
 
 def room_bytes(archive: HomeArchive) -> int:

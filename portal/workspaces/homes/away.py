@@ -263,11 +263,11 @@ def restore_awaited_homes() -> int:
         state=State.PENDING,
     )
     tried = Q(reason={}) | Q(next_at__lte=now - TRIED_AGAIN) | Q(next_at__gt=now + TRIED_AGAIN)
-    wanted = archives_with_only_copy().filter(Exists(waits), tried, state=HomeArchiveState.READY, open=False)
-    return sum(_restore_wanted(pk) for pk in wanted.values_list("pk", flat=True)[:AT_ONCE])
+    needed = archives_with_only_copy().filter(Exists(waits), tried, state=HomeArchiveState.READY, open=False)
+    return sum(_restore_needed(pk) for pk in needed.values_list("pk", flat=True)[:AT_ONCE])
 
 
-def _restore_wanted(archive_id: UUID) -> bool:
+def _restore_needed(archive_id: UUID) -> bool:
     try:
         with transaction.atomic():
             archive = lock_archive(archive_id)

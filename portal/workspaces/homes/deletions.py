@@ -109,8 +109,8 @@ def homes_of_team(team: Team) -> set[tuple[UUID, UUID]]:
     archived = HomeArchive.objects.filter(team=team, node__isnull=False)
     homes |= {(owner, node) for owner, node in archived.values_list("owner_id", "node_id") if node}
     removed = Node.objects.filter(pk__in={node for _owner, node in homes}, retired=True)
-    gone = set(removed.values_list("pk", flat=True))
-    return {(owner, node) for owner, node in homes if node not in gone}
+    deleted_nodes = set(removed.values_list("pk", flat=True))
+    return {(owner, node) for owner, node in homes if node not in deleted_nodes}
 
 
 def team_deletion_started(event: TeamDeletionStarted) -> None:

@@ -113,15 +113,15 @@ def change(
     with transaction.atomic():
         row = _locked(secret)
         _expect(expected, row)
-        wanted = {
+        columns = {
             "description": None if description is None else _one_line(description),
             "everywhere": everywhere,
         }
         changed = [
-            name for name, value in wanted.items() if value is not None and value != getattr(row, name)
+            name for name, value in columns.items() if value is not None and value != getattr(row, name)
         ]
         for name in changed:
-            setattr(row, name, wanted[name])
+            setattr(row, name, columns[name])
         if changed:
             row.updated_at = timezone.now()
             row.save(update_fields=[*changed, "updated_at"])

@@ -90,12 +90,12 @@ class OwnUse:
 
     def percents(self, handles: dict[str, c_void_p]) -> dict[str, int | None]:
         """Return the use in percent of those of these devices that are shared or MIG instances."""
-        wanted = [uuid for uuid in handles if uuid in self.shared or uuid.startswith("MIG-")]
-        if not wanted:
+        uuids = [uuid for uuid in handles if uuid in self.shared or uuid.startswith("MIG-")]
+        if not uuids:
             return {}
         present = holders()
         listed = {uuid: self._listed(handle) for uuid, handle in handles.items()}
-        return {uuid: self._percent(uuid, handles[uuid], present, listed) for uuid in wanted}
+        return {uuid: self._percent(uuid, handles[uuid], present, listed) for uuid in uuids}
 
     def _percent(
         self,

@@ -103,12 +103,15 @@ def _problem(
             return Status.SKIPPED, f"Only {covered:.1%} of the free memory was tested"
     before = (baseline or {}).get(memory.metric) if memory is not None else None
     if test.probe == "residue" and before is not None and memory is not None:
-        gone = before - raw.measures.get("free_mib", 0.0)
-        if gone > thresholds.LEAK_MIB and memory.display:
+        missing_mib = before - raw.measures.get("free_mib", 0.0)
+        if missing_mib > thresholds.LEAK_MIB and memory.display:
             holders = f"Graphics programs: {memory.holders}" if memory.holders else "A display is active"
-            return Status.WARNED, f"{gone:.0f} MiB less free memory than in the last check. {holders}"
-        if gone > thresholds.LEAK_MIB:
-            return Status.FAILED, f"{gone:.0f} MiB of memory are missing although no process uses the device"
+            return Status.WARNED, f"{missing_mib:.0f} MiB less free memory than in the last check. {holders}"
+        if missing_mib > thresholds.LEAK_MIB:
+            return (
+                Status.FAILED,
+                f"{missing_mib:.0f} MiB of memory are missing although no process uses the device",
+            )
     return None
 
 

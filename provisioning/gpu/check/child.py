@@ -198,8 +198,8 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
     if turns is None:
         yield True
         return
-    wanted = turns_for(probe, turns["link"], alone=turns["alone"])
-    with hold_turns(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
+    needed_turns = turns_for(probe, turns["link"], alone=turns["alone"])
+    with hold_turns(Path(turns["folder"]), needed_turns) as mine, ExitStack() as stack:
         if probe in OVER_PCIE:
             stack.enter_context(on_cpus(turns["cpus"]))
         yield mine

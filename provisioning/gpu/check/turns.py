@@ -106,11 +106,11 @@ def _lock(file: int, alone: bool, until: float) -> bool:
 def on_cpus(cpus: Collection[int]) -> Iterator[bool]:
     """Run on these CPUs, if allowed; yields whether that succeeded. Memory is then allocated there too."""
     before = os.sched_getaffinity(0)
-    wanted = set(cpus) & before
+    allowed = set(cpus) & before
     moved = False
-    if wanted:
+    if allowed:
         with suppress(OSError):
-            os.sched_setaffinity(0, wanted)
+            os.sched_setaffinity(0, allowed)
             moved = True
     try:
         yield moved

@@ -96,16 +96,16 @@ def drive_processes(
     `memory_bytes` is their approximate GPU memory, which determines the time limit (or `within_s`); going
     back may take twice as long. If a child is killed or hangs, another one resumes the processes.
     """
-    wanted = sorted(set(pids))
+    unique_pids = sorted(set(pids))
     limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
-    config = {"goal": str(goal), "pids": wanted, "pairs": dict(pairs or {}), "within_s": limit_s}
+    config = {"goal": str(goal), "pids": unique_pids, "pairs": dict(pairs or {}), "within_s": limit_s}
     answer = _query(config, limit_s * 3 + QUERY_TIMEOUT_S, tell)
     if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
         return answer
     second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + QUERY_TIMEOUT_S, tell)
     if second.outcome is None:
         # The state is unknown; the next call finds out.
-        states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
+        states = dict.fromkeys(unique_pids, ProcessState.UNKNOWN)
         outcome = SuspendOutcome(goal, None, states, CallFailure("", 0, answer.trouble))
     else:
         outcome = replace(second.outcome, goal=goal, trouble=CallFailure("", 0, answer.trouble))

@@ -181,12 +181,12 @@ def run_tests() -> bool:
     for name in TESTS:
         module = importlib.import_module(name)
         for function in [f for n, f in vars(module).items() if n.startswith("test_") and callable(f)]:
-            wanted = set(inspect.signature(function).parameters)
+            parameters = set(inspect.signature(function).parameters)
             for case in _cases(function):
-                if not wanted - set(case) <= {"monkeypatch"}:
+                if not parameters - set(case) <= {"monkeypatch"}:
                     continue
                 with pytest.MonkeyPatch.context() as patch:
-                    function(**case, **({"monkeypatch": patch} if "monkeypatch" in wanted else {}))
+                    function(**case, **({"monkeypatch": patch} if "monkeypatch" in parameters else {}))
     return True
 
 

@@ -102,8 +102,8 @@ def test_an_xid_takes_the_gpu_out_and_its_holder_is_told(
         assert tuple(device)[:2] == (1, "check") and device["recovery"] == action, data
         assert device["cordon_reason"].startswith(f"XID {number}:")
         # Told once, of the first.
-        ((told_at, who, body, url),) = notices(berth)
-        assert who == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
+        ((told_at, recipient, body, url),) = notices(berth)
+        assert recipient == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
         if number == ORDER[0][0]:
             notice_s = round(told_at.timestamp() - happened, 3)
     record_property("xid_to_notice_s", notice_s)

@@ -259,11 +259,11 @@ def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver)
 
 
 def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver: FakeDriver) -> None:
-    app, gone = driver.app(), driver.app()
-    gone.end()
-    seen = read_states([app.pid, gone.pid, os.getpid()])
+    app, ended = driver.app(), driver.app()
+    ended.end()
+    seen = read_states([app.pid, ended.pid, os.getpid()])
     assert seen.states == {
-        app.pid: ProcessState.RUNNING, gone.pid: ProcessState.NONE, os.getpid(): ProcessState.NONE
+        app.pid: ProcessState.RUNNING, ended.pid: ProcessState.NONE, os.getpid(): ProcessState.NONE
     }  # fmt: skip
     assert driver.calls() == []
 

@@ -55,21 +55,21 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def jobs_seen(portal, configuration, start, command: str, wanted: int) -> int:
-    """The number of jobs in the heartbeats, as soon as it is the wanted one; else the last one."""
+def jobs_seen(portal, configuration, start, command: str, expected: int) -> int:
+    """The number of jobs in the heartbeats, as soon as it is `expected`; else the last one."""
     configuration(argv=["python3", "-c", APP, "{port}", command])
     start()
     portal.next("ready")
     seen = -1
     for _ in range(300):
         seen = portal.next("heartbeat")[1]["activity"]["jobs"]
-        if seen == wanted:
+        if seen == expected:
             break
     return seen
 
 
 @pytest.mark.parametrize(
-    ("command", "wanted"),
+    ("command", "expected"),
     [
         ("sleep 600", 1),
         ("sleep 600 &", 1),
@@ -79,8 +79,8 @@ def jobs_seen(portal, configuration, start, command: str, wanted: int) -> int:
         ("setsid -f sleep 600", 1),
     ],
 )
-def test_commands_are_counted_whether_they_compute_or_wait(portal, configuration, start, command, wanted):
-    assert jobs_seen(portal, configuration, start, command, wanted) == wanted
+def test_commands_are_counted_whether_they_compute_or_wait(portal, configuration, start, command, expected):
+    assert jobs_seen(portal, configuration, start, command, expected) == expected
 
 
 def test_a_shell_that_waits_is_no_job(portal, configuration, start):

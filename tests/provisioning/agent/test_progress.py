@@ -163,10 +163,10 @@ def test_of_many_files_a_few_are_looked_at(folder, monkeypatch):
     assert opened == sorted(opened)
 
 
-@pytest.mark.parametrize("gone", ["none", "file"])
-def test_without_a_folder_nothing_is_told(tmp_path, gone):
+@pytest.mark.parametrize("folder_name", ["none", "file"])
+def test_without_a_folder_nothing_is_told(tmp_path, folder_name):
     (tmp_path / "file").write_text("")
-    assert ProgressCounters(str(tmp_path / gone)).rates() == ProgressCounters("").rates() == {}
+    assert ProgressCounters(str(tmp_path / folder_name)).rates() == ProgressCounters("").rates() == {}
 
 
 def test_a_job_that_tells_all_the_time_is_kept_in_few_rows(folder, clock):

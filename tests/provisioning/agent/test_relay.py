@@ -85,9 +85,9 @@ def test_a_new_connection_gets_no_event_of_one_that_ended_before_it(tmp_path: Pa
         inside.shutdown(socket.SHUT_RDWR)
         second.connect(str(tmp_path / "s"))
         second.sendall(b"?")
-        gone = select.EPOLLIN | select.EPOLLHUP
+        hung_up = select.EPOLLIN | select.EPOLLHUP
         # One batch: the first connection ends on both sides, the second arrives between the two events.
-        relay.handle([(near, gone), (listener.fileno(), select.EPOLLIN), (far, gone)])
+        relay.handle([(near, hung_up), (listener.fileno(), select.EPOLLIN), (far, hung_up)])
         assert set(relay.ends) == {near, far}, "the descriptors of the first connection are used again"
         assert not relay.ends[near].out.ended
         assert not relay.ends[near].into.ended

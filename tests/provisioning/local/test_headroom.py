@@ -102,11 +102,11 @@ def test_readings_of_a_run_of_the_machine_before_are_not_taken(machine):
     assert machine.go(2) == NOTHING
 
 
-@pytest.mark.parametrize("gone", ["stat", "meminfo"])
-def test_a_machine_that_does_not_tell_is_not_known(machine, gone):
+@pytest.mark.parametrize("file_name", ["stat", "meminfo"])
+def test_a_machine_that_does_not_tell_is_not_known(machine, file_name):
     machine.go(6)
     machine.write()
-    (machine.proc / gone).write_text("nothing\n")
+    (machine.proc / file_name).write_text("nothing\n")
     assert headroom.read_headroom(machine.kept, machine.proc) == NOTHING
 
 

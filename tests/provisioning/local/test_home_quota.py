@@ -175,7 +175,7 @@ def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, 
 
 
 @pytest.mark.parametrize(
-    ("limit_mib", "total_mib", "total_files", "wanted"),
+    ("limit_mib", "total_mib", "total_files", "expected"),
     [
         (1024, 102400, 6_400_000, 64_000),
         (10, 102400, 6_400_000, home_quota.LEAST_FILES),
@@ -183,8 +183,8 @@ def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, 
         (1024, 0, 0, home_quota.LEAST_FILES),
     ],
 )
-def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, total_files, wanted):
-    assert files_of(limit_mib, total_mib << 20, total_files) == wanted
+def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, total_files, expected):
+    assert files_of(limit_mib, total_mib << 20, total_files) == expected
 
 
 def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Pool], kernel: Kernel) -> None:

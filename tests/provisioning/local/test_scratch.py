@@ -191,12 +191,12 @@ def test_without_a_driver_it_is_one_folder_of_this_user(tmp_path, monkeypatch):
 def test_groups_of_killed_probes_go_and_those_of_living_ones_stay(tmp_path):
     """In a folder that stands for the control groups: `rmdir` is all that both know."""
     parent = tmp_path / "berth-one"
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
     mine, space = cgroups._probe_name(), cgroups._namespace()
     pid = os.getpid()
-    dead = [f"probe-{space}-{gone.pid}-1", f"probe-{space}-{pid}-1"]
-    kept = [mine, f"probe-1-{gone.pid}-1"]
+    dead = [f"probe-{space}-{ended.pid}-1", f"probe-{space}-{pid}-1"]
+    kept = [mine, f"probe-1-{ended.pid}-1"]
     for name in (*dead, *kept):
         (parent / name).mkdir(parents=True)
     cgroups._sweep(parent)

@@ -95,9 +95,9 @@ def test_every_call_without_conditions_is_as_the_profile_says(machine: str, kern
     for name, number in kernel.numbers.items():
         if name in ("clone", "personality", "socket"):
             continue
-        wanted = ALLOW if name in allowed else ENOSYS if name == "clone3" or number > 466 else EPERM
-        assert kernel(name) == wanted, name
-        assert kernel(name, *[(1 << 64) - 1] * 6) == wanted, name
+        expected = ALLOW if name in allowed else ENOSYS if name == "clone3" or number > 466 else EPERM
+        assert kernel(name) == expected, name
+        assert kernel(name, *[(1 << 64) - 1] * 6) == expected, name
         seen += 1
     assert seen > 300
     gaps = set(range(467)) - set(kernel.numbers.values())
@@ -176,9 +176,9 @@ def test_calls_that_are_newer_than_the_list_do_not_exist(machine: str, kernel: K
 
 
 def test_old_kernels_have_no_safe_ptrace(machine: str) -> None:
-    for release, wanted in (("4.7.10", EPERM), ("4.8.0", ALLOW), ("10.0-rc1", ALLOW)):
-        assert Kernel(machine, release)("ptrace") == wanted
-        assert Kernel(machine, release)("process_vm_readv") == wanted
+    for release, expected in (("4.7.10", EPERM), ("4.8.0", ALLOW), ("10.0-rc1", ALLOW)):
+        assert Kernel(machine, release)("ptrace") == expected
+        assert Kernel(machine, release)("process_vm_readv") == expected
 
 
 @pytest.mark.parametrize(
@@ -328,8 +328,8 @@ def test_a_filter_that_cannot_be_read_lets_nothing_start(
     make_pool: Any, sandbox: None, monkeypatch: Any
 ) -> None:
     pool = make_pool()
-    gone = str(pool.home / "gone.bpf")
-    monkeypatch.setattr(start, "filter_files", lambda base, probe: {"seccomp": gone})
+    missing = str(pool.home / "gone.bpf")
+    monkeypatch.setattr(start, "filter_files", lambda base, probe: {"seccomp": missing})
     spec = pool.spec()
     with pytest.raises((ProvisioningError, OSError)):
         pool.start(spec)

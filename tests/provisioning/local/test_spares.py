@@ -392,8 +392,8 @@ def test_a_worker_killed_while_it_takes_one_over_leaves_nothing_half_done(pool: 
     child.start()
     child.join(20)
     assert child.exitcode == -signal.SIGKILL
-    gone = lambda: not pool.driver.spares.processes(spare)  # noqa: E731
-    until(gone, what="the spare of a dead worker lives")
+    has_ended = lambda: not pool.driver.spares.processes(spare)  # noqa: E731
+    until(has_ended, what="the spare of a dead worker lives")
     # What is sent again starts it, once, as the very generation that was asked for.
     seen = pool.wait(lambda: start_again(pool, spec), ObservedState.RUNNING)
     assert seen.ref == spec.ref and not in_spare(pool, spec)

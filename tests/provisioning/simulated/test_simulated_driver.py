@@ -190,15 +190,15 @@ def test_an_unavailable_backend_says_nothing_about_what_runs(pool, spec, placed)
     driver, one = pool(), spec()
     placement = placed(driver, one)
     driver.ensure_started(one, placement)
-    gone = pool(unavailable=True)
+    unavailable = pool(unavailable=True)
     for call in (
-        gone.inventory,
-        gone.list_owned,
-        lambda: gone.observe(one.ref),
-        lambda: gone.ensure_started(one, placement),
-        lambda: gone.ensure_stopped(one.ref),
-        lambda: gone.ensure_deleted(one.ref),
-        lambda: gone.logs(one.ref),
+        unavailable.inventory,
+        unavailable.list_owned,
+        lambda: unavailable.observe(one.ref),
+        lambda: unavailable.ensure_started(one, placement),
+        lambda: unavailable.ensure_stopped(one.ref),
+        lambda: unavailable.ensure_deleted(one.ref),
+        lambda: unavailable.logs(one.ref),
     ):
         with pytest.raises(BackendUnavailable):
             call()

@@ -188,8 +188,8 @@ def test_over_https_every_answer_says_so_once(behind: Stack) -> None:
         httpx.get(f"{url}/", headers={"host": proxy.HEALTH_HOST}),
     ]
     for answer in answers:
-        wanted = ["max-age=31536000; includeSubDomains"]
-        assert answer.headers.get_list("strict-transport-security") == wanted, answer.url
+        expected = ["max-age=31536000; includeSubDomains"]
+        assert answer.headers.get_list("strict-transport-security") == expected, answer.url
 
 
 def test_no_answer_says_which_server_this_is(door: Stack) -> None:

@@ -117,7 +117,7 @@ def paths(stack: Stack) -> list[Path]:
 def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)["Cookie"]
     dropped = {"Authorization": "token from-the-page", "X-Berth-Socket": "x", "X-Forwarded-User": "root"}
-    wanted: list[tuple[dict[str, str], str | None]] = [
+    cases: list[tuple[dict[str, str], str | None]] = [
         ({"Cookie": own}, None),
         ({"Cookie": f"_xsrf=abc; {own}; theme=dark"}, "_xsrf=abc; theme=dark"),
         ({"Cookie": f"{own}; theme=dark"}, "theme=dark"),
@@ -125,7 +125,7 @@ def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) 
         ({"Cookie": f"_xsrf=abc;{own};theme=dark"}, "_xsrf=abc;theme=dark"),
         (BEARER, None),
     ]
-    for sent, cookies in wanted:
+    for sent, cookies in cases:
         slow = dict(ask(door, {**dropped, **sent, "Service-Worker": "x"}).json().get("headers", []))
         more = {} if "Authorization" in sent else dropped
         warm(door, asked, {**more, **sent})

@@ -147,10 +147,10 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await receive()
-        gone = asyncio.ensure_future(receive())
-        while not gone.done():
+        disconnected = asyncio.ensure_future(receive())
+        while not disconnected.done():
             await send({"type": "http.response.body", "body": b"data: x\n\n", "more_body": True})
-            await asyncio.wait([gone], timeout=0.1)
+            await asyncio.wait([disconnected], timeout=0.1)
 
     session = await asyncio.to_thread(cookie_of, door)
     with door.app(ticking, 3) as place:
@@ -314,9 +314,9 @@ class Reauthorizer:
 
     async def asked_again(self, times: int) -> None:
         """Until it has been asked so many times from now."""
-        wanted = self.asked + times
+        target = self.asked + times
         async with asyncio.timeout(20):
-            while self.asked < wanted:
+            while self.asked < target:
                 await asyncio.sleep(0.01)
 
 
