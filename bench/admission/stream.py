@@ -51,7 +51,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
 def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeCapacity], Any, list[Any]]:
     """The cluster, the list that the mix comes from, and the stream, as `bench.placement.speed` draws it."""
     nodes = speed.copies(read_nodes(data), copies)
-    past = next((each.past for each in read_workloads(data) if each.name == workload), None)
+    past = next((read.past for read in read_workloads(data) if read.name == workload), None)
     if past is None:
         raise TraceError(f"{data} has no workload {workload}")
     chance = random.Random(1)

@@ -115,8 +115,8 @@ class Site:
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         now = timezone.now()
-        there = capacity.total_capacity(pools.values())
-        limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=there, policy=policy())
+        total = capacity.total_capacity(pools.values())
+        limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=total, policy=policy())
         self.pools = pools
         self.team = Team(slug=TEAM, name="Replay")
         self.template = Template(slug="replay", name="Replay", argv=["bash"])

@@ -136,10 +136,10 @@ class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, announcement_id: UUID) -> Response:
         row = self._managed()
-        given = _with_pool(body_of(request, AnnouncementChangeSerializer, partial=True))
+        fields = _with_pool(body_of(request, AnnouncementChangeSerializer, partial=True))
         expected = etags.expected_versions(request)
         return self.answer(
-            services.change(actor=request.user, announcement=row, given=given, expected=expected)
+            services.change(actor=request.user, announcement=row, fields=fields, expected=expected)
         )
 
     @operation(

@@ -32,10 +32,10 @@ KNOWN_SHOWN = 20
 
 def _with_relations(rows: QuerySet[E]) -> QuerySet[E]:
     """Join everything that documents and responses need, with a constant number of queries."""
-    beside = (
+    related = (
         ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
     )
-    queryset = rows.select_related(*beside).prefetch_related("teams")
+    queryset = rows.select_related(*related).prefetch_related("teams")
     if rows.model is Template:
         # Only the name and programs of the environment's version are needed.
         queryset = queryset.defer(
@@ -175,8 +175,8 @@ def deprecation_of(entry: Template | Flavor) -> Reason | None:
         return None
     if entry.successor is None:
         return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": entry.name})
-    named = {"name": entry.name, "successor": entry.successor.name}
-    return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, named)
+    params = {"name": entry.name, "successor": entry.successor.name}
+    return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, params)
 
 
 def deprecations(*entries: Template | Flavor) -> list[Finding]:
@@ -247,8 +247,8 @@ def missing_program(template: Template, programs: frozenset[str] | None) -> Reas
         version = newest_version(environment)
     if version is not None and template.program in expected_programs(version):
         return None
-    named = {"program": template.program, "install_hint": template.install_hint}
-    return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, named)
+    params = {"program": template.program, "install_hint": template.install_hint}
+    return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, params)
 
 
 def revision_subject(entry: Template | Flavor) -> tuple[SubjectKind, UUID]:

@@ -103,11 +103,11 @@ class Guard:
             return False
         if self._open < MAX_CONNECTIONS:
             return True
-        most = max(len(visits) for visits in self._visits.values())
-        if own and own >= most:
+        longest = max(len(visits) for visits in self._visits.values())
+        if own and own >= longest:
             return False
         oldest = min(
-            (next(iter(visits)) for visits in self._visits.values() if len(visits) == most),
+            (next(iter(visits)) for visits in self._visits.values() if len(visits) == longest),
             key=lambda visit: visit.began,
         )
         oldest.end()

@@ -122,7 +122,7 @@ def run(now: datetime | None = None) -> list[date]:
     now = now or timezone.now()
     today = now.astimezone(UTC).date()
     late = max(1, settings.BERTH_KEEP_MINUTES_DAYS) if now.astimezone(UTC).hour < 2 else 1
-    days = [today - timedelta(days=back) for back in range(late + 1)]
+    days = [today - timedelta(days=days_ago) for days_ago in range(late + 1)]
     days += days_without_sums(today - timedelta(days=late + 1))[: max(0, AT_ONCE - len(days))]
     for day in days:
         write(day, now=now)
@@ -145,7 +145,7 @@ def days_without_sums(newest: date) -> list[date]:
         GpuDay.objects.filter(team="", dimension=Dimension.ALL, day__gte=oldest).values_list("day", flat=True)
     )
     span = range((newest - oldest).days + 1)
-    return [day for back in span if (day := newest - timedelta(days=back)) not in present]
+    return [day for days_ago in span if (day := newest - timedelta(days=days_ago)) not in present]
 
 
 def write(day: date, *, now: datetime | None = None) -> None:

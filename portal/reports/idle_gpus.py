@@ -155,7 +155,7 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
         return
     earliest = datetime.fromtimestamp(min(start.begin_s for start in starts.values()), UTC)
     periods = idle_periods(set(starts), earliest)
-    kept = keep_periods({start.workspace for start in starts.values()}, earliest)
+    kept_periods = keep_periods({start.workspace for start in starts.values()}, earliest)
     policies: PolicySet = policy_set()
     for key, start in starts.items():
         own = periods.get(key, {})
@@ -164,7 +164,7 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
             start.end_s,
             tuple(own.get(IdleKind.ALL, ())),
             tuple(own.get(IdleKind.GPU, ())),
-            tuple(period for period in kept.get(start.workspace, ()) if period.begin_s < start.end_s),
+            tuple(period for period in kept_periods.get(start.workspace, ()) if period.begin_s < start.end_s),
         )
         policy = policies.policy(start.scope_keys)
         sums.add(start.team, "held", "", start.milli * (start.end_s - start.begin_s))

@@ -126,8 +126,8 @@ def _message(checkout: CheckoutReport, url: str) -> str:
         case "kept":
             return f"left {place} as it is, which was there already{at}"
         case "installed":
-            how = f", and ran {checkout.note}" if checkout.note else ", and linked its files"
-            return f"cloned {url} into {place}{at}{how}"
+            detail = f", and ran {checkout.note}" if checkout.note else ", and linked its files"
+            return f"cloned {url} into {place}{at}{detail}"
     return f"could not finish {url}" if checkout.code.startswith("script_") else f"could not clone {url}"
 
 
@@ -203,7 +203,7 @@ def rows_of(
 
 def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
     """Return the progress as text."""
-    named = {
+    params = {
         "folder": f"~/{folder}",
         "commit": entry.get("commit", "")[:SHORT],
         "note": entry.get("note", ""),
@@ -214,14 +214,14 @@ def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
             return _("Cloning, %(percent)d %%") % {"percent": percent} if percent else _("Cloning")
         case "cloned":
             return (
-                _("Cloned into %(folder)s at %(commit)s") % named if named["commit"] else _("Cloned, empty")
+                _("Cloned into %(folder)s at %(commit)s") % params if params["commit"] else _("Cloned, empty")
             )
         case "kept":
-            return _("%(folder)s already existed and is unchanged") % named
+            return _("%(folder)s already existed and is unchanged") % params
         case "installing":
             return _("Installing")
         case "installed":
-            return _("Installed by %(note)s") % named if named["note"] else _("Files linked")
+            return _("Installed by %(note)s") % params if params["note"] else _("Files linked")
         case "failed":
             return _("Failed")
     return _("Cloned after the start")

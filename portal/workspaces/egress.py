@@ -49,10 +49,10 @@ def egress_texts(workspace: Workspace) -> tuple[str, str]:
     The second is `_("What its pool allows")` if no limits will remain.
     """
     now = egress_sentence(limits_at_start(workspace), workspace.pool)
-    then = egress_sentence(limits_of(workspace.template, workspace.team), workspace.pool)
-    if now == then or workspace.placed_at is None:
-        return then, ""
-    return now, then or _("As the pool allows")
+    planned = egress_sentence(limits_of(workspace.template, workspace.team), workspace.pool)
+    if now == planned or workspace.placed_at is None:
+        return planned, ""
+    return now, planned or _("As the pool allows")
 
 
 def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:

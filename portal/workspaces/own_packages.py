@@ -115,8 +115,8 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
     workspace = lock_workspace(workspace_id)
     policies.require_home(actor, workspace)
     if workspace.state in {State.TERMINATED, State.TERMINATING}:
-        named = {"name": workspace.name, "state": workspace.state}
-        raise StateConflict(Reason(WorkspaceCode.NOT_STARTABLE, named), state=workspace.state)
+        params = {"name": workspace.name, "state": workspace.state}
+        raise StateConflict(Reason(WorkspaceCode.NOT_STARTABLE, params), state=workspace.state)
     if workspace.packages_reset_after != workspace.generation:
         _set(workspace, workspace.generation)
         events.record(
@@ -139,8 +139,8 @@ def cancel_reset(*, actor: User, workspace_id: UUID) -> Workspace:
     if workspace.packages_reset_after is None:
         return workspace
     if dispatch.resets_packages(workspace):
-        named = {"state": workspace.state}
-        raise StateConflict(Reason(WorkspaceCode.NOT_POSSIBLE_NOW, named), state=workspace.state)
+        params = {"state": workspace.state}
+        raise StateConflict(Reason(WorkspaceCode.NOT_POSSIBLE_NOW, params), state=workspace.state)
     _set(workspace, None)
     events.record(
         actor=actor,
@@ -190,9 +190,9 @@ def save(
     """
     policies.require_home(actor, workspace)
     if not own.packages and not source.strip():
-        named = {"name": workspace.name}
+        params = {"name": workspace.name}
         raise StateConflict(
-            Reason(WorkspaceCode.NOTHING_INSTALLED, named), code=ProblemCode.NOTHING_INSTALLED
+            Reason(WorkspaceCode.NOTHING_INSTALLED, params), code=ProblemCode.NOTHING_INSTALLED
         )
     version = workspace.environment_version
     return environments.create(

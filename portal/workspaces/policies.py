@@ -111,8 +111,8 @@ def require_place(workspace: Workspace) -> None:
     """Raise `StateConflict` if the owner no longer works in the team, which would be charged."""
     require_open_team(workspace.team)
     if not may_work_in(workspace.owner, workspace.team):
-        named = {"username": workspace.owner.username, "team": workspace.team.name}
-        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code=ProblemCode.NOT_A_MEMBER)
+        params = {"username": workspace.owner.username, "team": workspace.team.name}
+        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, params), code=ProblemCode.NOT_A_MEMBER)
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:

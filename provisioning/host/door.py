@@ -229,10 +229,10 @@ def _unreachable(url: str, error: Exception) -> Problem:
 def _ahead_s(headers: httpx.Headers, now: float) -> float:
     """Return how far the server's clock is ahead of `now`, from its Date header, in whole seconds."""
     try:
-        theirs = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
+        server_time = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
     except (ValueError, TypeError):
         return 0.0
-    return theirs - now
+    return server_time - now
 
 
 def check_clock(ahead_s: float) -> None:

@@ -48,7 +48,7 @@ class ShareNoteSender:
     def __call__(self, notes: list[ShareNote]) -> None:
         self._app.send_task(
             "control.apply_share_notes",
-            kwargs={"found": messages.dump(ShareNotes(self._pool_slug, self._node, tuple(notes)))},
+            kwargs={"report": messages.dump(ShareNotes(self._pool_slug, self._node, tuple(notes)))},
             queue=CONTROL_QUEUE,
         )
 

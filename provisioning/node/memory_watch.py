@@ -134,7 +134,7 @@ class MemoryWatchStep(WatchStep):
         def send(kills: list[MemoryKill]) -> None:
             report = MemoryKills(os.environ.get("BERTH_NODE_POOL", ""), node_name(), tuple(kills))
             consumer.app.send_task(
-                "control.apply_memory_kills", kwargs={"found": messages.dump(report)}, queue=CONTROL_QUEUE
+                "control.apply_memory_kills", kwargs={"report": messages.dump(report)}, queue=CONTROL_QUEUE
             )
 
         return MemoryWatch(LocalDriver(PoolConfig("local", "local")).base, send, kernel_lines())

@@ -30,7 +30,7 @@ def test_what_a_watcher_tells() -> None:
     ((name, kwargs, queue),) = app.sent
     assert (name, queue) == ("control.apply_device_errors", "control")
     errors = (DeviceError("0000:3b:00", 79, "line"), DeviceError("0000:4b:00", 48))
-    assert messages.load(kwargs["found"], DeviceErrors) == DeviceErrors("lab", "gpu-01", errors)
+    assert messages.load(kwargs["report"], DeviceErrors) == DeviceErrors("lab", "gpu-01", errors)
 
 
 @pytest.mark.parametrize("library", [True, False])

@@ -157,9 +157,9 @@ def test_a_node_speaks_for_itself_alone(gpus: list[Device]) -> None:
     found = messages.dump(DeviceErrors("this-machine", "node-1", (DeviceError("0000:0b:00", 79),)))
     for sender in ("node.node-2", "control", ""):
         with sent_by(sender):
-            task.run(found=found)
+            task.run(report=found)
     with sent_by("node.node-1"):
-        task.run(found={"node": "node-1"})
+        task.run(report={"node": "node-1"})
         assert not fresh(gpus[0]).cordoned
-        task.run(found=found)
+        task.run(report=found)
     assert fresh(gpus[0]).cordoned

@@ -231,10 +231,10 @@ def test_a_node_speaks_for_itself_alone(runs):
     found = messages.dump(ShareNotes("", "node-1", (note(runs, "over"),)))
     for sender in ("node.node-2", "control", ""):
         with sent_by(sender):
-            task.run(found=found)
+            task.run(report=found)
     with sent_by("node.node-1"):
-        task.run(found={"node": "node-1"})
-        task.run(found={**found, "notes": found["notes"] * 65})
+        task.run(report={"node": "node-1"})
+        task.run(report={**found, "notes": found["notes"] * 65})
         assert not kinds(runs)
-        task.run(found=found)
+        task.run(report=found)
     assert kinds(runs) == ["over"]

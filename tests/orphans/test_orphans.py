@@ -189,12 +189,14 @@ def test_a_node_tells_of_itself_only(local_pool):
     found = messages.dump([Leftover(LeftoverKind.FOLDER, FOLDER)])
     for sender in ("node.other", "control"):
         with sent_by(sender, tasks.apply_leftovers):
-            tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=found)
+            tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", leftovers=found)
     assert not states()
     with sent_by("node.node-1", tasks.apply_leftovers):
-        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=[{"kind": "moon", "name": "x"}])
+        tasks.apply_leftovers.run(
+            pool=local_pool.slug, node="node-1", leftovers=[{"kind": "moon", "name": "x"}]
+        )
         assert not states()
-        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=found)
+        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", leftovers=found)
     assert states() == {FOLDER: "found"}
 
 

@@ -246,8 +246,8 @@ def log_lines(build: EnvironmentBuild) -> list[LogLine]:
     log_line = " ".join(str(build.failure.get("params", {}).get("log_line", "")).split())
     marked = -1
     if log_line:
-        alike = [number for number, line in enumerate(lines) if log_line in " ".join(line.split())]
-        marked = alike[-1] if alike else -1
+        matches = [number for number, line in enumerate(lines) if log_line in " ".join(line.split())]
+        marked = matches[-1] if matches else -1
     return [LogLine(line, number == marked) for number, line in enumerate(lines)]
 
 

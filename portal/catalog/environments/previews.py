@@ -176,8 +176,8 @@ def _line(requirement: Requirement, has: dict[str, str], python: str) -> str:
         return _("%(name)s added") % {"name": requirement.name}
     if requirement.specifier.contains(version, prereleases=True):
         return ""
-    named = {"name": requirement.name, "version": version, "wanted": str(requirement.specifier)}
-    return _("%(name)s %(version)s → %(wanted)s") % named
+    params = {"name": requirement.name, "version": version, "wanted": str(requirement.specifier)}
+    return _("%(name)s %(version)s → %(wanted)s") % params
 
 
 def _when(environment: Environment, reach: EnvironmentUsage) -> list[str]:

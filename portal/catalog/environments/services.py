@@ -343,10 +343,10 @@ def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -
 def usable_folder(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
     """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing folders."""
     accounts.require_operator(actor)
-    there = selectors.existing_folders()
-    folder = next((folder for folder in there if folder.path == path), None)
+    folders = selectors.existing_folders()
+    folder = next((folder for folder in folders if folder.path == path), None)
     if folder is None:
-        paths = [folder.path for folder in there[:10]]
+        paths = [folder.path for folder in folders[:10]]
         reason = Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": paths})
         raise InvalidInput(reason, errors={"source": [reason]})
     return folder

@@ -87,8 +87,10 @@ def _conda_packages(params: Params) -> Params:
 def _folders(params: Params) -> Params:
     """Add `there`: the folders on nodes."""
     folders = list(params.get("known", ()))
-    there = gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
-    return {**params, "there": there}
+    folders_text = (
+        gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
+    )
+    return {**params, "there": folders_text}
 
 
 def _limit(params: Params) -> Params:

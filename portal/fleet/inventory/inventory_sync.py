@@ -221,26 +221,27 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
     if appeared:
         record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
     if changes.returned:
-        which = _format_devices(changes.returned)
-        record_change("returned", f"finds {which} of {name} again", changes.returned)
+        devices = _format_devices(changes.returned)
+        record_change("returned", f"finds {devices} of {name} again", changes.returned)
     if changes.replaced:
-        which = _format_devices([new for new, _ in changes.replaced])
+        devices = _format_devices([new for new, _ in changes.replaced])
         record_change(
             "replaced",
-            f"finds other devices as {which} of {name} than before"
+            f"finds other devices as {devices} of {name} than before"
             if len(changes.replaced) > 1
-            else f"finds another device as {which} of {name}: {changes.replaced[0][0].uuid}, "
+            else f"finds another device as {devices} of {name}: {changes.replaced[0][0].uuid}, "
             f"{changes.replaced[0][1].uuid} before",
             [device for pair in changes.replaced for device in pair],
             before={new.uuid: old.uuid for new, old in changes.replaced},
         )
     if changes.split:
         _, parts, were = changes.split[0]
-        how = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
+        detail = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
+        gpus = [gpu for gpu, _, _ in changes.split]
         record_change(
             "mig_changed",
-            f"finds {_format_devices([gpu for gpu, _, _ in changes.split])} of {name} partitioned again{how}",
-            [gpu for gpu, _, _ in changes.split],
+            f"finds {_format_devices(gpus)} of {name} partitioned again{detail}",
+            gpus,
             layouts={gpu.uuid: [part.mig_profile for part in new] for gpu, new, _ in changes.split},
         )
     if changes.ill:
@@ -275,8 +276,8 @@ def _format_devices(devices: Sequence[DeviceInfo]) -> str:
     numbers = sorted({device.index for device in devices})
     if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} GPUs"
-    *most, last = map(str, numbers)
-    return f"GPU {', '.join(most)} and {last}" if most else f"GPU {last}"
+    *leading, last = map(str, numbers)
+    return f"GPU {', '.join(leading)} and {last}" if leading else f"GPU {last}"
 
 
 def _layout(parts: Sequence[DeviceInfo | Device]) -> str:

@@ -207,8 +207,8 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
         raise InvalidRollup("it is older than minutes are kept: set the node's clock (NTP)")
     if not 1 <= step <= MINUTE_S or MINUTE_S % step:
         raise InvalidRollup("the interval does not divide a minute")
-    most = MINUTE_S // step
-    if not 0 <= rollup.n <= most or not 0 <= rollup.throttle_n <= rollup.n:
+    samples_per_minute = MINUTE_S // step
+    if not 0 <= rollup.n <= samples_per_minute or not 0 <= rollup.throttle_n <= rollup.n:
         raise InvalidRollup("more samples than there can be")
     if rollup.n == 0:
         return None

@@ -284,7 +284,7 @@ def expect_node(
         node.retired, node.online, node.cordoned, node.cordon_reason = False, False, False, ""
         node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
     if location:
-        node = locations.set_location(actor=actor, node_id=node.pk, given=location)
+        node = locations.set_location(actor=actor, node_id=node.pk, labels=location)
     Pool.objects.filter(pk=pool.pk).update(inventory_due_at=timezone.now())
     emit(CapacityChanged())
     return node

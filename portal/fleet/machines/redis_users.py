@@ -77,8 +77,8 @@ def resume(client: redis.Redis, name: str) -> bool:
 
 def refused_nodes(client: redis.Redis) -> set[str]:
     """Return the nodes whose user is off. Raises `RedisError`."""
-    found: Any = client.acl_list()
-    lines = [line.decode() if isinstance(line, bytes) else line for line in found]
+    rules: Any = client.acl_list()
+    lines = [line.decode() if isinstance(line, bytes) else line for line in rules]
     users = (line.split(" ", 3) for line in lines)
     return {
         user.removeprefix(node_users.PREFIX)

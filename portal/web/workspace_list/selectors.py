@@ -91,9 +91,9 @@ def selection_of(actor: User, data: Mapping[str, str]) -> Selection:
 
 def with_columns(rows: QuerySet[Workspace]) -> QuerySet[Workspace]:
     """Return the rows with what the table shows: `idle_s`, `stops_at`, `held` allocations, related rows."""
-    held = Allocation.objects.filter(released_at=None).select_related("node").order_by("node__name")
+    allocations = Allocation.objects.filter(released_at=None).select_related("node").order_by("node__name")
     return (
         rows.annotate(idle_s=overview.idle_s(timezone.now()), stops_at=overview.stops_at())
         .select_related("owner", "team", "flavor", "flavor__pool", "pool")
-        .prefetch_related(Prefetch("allocations", held, to_attr="held"))
+        .prefetch_related(Prefetch("allocations", allocations, to_attr="held"))
     )

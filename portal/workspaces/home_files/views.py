@@ -184,11 +184,11 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             return _redirect_with_error(request, workspace, _parent(path), error)
         messages.success(request, _("“%(name)s” deleted.") % {"name": services.name_of(path)})
         return redirect(back)
-    named = {"name": services.name_of(path)}
+    params = {"name": services.name_of(path)}
     url = reverse("home_files:delete", args=[workspace.pk])
     context = {
-        "title": _("Delete “%(name)s”?") % named,
-        "loses": [_("“%(name)s” and all its contents, permanently") % named],
+        "title": _("Delete “%(name)s”?") % params,
+        "loses": [_("“%(name)s” and all its contents, permanently") % params],
         "stays": [_("all other files"), _("the workspace")],
         "yes": _("Delete"),
         "action": url,

@@ -348,13 +348,13 @@ def apply(answer: HomeArchived) -> bool:
 
 def _record_progress(archive: HomeArchive, answer: HomeArchived) -> None:
     """Record progress. Less progress than before means that the process was killed and has restarted."""
-    was = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
+    previous = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
     archive.failures, archive.reason = 0, {}
     if archive.state != HomeArchiveState.RESTORING:
         archive.state = HomeArchiveState.CHECKING if answer.checking else HomeArchiveState.MAKING
         archive.stream_bytes = max(archive.stream_bytes, answer.bytes_done)
     archive.bytes_done = answer.bytes_done
-    if (answer.checking, answer.bytes_done) < was:
+    if (answer.checking, answer.bytes_done) < previous:
         archive.restarts += 1
         if archive.restarts >= MAX_RESTARTS:
             _fail(archive, Reason(ArchiveCode.KEEPS_ENDING, {"node": archive.node_name}))

@@ -252,14 +252,14 @@ def _left(row: HomeUsage, workspace: Workspace) -> timedelta:
 
 def _sentence(row: HomeUsage, left: timedelta) -> str:
     if row.hidden:
-        found = _("Folders in this home folder are nested too deeply to measure. Delete them.")
-        return f"{found} {_what_follows(row, left)}"
+        problem = _("Folders in this home folder are nested too deeply to measure. Delete them.")
+        return f"{problem} {_what_follows(row, left)}"
     if row.percent < STEPS[0]:
         return _("The home folder uses %(amounts)s. Delete files that you no longer need.") % {
             "amounts": amounts(row)
         }
-    found = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}
-    return f"{found} {_what_follows(row, left)}"
+    problem = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}
+    return f"{problem} {_what_follows(row, left)}"
 
 
 def _what_follows(row: HomeUsage, left: timedelta) -> str:
@@ -288,11 +288,11 @@ def _notify(row: HomeUsage) -> None:
     """Notify the owner about the reached threshold."""
     full = row.percent == STEPS[0]
     grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
-    named = {"team": row.team.name, "percent": row.percent}
+    params = {"team": row.team.name, "percent": row.percent}
     title = (
-        _("Your home folder in %(team)s is full") % named
+        _("Your home folder in %(team)s is full") % params
         if full
-        else _("Your home folder in %(team)s is %(percent)s %% full") % named
+        else _("Your home folder in %(team)s is %(percent)s %% full") % params
     )
     notify(
         [row.owner],

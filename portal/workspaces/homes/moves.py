@@ -377,10 +377,10 @@ def _change_place(move: HomeMove) -> None:
 def _apply_failure(move: HomeMove, answer: HomeMoved) -> None:
     failure = answer.failure
     assert failure is not None
-    named = {"node": move.target_name}
+    params = {"node": move.target_name}
     if failure.code == "no_room_for_home":
-        named |= {"needed_mib": answer.needed >> 20, "free_mib": answer.free >> 20}  # type: ignore[dict-item]
-        reason = Reason(HomeMoveCode.NO_ROOM, named)
+        params |= {"needed_mib": answer.needed >> 20, "free_mib": answer.free >> 20}  # type: ignore[dict-item]
+        reason = Reason(HomeMoveCode.NO_ROOM, params)
     else:
         text = {"code": failure.code, "text": strip_nul(failure.message)[:1000]}
         reason = Reason(HomeMoveCode.REPORTED, text)

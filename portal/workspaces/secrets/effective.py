@@ -40,9 +40,9 @@ class AvailableSecrets:
 
     by_name: dict[str, list[Secret]]
 
-    def selection(self, named: Collection[str]) -> list[Secret]:
+    def selection(self, names: Collection[str]) -> list[Secret]:
         """Return the secrets for a workspace that names these, sorted by name."""
-        requested = set(named)
+        requested = set(names)
         offered = []
         for name, rows in sorted(self.by_name.items()):
             row = next((row for row in rows if name in requested or is_automatic(row)), None)
@@ -50,9 +50,9 @@ class AvailableSecrets:
                 offered.append(row)
         return offered
 
-    def missing(self, named: Collection[str]) -> list[str]:
+    def missing(self, names: Collection[str]) -> list[str]:
         """Return the names without a secret."""
-        return sorted(set(named) - set(self.by_name))
+        return sorted(set(names) - set(self.by_name))
 
 
 def is_automatic(secret: Secret) -> bool:
@@ -77,8 +77,8 @@ def holders_among(
     owners: Collection[object], teams: Collection[object], templates: Collection[object]
 ) -> Holders:
     """Return those with any secret, by primary key, with one query."""
-    which = Q(user__in=owners) | Q(team__in=teams) | Q(template__in=templates)
-    rows = list(Secret.objects.filter(which).values_list("user_id", "team_id", "template_id").distinct())
+    condition = Q(user__in=owners) | Q(team__in=teams) | Q(template__in=templates)
+    rows = list(Secret.objects.filter(condition).values_list("user_id", "team_id", "template_id").distinct())
     return Holders(*(frozenset(row[column] for row in rows) for column in range(3)))
 
 
@@ -98,9 +98,9 @@ def available_secrets(owner: User, team: Team | None, template: Template | None)
     return AvailableSecrets(by_name)
 
 
-def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
+def require_known(owner: User, team: Team, template: Template, names: Sequence[str]) -> list[str]:
     """Return the distinct names, sorted. Raises `InvalidInput` for unknown names or too much data."""
-    requested = sorted({str(name) for name in named})
+    requested = sorted({str(name) for name in names})
     offer = available_secrets(owner, team, template)
     unknown = offer.missing(requested)
     reason = None

@@ -168,7 +168,7 @@ def run(out: LineWriter, config: dict[str, Any]) -> None:
     turns = config.get("turns")
     for test in config["tests"]:
         name = test["name"]
-        with _turn(turns, test["probe"]) as mine:
+        with _turn(turns, test["probe"]) as turn:
             out.send("start", test=name)
             begun = time.monotonic()
             if lost:
@@ -176,7 +176,7 @@ def run(out: LineWriter, config: dict[str, Any]) -> None:
                     "state": "skipped",
                     "reason": f"An earlier test lost the CUDA context: {lost}.",
                 }
-            elif not mine:
+            elif not turn:
                 message = {
                     "state": "skipped",
                     "reason": "Other checks on this node did not finish in time. Try again later.",
@@ -199,10 +199,10 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
         yield True
         return
     needed_turns = turns_for(probe, turns["link"], alone=turns["alone"])
-    with hold_turns(Path(turns["folder"]), needed_turns) as mine, ExitStack() as stack:
+    with hold_turns(Path(turns["folder"]), needed_turns) as turn, ExitStack() as stack:
         if probe in OVER_PCIE:
             stack.enter_context(on_cpus(turns["cpus"]))
-        yield mine
+        yield turn
 
 
 def _beats(out: LineWriter, name: str) -> Callable[[int, int], None]:

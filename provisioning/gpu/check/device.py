@@ -175,8 +175,8 @@ class Device:
             raise CudaError(function, getattr(status, "name", str(status)))
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _attribute(self, which: Any) -> int:
-        return int(self.call("cuDeviceGetAttribute", which, self.handle))
+    def _attribute(self, attribute: Any) -> int:
+        return int(self.call("cuDeviceGetAttribute", attribute, self.handle))
 
     # --- memory ---
     def memory(self) -> tuple[int, int]:

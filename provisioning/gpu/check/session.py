@@ -258,9 +258,11 @@ class Check:
         """Handle a closed pipe without an `end` message."""
         child.wait(1.0)
         code = child.code
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        cause = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
         cut = " while sending a message," if child.cut_off else ""
-        text = f"The check process ended {how}{cut} before its report was complete. {self._last_words(child)}"
+        text = (
+            f"The check process ended {cause}{cut} before its report was complete. {self._last_words(child)}"
+        )
         self._stop("incomplete", Severity.INCONCLUSIVE, text.strip(), Action.RETRY)
 
     def _check_lost(self) -> None:

@@ -90,10 +90,10 @@ def hold_turns(where: Path, turns: Sequence[NamedLock], *, wait_s: float = WAIT_
 
 
 def _lock(file: int, alone: bool, until: float) -> bool:
-    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    lock_mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     while True:
         try:
-            fcntl.flock(file, how | fcntl.LOCK_NB)
+            fcntl.flock(file, lock_mode | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
                 return False

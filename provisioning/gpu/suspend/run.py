@@ -44,9 +44,9 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
 
     def used_by(self, pids: Iterable[int]) -> dict[str, dict[int, int | None]]:
         """Return the bytes used by these processes, by GPU."""
-        ours = frozenset(pids)
+        pid_set = frozenset(pids)
         usage = {
-            uuid: {pid: used for pid, used in gpu.users or () if pid in ours}
+            uuid: {pid: used for pid, used in gpu.users or () if pid in pid_set}
             for uuid, gpu in self.gpus.items()
         }
         return {uuid: users for uuid, users in usage.items() if users}

@@ -325,7 +325,7 @@ def test_what_is_told(pool: Pool) -> None:
     ShareNoteSender(App(), pool_slug="lab", node="gpu-01")([note])  # type: ignore[arg-type]
     ((name, kwargs, queue),) = sent
     assert (name, queue) == ("control.apply_share_notes", "control")
-    assert messages.load(kwargs["found"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))
+    assert messages.load(kwargs["report"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))
 
 
 # -- where there is none ----------------------------------------------------------------------------

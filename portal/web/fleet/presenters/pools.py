@@ -223,8 +223,8 @@ def _capacity(
 def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
     groups: dict[str, list[CountedDevice]] = defaultdict(list)
     for device in devices:
-        named = device.mig_instance and device.profile and device.profile not in device.model
-        groups[f"{device.model} · {device.profile}" if named else device.model].append(device)
+        show_profile = device.mig_instance and device.profile and device.profile not in device.model
+        groups[f"{device.model} · {device.profile}" if show_profile else device.model].append(device)
     for model, group in sorted(groups.items()):
         slots = tuple(slot_of(device.state) for device in group)
         yield DeviceLine(model, _total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
@@ -272,8 +272,8 @@ def limits_of(node: Node) -> str | Promise:
         for resource in node.limited
         if resource != LimitedResource.DISK.value
     )
-    how = LIMIT_WORDS.get(node.limits, node.limits)
-    text = _("%(how)s: %(held)s") % {"how": how, "held": names} if names else how
+    limits_text = LIMIT_WORDS.get(node.limits, node.limits)
+    text = _("%(how)s: %(held)s") % {"how": limits_text, "held": names} if names else limits_text
     if LimitedResource.DISK.value not in node.limited:
         return text
     hold = node.facts.get(HOME_HOLD, HomeHold.MEASURED.value)

@@ -157,8 +157,8 @@ def idle_gpus(actor: User, devices: Iterable[CountedDevice], now: datetime) -> l
     idle_times = series.idle_times(now)
     idle = [device.id for device in devices if device.state is DeviceState.IDLE]
     longest = sorted(idle, key=lambda device: -idle_times.get(device, 0))[:MAX_IDLE]
-    found = Device.objects.select_related("node", "series").in_bulk(longest)
-    rows = [found[device] for device in longest if device in found]
+    by_pk = Device.objects.select_related("node", "series").in_bulk(longest)
+    rows = [by_pk[device] for device in longest if device in by_pk]
     holders = _holders(rows)
     return [_idle_gpu(actor, device, holders.get(device.pk, ())) for device in rows]
 
