@@ -27,7 +27,7 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Team, User
 
 E = TypeVar("E", Template, Flavor)
-KNOWN_SHOWN = 20
+MAX_KNOWN_SHOWN = 20
 
 
 def _with_relations(rows: QuerySet[E]) -> QuerySet[E]:
@@ -141,13 +141,13 @@ def flavor_by_slug(actor: User, slug: str) -> Flavor:
 
 def _no_such_template(actor: User, slug: str) -> Reason:
     rows = templates_for(actor).filter(enabled=True)
-    slugs = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    slugs = list(rows.values_list("slug", flat=True)[:MAX_KNOWN_SHOWN])
     return Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, "known": slugs})
 
 
 def _no_such_flavor(actor: User, slug: str) -> Reason:
     rows = flavors_for(actor).filter(enabled=True)
-    slugs = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    slugs = list(rows.values_list("slug", flat=True)[:MAX_KNOWN_SHOWN])
     return Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, "known": slugs})
 
 

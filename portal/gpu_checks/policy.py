@@ -33,8 +33,8 @@ SHARE_OF_FREE = 4
 """At most one in this many free devices of a pool is checked at a time, and never the last one."""
 AGAIN_AFTER = timedelta(minutes=5)
 MAX_AGAIN_AFTER = timedelta(hours=12)
-RETURNED_KEPT = timedelta(days=2)
-UNDECIDED_AGAIN = timedelta(hours=1)
+REMEMBER_RETURNED = timedelta(days=2)
+RETRY_UNDECIDED_AFTER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _last_checks(pool: Pool) -> dict[UUID, CheckTimes]:
     checked_by_device = {
         device_id: CheckTimes(last, thorough or first) for device_id, last, first, thorough in rows
     }
-    lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
+    lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - RETRY_UNDECIDED_AFTER)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
         before = checked_by_device.get(device_id, CheckTimes(at, at))
         checked_by_device[device_id] = CheckTimes(max(at, before.last), max(at, before.scheduled))
@@ -199,7 +199,7 @@ def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
         kind=TargetKind.DEVICE,
         event__pool=pool,
         event__kind=AuditKind.DEVICE_RETURNED,
-        event__at__gte=now - RETURNED_KEPT,
+        event__at__gte=now - REMEMBER_RETURNED,
     )
     return dict(targets.order_by("event_id").values_list("key", "event__at"))
 

@@ -61,7 +61,7 @@ def set_checks(
     if changed:
         pool.save(update_fields=list(changed))
         if changed.get("scrub_required") is False:
-            _give_all(pool)
+            _return_scrubbed(pool)
         if "mig_repartition" in changed:
             emit(CapacityChanged())
             emit(CapacityFreed())
@@ -75,7 +75,7 @@ def set_checks(
     return pool
 
 
-def _give_all(pool: Pool) -> None:
+def _return_scrubbed(pool: Pool) -> None:
     """Return devices that wait for a scrub to service."""
     waiting = Device.objects.filter(node__pool=pool, unscrubbed=True)
     nodes = tuple(set(waiting.order_by().values_list("node_id", flat=True)))

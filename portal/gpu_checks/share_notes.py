@@ -38,7 +38,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI
 log = logging.getLogger(__name__)
 NOTICE = "workspace.gpu_share"
 MAX_NOTES = {
-    AuditKind.WORKSPACE_GPU_SHARE_OVER: 6,
+    AuditKind.WORKSPACE_GPU_SHARE_EXCEEDED: 6,
     AuditKind.WORKSPACE_GPU_SHARE_ENDED: 20,
     AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN: 6,
 }
@@ -54,7 +54,7 @@ CODES = {
     ShareStep.UNKNOWN: ShareCode.UNKNOWN,
 }
 KINDS = {
-    ShareCode.OVER: AuditKind.WORKSPACE_GPU_SHARE_OVER,
+    ShareCode.OVER: AuditKind.WORKSPACE_GPU_SHARE_EXCEEDED,
     ShareCode.ASKED: AuditKind.WORKSPACE_GPU_SHARE_ENDED,
     ShareCode.KILLED: AuditKind.WORKSPACE_GPU_SHARE_ENDED,
     ShareCode.BACK: AuditKind.WORKSPACE_GPU_SHARE_BACK,

@@ -51,7 +51,7 @@ CLOSES = frozenset(
         AuditKind.WORKSPACE_CANCEL,
         AuditKind.WORKSPACE_TERMINATE,
         AuditKind.WORKSPACE_FAIL,
-        AuditKind.WORKSPACE_GONE,
+        AuditKind.WORKSPACE_TERMINATED,
     }
 )
 

@@ -121,7 +121,7 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
         _set(workspace, workspace.generation)
         events.record(
             actor=actor,
-            kind=AuditKind.WORKSPACE_PACKAGES_RESET_ASKED,
+            kind=AuditKind.WORKSPACE_PACKAGES_RESET_REQUESTED,
             workspace=workspace,
             message="requested that the next start removes the extra packages",
         )

@@ -112,7 +112,7 @@ def _continue(workspace: Workspace, answered: Op, requested: Op) -> None:
     if answered is not requested:
         dispatch.send(workspace, requested)
         return
-    _again_in(workspace, reconcile.STOPPING_OBSERVE_S)
+    _reconcile_in(workspace, reconcile.STOPPING_OBSERVE_S)
     transaction.on_commit(lambda: dispatch.hint_later(workspace.pk, reconcile.STOPPING_OBSERVE_S))
 
 
@@ -125,7 +125,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         return
     if seen.state is ObservedState.UNKNOWN:
         # Nothing was learnt, not even that it was launched.
-        _again_in(workspace, reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, reconcile.STARTING_OBSERVE_S)
         return
     current = seen.ref.generation == workspace.generation
     if seen.state is ObservedState.ABSENT or not current:
@@ -141,7 +141,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
     else:
         simulated = workspace.pool is not None and workspace.pool.simulated
-        _again_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
 
 
 def _learn(workspace: Workspace, seen: Observation) -> None:
@@ -183,7 +183,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
         # The agent has reported the end of the app, but this observation is older: check again soon.
-        _again_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
 
 
 def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:
@@ -266,7 +266,7 @@ def _apply_stop(workspace: Workspace) -> None:
         reconcile.take_next_step(workspace)
 
 
-def _again_in(workspace: Workspace, seconds: float) -> None:
+def _reconcile_in(workspace: Workspace, seconds: float) -> None:
     due = timezone.now() + timedelta(seconds=seconds)
     Workspace.objects.filter(pk=workspace.pk).update(next_reconcile_at=due)
     workspace.next_reconcile_at = due
@@ -320,7 +320,7 @@ def _observe_now(workspace: Workspace) -> None:
         workspace.save(update_fields=["launched_at"])
         dispatch.send(workspace, Op.OBSERVE)
     else:
-        _again_in(workspace, 0)
+        _reconcile_in(workspace, 0)
 
 
 def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, Any]) -> None:

@@ -292,7 +292,7 @@ def stop(
             workspace.desired_state = DesiredState.STOPPED
             events.record(
                 actor=actor,
-                kind=AuditKind.WORKSPACE_STOP_ASKED,
+                kind=AuditKind.WORKSPACE_STOP_REQUESTED,
                 workspace=workspace,
                 message="stopped the workspace",
             )
@@ -414,7 +414,7 @@ def delete(
 def _record_delete(actor: User | SystemActor, workspace: Workspace, reason: str) -> None:
     events.record(
         actor=actor,
-        kind=AuditKind.WORKSPACE_DELETE_ASKED,
+        kind=AuditKind.WORKSPACE_DELETE_REQUESTED,
         workspace=workspace,
         message="deleted the workspace",
         reason=reason,

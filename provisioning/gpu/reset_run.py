@@ -25,7 +25,7 @@ from provisioning.gpu.problems import DeadlineThread, NoDriver
 from provisioning.gpu.reset import MAX_OUTPUT, ResetResult, ResetVerdict
 
 TOOL = "nvidia-smi"
-LET_GO_S = 20.0
+RELEASE_TIMEOUT_S = 20.0
 """How long to wait for processes that have the GPU open; Berth's own need some seconds to notice."""
 POLL_INTERVAL_S = 0.2
 NVML_S = 10.0
@@ -54,7 +54,12 @@ class _Gpu:
 
 
 def run_reset(
-    uuid: str, *, bus: str = "", deadline_s: float = 120.0, root: Path = Path("/"), let_go_s: float = LET_GO_S
+    uuid: str,
+    *,
+    bus: str = "",
+    deadline_s: float = 120.0,
+    root: Path = Path("/"),
+    release_s: float = RELEASE_TIMEOUT_S,
 ) -> ResetResult:
     """Reset the GPU, or return why not. Never raises for device errors.
 
@@ -67,7 +72,7 @@ def run_reset(
         with release.release_nvml(lease_s=deadline_s) as descriptor:
             gpu = _find(root, uuid, bus)
             with _without_persistence(tool, gpu):
-                _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
+                _require_idle(root, gpu, until=min(until, time.monotonic() + release_s))
                 return _reset(tool, gpu, descriptor, until)
     except release.ResetInProgress:
         text = "A reset of another GPU of this node is in progress or hangs. Try again after it ends."

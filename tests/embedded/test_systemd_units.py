@@ -22,7 +22,7 @@ STATE = "/var/lib/berth/"
 # PostgreSQL is Debian's; the unit of the node is written by `berth node join`.
 ELSEWHERE = {"postgres", "node"}
 # Of the image, or in its memory: here they are folders.
-BESIDE = {"web": {"static:ro"}, "migrate": {"static"}, "render": {"logs", "environments"}}
+COMPANION_SUFFIXES = {"web": {"static:ro"}, "migrate": {"static"}, "render": {"logs", "environments"}}
 Unit = dict[str, list[str]]
 
 
@@ -106,7 +106,7 @@ def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], comp
         # Of `run`, which is one volume there, a server sees its own files.
         seen = {"run:ro" if path.startswith("run/") else path for path in seen}
         expected = {path.removeprefix(STATE) for path in volumes_of(compose[name]).values()}
-        assert seen - BESIDE.get(name, set()) == expected, name
+        assert seen - COMPANION_SUFFIXES.get(name, set()) == expected, name
 
 
 def test_secrets_reach_the_control_plane_alone(units: dict[str, Unit]) -> None:

@@ -17,7 +17,7 @@ from provisioning.gpu.watcher import nvml_events
 from provisioning.gpu.watcher import watcher as watching
 from provisioning.gpu.watcher.kernel_log import KernelLog, parse, slot_of
 from provisioning.gpu.watcher.watcher import Watcher
-from provisioning.gpu.watcher.xid_report import AGAIN_S, XidDeduplicator, XidReport
+from provisioning.gpu.watcher.xid_report import DEDUPLICATION_S, XidDeduplicator, XidReport
 from tests.gpu.fake_nvml import Err, FakeLibrary, h200, installed
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -81,7 +81,7 @@ def test_each_is_told_once_a_minute() -> None:
     seen = XidReport(SLOT, 79, "a")
     assert once.is_first(seen) and not once.is_first(XidReport(SLOT, 79, "b"))
     assert once.is_first(XidReport(SLOT, 48)) and once.is_first(XidReport("0000:4b:00", 79))
-    now[0] += AGAIN_S - 0.1
+    now[0] += DEDUPLICATION_S - 0.1
     assert not once.is_first(seen)
     now[0] += 0.1
     assert once.is_first(seen)

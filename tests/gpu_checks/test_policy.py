@@ -268,7 +268,7 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
         stay_seen(site)
     assert GpuCheckRun.objects.count() == 1
     assert GpuCheckRun.objects.get().state == RunState.LOST
-    clock.shift(policy.UNDECIDED_AGAIN)
+    clock.shift(policy.RETRY_UNDECIDED_AFTER)
     stay_seen(site)
     policy.run()
     assert causes(sent) == [CheckCause.NEW]

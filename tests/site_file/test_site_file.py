@@ -274,7 +274,7 @@ def test_sign_in_providers_are_compared_and_left(ada, providers):
     assert site["sign_in_providers"]
     assert "secret" not in json.dumps(site["sign_in_providers"])
     (step,) = plan(site, {"berth": 1, "sign_in_providers": []})
-    assert step.act is Action.BY_HAND
+    assert step.act is Action.MANUAL
 
 
 def test_the_published_schema_is_the_present_one():

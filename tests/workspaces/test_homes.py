@@ -216,7 +216,7 @@ def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock
 
 
 def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sent, clock):
-    for _ in range(deletions.TOLD_AFTER + 3):
+    for _ in range(deletions.NOTIFY_AFTER + 3):
         assert answer(asked(sent), failure=failure())
         clock.shift(3700)
     (entry,) = entries("user.home_not_deleted")
@@ -231,7 +231,7 @@ def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sen
 
 
 def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, clock):
-    for _ in range(deletions.TOLD_AFTER + 1):
+    for _ in range(deletions.NOTIFY_AFTER + 1):
         asked(sent)
         clock.shift(3700)
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")

@@ -70,7 +70,9 @@ def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> Non
         version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
         version.builds_failed = 0
         version.save(update_fields=["state", "failure", "retry_at", "builds_failed"])
-        _record(actor, AuditKind.ENVIRONMENT_BUILD_ASKED, version, f"requested a build of {_label(version)}")
+        _record(
+            actor, AuditKind.ENVIRONMENT_BUILD_REQUESTED, version, f"requested a build of {_label(version)}"
+        )
     by_system = isinstance(actor, SystemActor)
     priority = BY_ITSELF if by_system else ASKED
     EnvironmentBuild.objects.filter(version=version, state__in=OPEN, priority__lt=priority).update(

@@ -23,7 +23,7 @@ from portal.catalog.environments.models import (
     SourceKind,
     VersionState,
 )
-from portal.catalog.environments.results import LIST_AT_FAULT, LOG_LINE_APART
+from portal.catalog.environments.results import LIST_AT_FAULT, WITH_SEPARATE_LOG_LINE
 from portal.catalog.environments.wording import progress_text
 from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
 from portal.fleet.inventory.contact import contact_of_node
@@ -222,7 +222,7 @@ def failed_build_help(
         by_list,
         version.retry_at,
         build_id,
-        str(reason.params.get("log_line") or "") if reason.code in LOG_LINE_APART else "",
+        str(reason.params.get("log_line") or "") if reason.code in WITH_SEPARATE_LOG_LINE else "",
     )
 
 

@@ -112,7 +112,7 @@ def reach_of(environment: Environment) -> EnvironmentUsage:
     """Return the current users."""
     rows = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
-        .exclude(workspaces__state__in=selectors.WORKSPACES_OVER)
+        .exclude(workspaces__state__in=selectors.HIDDEN_STATES)
         .values("workspaces__state")
         .annotate(count=Count("workspaces"))
         .order_by()

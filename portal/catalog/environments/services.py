@@ -307,7 +307,7 @@ def make_version(
     )
     _record(
         actor,
-        AuditKind.ENVIRONMENT_VERSION_MADE,
+        AuditKind.ENVIRONMENT_VERSION_CREATED,
         environment,
         f"created version {version.number} of {environment.slug}",
         version=version.number,

@@ -80,8 +80,10 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     notices.devices_out(
         pool, "unseen", [(change.node, len(change.unseen)) for change in changes if change.unseen]
     )
-    gone_of = [(change.node, len(change.uncovered_devices)) for change in changes if change.uncovered_devices]
-    notices.devices_out(pool, "disappeared", gone_of)
+    missing_from = [
+        (change.node, len(change.uncovered_devices)) for change in changes if change.uncovered_devices
+    ]
+    notices.devices_out(pool, "disappeared", missing_from)
 
 
 def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _InventoryChanges:

@@ -21,13 +21,13 @@ class EnvironmentChoice:
     """An environment that a template may use; `drivers` names pools with too old drivers, or is empty."""
 
     environment: Environment
-    standing: str
+    state_text: str
     drivers: str
 
     @property
     def label(self) -> str:
         """Name, state, CUDA version, and pools with too old drivers."""
-        parts = [self.environment.name, self.standing]
+        parts = [self.environment.name, self.state_text]
         if self.environment.current is not None and self.environment.current.cuda:
             parts.append(f"CUDA {self.environment.current.cuda}")
         return " · ".join(part for part in [*parts, self.drivers] if part)
@@ -42,11 +42,11 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
     environments = list(rows[: MAX_OPTIONS + 1])
     if present is not None and all(environment.pk != present.pk for environment in environments):
         environments.append(present)
-    standings, drivers = selectors.newest_progress(environments), pool_drivers()
+    states, drivers = selectors.newest_progress(environments), pool_drivers()
     return [
         EnvironmentChoice(
             environment,
-            environment_state_text(environment, standings.get(environment.pk)),
+            environment_state_text(environment, states.get(environment.pk)),
             pools_with_old_drivers(environment, drivers),
         )
         for environment in environments

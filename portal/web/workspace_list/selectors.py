@@ -28,7 +28,7 @@ ROWS_PER_PAGE = 50
 MAX_COUNTED = 1000
 """Rows are counted up to here, so that a page costs the same whatever its filters select."""
 FILTERS = ("q", "state", "team", "owner", "flavor", "pool")
-EXPORTED_AT_ONCE = 500
+EXPORT_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Selection:
     def all(self) -> Iterator[Workspace]:
         """Yield all rows in order, with their columns, in chunks."""
         ordered = self.order.annotated(with_columns(self.rows())).order_by(*self.order.fields)
-        return ordered.iterator(chunk_size=EXPORTED_AT_ONCE)
+        return ordered.iterator(chunk_size=EXPORT_BATCH)
 
 
 def selection_of(actor: User, data: Mapping[str, str]) -> Selection:

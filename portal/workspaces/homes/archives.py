@@ -61,7 +61,7 @@ from provisioning import messages
 from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 
 LEASE_S = 60
-AGAIN_S = 10
+RETRY_STEP_S = 10
 LATER_S = 30
 MAX_RETRY_S = 600
 MAX_FAILURES = 60
@@ -421,7 +421,7 @@ def _record_trouble(archive: HomeArchive, answer: HomeArchived) -> None:
         return
     if archive.failures > 1:
         archive.reason = reason.as_json()
-        archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, 60))
+        archive.next_at = timezone.now() + timedelta(seconds=min(RETRY_STEP_S * archive.failures, 60))
     archive.save()
 
 
@@ -453,7 +453,7 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
         home_use.notify_scheduler(archive.owner_id, archive.team_id)
     if answer.failure is not None or answer.refused:
         archive.failures += 1
-        wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MAX_RETRY_S)
+        wait_s = min(RETRY_STEP_S * 2 ** min(archive.failures, 10), MAX_RETRY_S)
         archive.next_at = timezone.now() + timedelta(seconds=wait_s)
     elif answer.done and answer.do is ArchiveCommand.DELETE and archive.state == HomeArchiveState.DELETING:
         archive.delete()

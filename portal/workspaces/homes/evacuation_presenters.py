@@ -17,7 +17,7 @@ from portal.workspaces.homes.evacuations import NodeHomeCounts
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState
 from portal.workspaces.troubles import stored_sentence
 
-STAYED_SHOWN = 50
+MAX_STAYED_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _progress(row: HomeEvacuation) -> Progress:
     if stayed:
         text = ngettext("%(count)d not moved", "%(count)d not moved", stayed)
         facts.append(text % {"count": stayed})
-    rows = list(evacuations.unsuccessful_moves(row)[:STAYED_SHOWN]) if stayed else []
+    rows = list(evacuations.unsuccessful_moves(row)[:MAX_STAYED_SHOWN]) if stayed else []
     return Progress(
         row=row,
         moved=moved,

@@ -52,7 +52,7 @@ from portal.workspaces.models import (
 
 AT_ONCE = 2
 """Concurrent moves of one evacuation: one is copied while the next is requested."""
-AGAIN_S = 10
+RETRY_STEP_S = 10
 BATCH = 20
 ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
 
@@ -222,7 +222,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
         homes=counts.homes - counts.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
-    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"requested {_label(evacuation)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_REQUESTED, f"requested {_label(evacuation)}")
     home_moves.process_on_commit()
     return evacuation
 
@@ -298,7 +298,7 @@ def _step(pk: UUID) -> None:
             return
         why = why or Reason(HomeMoveCode.HOMES_IN_USE, {"count": count})
     evacuation.reason = why.as_json() if why is not None else {}
-    evacuation.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
+    evacuation.next_at = timezone.now() + timedelta(seconds=RETRY_STEP_S)
     evacuation.save()
 
 

@@ -195,7 +195,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
         raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
     _order(row)
-    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"requested the removal of {_label(row)}")
+    _record(actor, AuditKind.ORPHAN_REMOVAL_REQUESTED, row, f"requested the removal of {_label(row)}")
     return row
 
 

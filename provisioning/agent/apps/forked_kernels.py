@@ -62,7 +62,7 @@ def serve(link: socket.socket) -> None:
         for descriptor, _ in poller.poll():
             if descriptor in kernels:
                 poller.unregister(descriptor)
-                _tell_end(descriptor, *kernels.pop(descriptor))
+                _report_exit(descriptor, *kernels.pop(descriptor))
                 continue
             data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 1)
             if not data:
@@ -95,7 +95,7 @@ def _register(
     poller.register(descriptor, select.POLLIN)
 
 
-def _tell_end(descriptor: int, pid: int, status: socket.socket) -> None:
+def _report_exit(descriptor: int, pid: int, status: socket.socket) -> None:
     os.close(descriptor)
     _, code = os.waitpid(pid, 0)
     with contextlib.suppress(OSError), status:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from provisioning.gpu.check import joint_load, thresholds, wrong_pairs
-from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
-from provisioning.gpu.check.standing import MemoryState
+from provisioning.gpu.check.hardware_state import MemoryState
+from provisioning.gpu.check.plan import COLLECTIVE_PROBES, WITH_PEERS, Test
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
 WATCHDOG = "The display watchdog stopped a kernel. Move the display to another GPU, then check this GPU again"
@@ -91,7 +91,9 @@ def _problem(
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
     if test.probe == "burn" and not any(metric.endswith(thresholds.PRODUCT_RATES) for metric in raw.measures):
         missing.append("TFLOP/s")
-    if test.probe in TOGETHER and not any(metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures):
+    if test.probe in COLLECTIVE_PROBES and not any(
+        metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures
+    ):
         missing.append(thresholds.BUS_GB_S)
     if test.probe == joint_load.PROBE and not any(m.startswith(thresholds.JOINT) for m in raw.measures):
         missing.append(thresholds.JOINT)
@@ -157,7 +159,7 @@ def assess(
     return TestResult(
         name=test.name,
         status=status,
-        required=test.required and not (raw.state == "absent" and test.probe in TOGETHER),
+        required=test.required and not (raw.state == "absent" and test.probe in COLLECTIVE_PROBES),
         text=text,
         duration_ms=raw.duration_ms,
         errors=raw.errors,

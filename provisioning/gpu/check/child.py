@@ -24,7 +24,7 @@ from provisioning.gpu.check.device import CudaError, Device, GateTimedOut, open_
 from provisioning.gpu.check.nccl import NcclError
 from provisioning.gpu.check.probes import bandwidth, collective, crowd, memory, two_nodes
 from provisioning.gpu.check.probes.base import Bench, NotApplicable, Outcome, Skip, sizes_for
-from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, on_cpus, turns_for
+from provisioning.gpu.check.turns import PCIE_PROBES, hold_turns, on_cpus, turns_for
 from provisioning.gpu.check.wire import LineWriter, die_with_parent
 
 
@@ -200,7 +200,7 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
         return
     needed_turns = turns_for(probe, turns["link"], alone=turns["alone"])
     with hold_turns(Path(turns["folder"]), needed_turns) as turn, ExitStack() as stack:
-        if probe in OVER_PCIE:
+        if probe in PCIE_PROBES:
             stack.enter_context(on_cpus(turns["cpus"]))
         yield turn
 

@@ -24,9 +24,9 @@ POLL_INTERVAL_S = 0.05
 MEASURING = frozenset(
     {"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn", "joint_burn"}
 )
-OVER_PCIE = frozenset({"pcie", "peers", "two_nodes"})
+PCIE_PROBES = frozenset({"pcie", "peers", "two_nodes"})
 # These load several devices or their links; without NVLink also PCIe links below other switches.
-ALONE = frozenset({"all_pairs", "all_reduce", "joint_burn"})
+EXCLUSIVE_PROBES = frozenset({"all_pairs", "all_reduce", "joint_burn"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def turns_for(probe: str, link: str, *, alone: bool) -> tuple[NamedLock, ...]:
     """
     if probe not in MEASURING:
         return ()
-    turns = [NamedLock("measure", alone or probe in ALONE)]
-    if probe in OVER_PCIE and link:
+    turns = [NamedLock("measure", alone or probe in EXCLUSIVE_PROBES)]
+    if probe in PCIE_PROBES and link:
         turns.append(NamedLock(f"link-{link.replace(':', '_')}", True))
     return tuple(turns)
 

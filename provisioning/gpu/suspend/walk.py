@@ -9,7 +9,7 @@ from typing import Protocol
 
 from provisioning.gpu.suspend.states import AFTER, Call, ProcessState, TargetState, end_of, next_calls
 
-AGAIN_S = 0.05
+CHECK_INTERVAL_S = 0.05
 BROKEN_OFF = "broken_off"
 NO_CHANGE = "no_change"
 BAD_STATE = "bad_state"
@@ -131,7 +131,7 @@ class _Drive:
         """Return the driver's error name, or None. A process that ended meanwhile is no failure."""
         for attempt in range(2 if again else 1):
             if attempt:
-                time.sleep(AGAIN_S)
+                time.sleep(CHECK_INTERVAL_S)
             self._tell(call, pid)
             try:
                 self._calls.make(call, pid)

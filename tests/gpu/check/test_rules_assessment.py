@@ -9,8 +9,8 @@ import pytest
 
 from provisioning.gpu.check import thresholds
 from provisioning.gpu.check.assess import assess, raw_of
+from provisioning.gpu.check.hardware_state import MemoryState
 from provisioning.gpu.check.plan import START_S, Test
-from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import (
     EXIT_UNAVAILABLE,
     EXIT_USAGE,

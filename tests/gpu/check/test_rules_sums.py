@@ -6,7 +6,7 @@ import pytest
 
 from provisioning.gpu.check import verdict
 from provisioning.gpu.check.assess import assess
-from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test, plan_for
+from provisioning.gpu.check.plan import COLLECTIVE_PROBES, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.thresholds import judge
 from provisioning.gpu.check.types import (
     Action,
@@ -38,7 +38,7 @@ def test_it_is_the_last_of_all_with_peers(level: Level) -> None:
     assert [test.required for test in named if test.probe in WITH_PEERS] == [False] * (
         3 if level == Level.EXTENDED else 2
     )
-    assert {"peers", "all_pairs", "joint_burn", *TOGETHER} == WITH_PEERS
+    assert {"peers", "all_pairs", "joint_burn", *COLLECTIVE_PROBES} == WITH_PEERS
     for plan in (plan_for(level, H200), plan_for(level, Facts("MIG-1", mig=True), ("GPU-2",))):
         assert not [test for test in plan if test.probe in WITH_PEERS]
 

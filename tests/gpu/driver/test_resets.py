@@ -55,9 +55,9 @@ def worker(made: Machine) -> subprocess.Popen[str]:
 
 
 def reset(
-    made: Machine, uuid: str = GPU, *, deadline_s: float = 90, let_go_s: float = 60
+    made: Machine, uuid: str = GPU, *, deadline_s: float = 90, release_s: float = 60
 ) -> subprocess.Popen[str]:
-    limits = str(deadline_s), str(let_go_s)
+    limits = str(deadline_s), str(release_s)
     return made.start("tests.gpu.driver.worker", "resets", str(made.root), uuid, *limits)
 
 
@@ -84,7 +84,7 @@ def test_whoever_does_not_let_go_is_named_and_nothing_is_touched(
     """Without the request to let go the very same reset is refused."""
     node = worker(made)
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "another"))
-    told = line_of(reset(made, let_go_s=0.5))
+    told = line_of(reset(made, release_s=0.5))
     assert told["verdict"] == "refused" and f"(process {node.pid})" in told["text"]
     assert resets(made) == []
 

@@ -59,7 +59,7 @@ class Rules:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "AGAIN_S", 0.0)
+    monkeypatch.setattr(walking, "CHECK_INTERVAL_S", 0.0)
 
 
 def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs() -> None:

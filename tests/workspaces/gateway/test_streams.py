@@ -367,7 +367,7 @@ async def test_a_word_is_good_once_and_for_ten_seconds(through: Any, monkeypatch
     again, _ = await come(headers)
     assert await asyncio.wait_for(_rest(again), 5) == b""
     writer.close()
-    monkeypatch.setattr(streams, "COME_S", 0.1)
+    monkeypatch.setattr(streams, "CLIENT_CONNECT_S", 0.1)
     late = await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     await asyncio.sleep(0.3)
     reader, _ = await come(late)

@@ -22,7 +22,7 @@ from portal.fleet.inventory.contact import contact_of_pool, in_contact
 from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook, flag
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
-from portal.fleet.machines.conditions import NodeStanding, standing_of_node
+from portal.fleet.machines.conditions import NodeState, state_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
@@ -139,7 +139,7 @@ class NodeRow:
     slots: tuple[str, ...]
     isolation: str | Promise
     limits: str | Promise
-    standing: NodeStanding
+    state: NodeState
 
     @property
     def devices_used(self) -> str:
@@ -257,7 +257,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),
-                standing=standing_of_node(node, machines.get(node.name), now),
+                state=state_of_node(node, machines.get(node.name), now),
             )
         )
     return rows, devices

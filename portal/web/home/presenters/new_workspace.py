@@ -307,13 +307,13 @@ def _template_cards(
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *preferences.templates, *current[:1])
     defaults = software.defaults_of([offer.template for offer in cards], team)
-    standings = environment_states(offer.template for offer in cards)
+    state_texts = environment_states(offer.template for offer in cards)
     return [
         TemplateCard(
             template=offer.template,
             reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
             chosen=offer.template.slug == chosen,
-            environment=_runs_in(offer.template, defaults[offer.template.pk], on_nodes, standings),
+            environment=_runs_in(offer.template, defaults[offer.template.pk], on_nodes, state_texts),
         )
         for offer in cards
     ], left_out
@@ -348,7 +348,7 @@ def _flavor_field(
         alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
     without_gpu = with_home = None
     if chosen is not None and team is not None:
-        asked: dict[str, Any] = {
+        requested: dict[str, Any] = {
             "template": template,
             "flavor": chosen.flavor,
             "team": team,
@@ -356,8 +356,8 @@ def _flavor_field(
             "expected_s": preferences.expected_s,
             "environment": environment,
         }
-        without_gpu = admission.verdict_without_gpus(chosen.verdict, **asked)
-        with_home = home_offers.verdict_with_home_move(chosen.verdict, **asked)
+        without_gpu = admission.verdict_without_gpus(chosen.verdict, **requested)
+        with_home = home_offers.verdict_with_home_move(chosen.verdict, **requested)
     cards = [
         FlavorCard(
             flavor=offer.flavor,
@@ -411,7 +411,7 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
 
 
 def _runs_in(
-    template: Template, default: software.Software, on_nodes: str, standings: Mapping[str, str]
+    template: Template, default: software.Software, on_nodes: str, state_texts: Mapping[str, str]
 ) -> str:
     """Return the environment that a start takes, and the state of the template's own unless it is ready.
 
@@ -423,7 +423,7 @@ def _runs_in(
     taken = default_name(default, on_nodes)
     if own.enabled and own.current is not None and not own.deprecated:
         return taken
-    state = standings[own.slug]
+    state = state_texts[own.slug]
     return f"{taken} · {state}" if default.environment == own else f"{taken} · {own.name} {state}"
 
 

@@ -176,7 +176,7 @@ def peers(bench: Bench) -> Outcome:
                 try:
                     device.call("cuCtxEnablePeerAccess", context, 0)
 
-                    def go(peer_address: int = peer_address, context: object = context) -> None:
+                    def copy_out(peer_address: int = peer_address, context: object = context) -> None:
                         device.call(
                             "cuMemcpyPeerAsync",
                             peer_address,
@@ -187,7 +187,7 @@ def peers(bench: Bench) -> Outcome:
                             device.stream,
                         )
 
-                    def come(peer_address: int = peer_address, context: object = context) -> None:
+                    def copy_in(peer_address: int = peer_address, context: object = context) -> None:
                         device.call(
                             "cuMemcpyPeerAsync",
                             target,
@@ -200,7 +200,9 @@ def peers(bench: Bench) -> Outcome:
 
                     _fill(bench, source, words)
                     device.clear(target, size)
-                    out, inbound = (rate_of("x", _samples(bench, w, size, 10))["x"] for w in (go, come))
+                    out, inbound = (
+                        rate_of("x", _samples(bench, w, size, 10))["x"] for w in (copy_out, copy_in)
+                    )
                     _check(bench, target, words, tally, f"peer {uuid}")
                     measures[f"peer_gb_s:GPU-{uuid}"] = min(out, inbound)
 

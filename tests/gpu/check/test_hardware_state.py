@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.standing import (
+from provisioning.gpu.check.hardware_state import (
     MemoryState,
     before_load,
     excuse_lowered_limits,
