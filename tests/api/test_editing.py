@@ -187,7 +187,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kin
     return KINDS[request.param]
 
 
-def test_of_two_who_edit_the_second_is_told(api: Any, people: dict[str, User], kind: Kind) -> None:
+def test_second_of_two_editors_gets_a_conflict(api: Any, people: dict[str, User], kind: Kind) -> None:
     program = api(people[kind.actor])
     path = kind.make(program)
     seen = program.get(path)["ETag"]
@@ -230,7 +230,7 @@ def test_what_is_not_there_is_no_version(api: Any, people: dict[str, User], path
     problem(api(people["olga"]).get(path), 404, "not_found")
 
 
-def test_who_may_not_edit_is_told_so_and_not_that_it_changed(api: Any, people: dict[str, User]) -> None:
+def test_missing_permission_is_reported_before_a_conflict(api: Any, people: dict[str, User]) -> None:
     path = KINDS["quota"].make(api(people["olga"]))
     problem(api(people["bob"]).put(path, {"quota": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
 

@@ -116,7 +116,7 @@ CHANGES: dict[str, Callable[[Workspace], Any]] = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_what_is_kept_of_a_row_is_never_older_than_what_stands_behind_it(
+def test_cached_row_is_never_older_than_the_database(
     api: Any, olga: Any, one_of_each: None, field: str
 ) -> None:
     made = Environment.objects.create(name="Tools", slug="tools", updated_at=timezone.now())

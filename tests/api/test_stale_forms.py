@@ -70,7 +70,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_the_second_is_told(
+def test_second_writer_gets_a_conflict(
     name: str, as_user: Any, api: Any, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))

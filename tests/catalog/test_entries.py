@@ -57,7 +57,7 @@ def codes(refused: Any, field: str) -> list[str]:
 # --- who makes and sees what ------------------------------------------------------------------------
 
 
-def test_an_operator_makes_one_for_everybody(olga, bob, charlie, team):
+def test_operator_creates_an_entry_for_all_teams(olga, bob, charlie, team):
     made = make(olga, env={"PAGER": "less"}, startup="echo hello")
     assert made.team is None
     for actor in (bob, charlie):
@@ -93,7 +93,7 @@ def test_only_owners_and_operators_make_templates_and_only_operators_flavors(ali
     assert not Template.objects.exists()
 
 
-def test_two_teams_name_theirs_alike_and_learn_nothing_of_each_other(alice, charlie, team):
+def test_equal_names_in_two_teams_stay_separate(alice, charlie, team):
     robots = Team.objects.get(slug="robots")
     assert make(alice, team).slug == "vision_shell"
     assert make(charlie, robots).slug == "robots_shell"
@@ -243,7 +243,7 @@ def test_what_outlives_a_stop_in_a_browser_is_not_a_teams(alice, olga, team, tea
         assert make(olga, service_workers=True).service_workers
 
 
-def test_an_owner_cannot_turn_the_own_into_everybodys(alice, team):
+def test_owner_cannot_share_an_entry_with_all_teams(alice, team):
     made = make(alice, team)
     for given in ({"team": None}, {"team": "robots"}, {"slug": "shell"}):
         with pytest.raises(InvalidInput) as refused:

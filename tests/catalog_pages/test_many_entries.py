@@ -171,7 +171,7 @@ def test_what_is_written_is_completed_by_the_server(as_user, olga, bob, team):
     assert as_user(olga).get("/catalog/completions/templates/?copy=1&q=1999").content.count(b"<option") == 1
 
 
-def test_completion_shows_nobody_what_he_may_not_see(as_user, charlie, bob, team):
+def test_completion_hides_invisible_entries(as_user, charlie, bob, team):
     environments(3, team=team)
     assert b"tools-0001" in as_user(bob).get("/catalog/completions/environments/").content
     assert b"tools-0001" in as_user(bob).get("/catalog/completions/environments/?team=vision").content

@@ -48,7 +48,7 @@ def as_typed(model: Any, entry: Any = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("slug", ["jupyterlab", "marimo", "vscode", "rstudio", "cpu-small"])
-def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, catalog, slug):
+def test_unchanged_form_changes_nothing(as_user, olga, catalog, slug):
     model: Any = Flavor if slug == "cpu-small" else Template
     entry = model.objects.get(slug=slug)
     before = documents.document_of(entry)
@@ -266,7 +266,7 @@ def test_what_never_fits_says_so(olga, catalog):
     assert preview(olga, held).fits.nodes_ever == 0
 
 
-def test_a_team_that_may_not_use_it_is_told(olga, team, charlie, catalog):
+def test_team_without_access_is_refused(olga, team, charlie, catalog):
     local_pool_with(node_info())
     flavor = Flavor.objects.get(slug="cpu-small")
     flavor = entries.change(actor=SYSTEM, entry=flavor, values={"teams": ["robots"]})

@@ -77,7 +77,7 @@ def test_a_notice_goes_to_those_of_its_readers_channels_that_want_it(alice, bob,
     assert tick() == 0
 
 
-def test_what_is_rolled_back_is_sent_to_nobody(alice, process):
+def test_rolled_back_notice_is_not_sent(alice, process):
     services.create(actor=alice, team=None, **OWN)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         notify([alice], "workspace.ready", "paper is ready")
@@ -153,7 +153,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(alice, process, monkeypatch
     assert Message.objects.get().state == MessageState.SENT
 
 
-def test_repeated_failures_switch_it_off_and_its_owner_is_told(alice, process):
+def test_repeated_failures_disable_it_and_notify_its_owner(alice, process):
     channel = services.create(actor=alice, team=None, **{**OWN, "kinds": ["workspaces", "account"]})
     process.outcome = SendOutcome(ok=False, error="connection")
     for number in range(outbox.MAX_FAILURES):
@@ -221,7 +221,7 @@ def test_the_url_is_kept_encrypted_and_never_shown_or_logged(alice, team, proces
         assert secret not in written
 
 
-def test_nobody_else_knows_of_ones_own(alice, bob, olga, ada, process, api):
+def test_personal_channels_are_hidden_from_others(alice, bob, olga, ada, process, api):
     own = services.create(actor=alice, team=None, **OWN)
     for actor in (bob, olga, ada):
         with pytest.raises(NotFound):

@@ -165,7 +165,7 @@ def test_looking_at_urls_names_the_service_and_connects_to_nothing():
         assert there.requests == []
 
 
-def test_a_process_that_is_killed_answers_for_nobody(monkeypatch):
+def test_killed_process_does_not_decide(monkeypatch):
     monkeypatch.setattr(sending, "LIMIT_S", 0.01)
     (outcome,) = sent("json://127.0.0.1:1/")
     assert (outcome.ok, outcome.error) == (False, "timeout")

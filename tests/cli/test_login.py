@@ -81,7 +81,7 @@ def test_a_file_that_is_broken(berth: Any, tmp_path: Path) -> None:
     assert (ran.code, "config.json" in ran.err) == (1, True)
 
 
-def test_nobody_is_there(berth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_list(berth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("BERTH_TOKEN", "berth_x")
 

@@ -118,9 +118,7 @@ def test_the_last_words_of_what_fails_are_said(as_bob: Any, program: Program) ->
     assert (ran.code, ran.out) == (0, "one\ntwo\nKilled\n")
 
 
-def test_a_node_that_is_silent_is_told_once(
-    as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_node_is_reported_once(as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_stream, "SILENT_S", 0.01)
 
     def silent() -> None:
@@ -134,7 +132,7 @@ def test_a_node_that_is_silent_is_told_once(
     assert ran.err.count("node") == 1, ran.err
 
 
-def test_one_that_was_told_all_is_not_asked_again(as_bob: Any, program: Program) -> None:
+def test_complete_options_ask_no_question(as_bob: Any, program: Program) -> None:
     program.write("one\n")
     program.end(State.STOPPED)
     with BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"]) as client:

@@ -331,5 +331,5 @@ def test_it_finds_every_kind_of_reading(source: str) -> None:
         "def f(message: dict[str, str]):\n    return 'nonce' in message",
     ],
 )
-def test_it_lets_pass_what_only_shows_or_decides_by_code(source: str) -> None:
+def test_displaying_text_or_deciding_by_code_is_accepted(source: str) -> None:
     assert readings(source) == []

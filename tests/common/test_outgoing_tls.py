@@ -75,7 +75,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     thread.join()
 
 
-def test_a_certificate_of_nobody_known_is_refused_before_anything_is_sent(served, settings):
+def test_unknown_certificate_is_refused_before_any_data(served, settings):
     url, _path, received, _fits = served
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8"]
     with pytest.raises(client.NoAnswer) as failed:

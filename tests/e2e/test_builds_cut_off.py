@@ -163,7 +163,7 @@ def new_stamp(site: Site, before: set[str]) -> Path | None:
     return next((path for path in found if path.parent.name.removeprefix(PREFIX) not in before), None)
 
 
-def test_killed_when_it_is_whole_and_nobody_knows(site: Site) -> None:
+def test_killed_after_completion_before_the_report(site: Site) -> None:
     name, hold, before = "wholebutunsaid", Hold(3), site.holding()
     site.packages.wheel(name, files=hold.files())
     site.ask(name, name)

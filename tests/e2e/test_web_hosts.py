@@ -182,7 +182,7 @@ class Load:
         return read
 
 
-def test_nobody_sees_a_rolling_restart(site: Site) -> None:
+def test_rolling_restart_is_invisible(site: Site) -> None:
     ada, address = site.ada, site.address
     made = ada.create("counting", "tiny", name="kept")
     site.workspace = made["id"]

@@ -192,7 +192,7 @@ def test_what_the_dockerfile_copies_is_there_and_reaches_the_build() -> None:
             assert f"!{allowed}" in ignored, source
 
 
-def test_the_build_may_be_told_where_packages_come_from() -> None:
+def test_build_accepts_a_package_index() -> None:
     taken = set(re.findall(r"^ARG (PIP_\w+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
     assert taken == {name for name in BUILD_ARGUMENTS if name.startswith("PIP_")} != set()
 

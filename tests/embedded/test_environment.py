@@ -43,7 +43,7 @@ def test_what_is_not_a_web_address_is_refused(value: str) -> None:
         Instance.from_environ({"BERTH_PUBLIC_URL": value})
 
 
-def test_instances_are_told_apart_by_where_their_home_really_is(tmp_path: Path) -> None:
+def test_instances_are_distinguished_by_their_resolved_home(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     real = Instance.from_environ({"BERTH_HOME": str(tmp_path / "real")})
@@ -88,7 +88,7 @@ def test_secrets_are_made_once_and_only_for_this_user(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "secrets").iterdir()} == {0o600}
 
 
-def test_an_empty_secret_is_made_anew_and_an_open_one_is_closed(tmp_path: Path) -> None:
+def test_empty_secret_is_replaced_and_readable_one_is_protected(tmp_path: Path) -> None:
     first, _ = ensure_secrets(tmp_path)
     (tmp_path / "secrets" / "secret_key").write_text("")
     (tmp_path / "secrets" / "gateway_secret").chmod(0o644)

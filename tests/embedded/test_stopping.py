@@ -51,7 +51,7 @@ def answer_with(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (MissingDependency("It needs x."), "; a home's file server may still run (It needs x.)"),
     ],
 )
-def test_what_is_left_on_the_machine_is_told(
+def test_leftovers_on_the_machine_are_reported(
     up: Up, monkeypatch: pytest.MonkeyPatch, error: Exception | None, words: str
 ) -> None:
     asked: list[bool] = []
@@ -74,7 +74,7 @@ async def test_it_repeats_what_the_portal_says(
     assert "Workspaces             3 stopped" in screen.getvalue()
 
 
-async def test_a_portal_that_fails_is_told_and_does_not_hold_up(
+async def test_failing_portal_is_reported_without_delay(
     up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_with("import sys; sys.exit('the database is gone')", monkeypatch)

@@ -50,7 +50,7 @@ def test_who_may_not(request, username, team, local_pool):
     assert not Environment.objects.filter(slug="mine").exists()
 
 
-def test_an_owner_makes_none_for_everybody_and_none_for_another_team(team, alice, local_pool):
+def test_owner_creates_environments_for_own_team_only(team, alice, local_pool):
     with pytest.raises(NotAllowed):
         services.create(actor=alice, team=None, name="All", **LINES)
     with pytest.raises(NotAllowed):
@@ -256,6 +256,6 @@ def test_cancelled_by_who_manages_it(team, alice, bob, local_pool, sent):
     assert version_of(Environment.objects.get()).retry_at is None
 
 
-def test_the_system_is_named_where_nobody_asked():
+def test_automatic_build_names_the_system():
     made = environment(build=False)
     assert (made.updated_by, version_of(made).state) == (SYSTEM.label, VersionState.NEW)

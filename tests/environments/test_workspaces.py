@@ -189,7 +189,7 @@ def test_one_that_is_on_no_node_waits_and_starts_by_itself_when_it_is_there(
     assert only_start(sent).spec.environment == DIGEST
 
 
-def test_one_that_is_on_its_way_keeps_nobody_else_from_starting(team, bob, local_pool, sent):
+def test_pending_environment_does_not_block_other_starts(team, bob, local_pool, sent):
     made = ready(sent)
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
     assert create(bob, team, made).state == State.PENDING

@@ -164,7 +164,7 @@ def test_a_server_that_drops_the_connection_gets_all_of_it_again(server):
     assert (row.last_error, row.failures, row.last_id) == ("", 0, ids[-1])
 
 
-def test_a_dead_receiver_is_left_alone_for_longer_and_longer_and_harms_nobody(settings):
+def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(settings):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         settings.BERTH_AUDIT_SYSLOG = f"tcp://127.0.0.1:{taken.getsockname()[1]}"

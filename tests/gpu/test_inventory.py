@@ -152,7 +152,7 @@ def test_a_driver_that_does_not_start_is_a_state_with_a_next_action(tmp_path, co
     assert found.state is state and words in found.sentence and found.gpus == ()
 
 
-def test_no_driver_and_no_gpu_are_told_apart(tmp_path):
+def test_no_driver_and_no_gpu_are_distinguished(tmp_path):
     found = scan_of(None, tmp_path)
     assert found.state is MachineState.NO_DRIVER and "run without a GPU" in found.sentence
     assert scan_of(FakeLibrary([]), tmp_path).state is MachineState.NO_GPU

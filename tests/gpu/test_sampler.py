@@ -80,7 +80,7 @@ def test_a_minute_goes_out_when_it_is_over():
     assert sampler.latest()["GPU-1"].at_s == START + 60
 
 
-def test_a_device_that_hangs_is_stale_and_holds_up_nobody():
+def test_hanging_device_is_stale_and_does_not_delay_others():
     release = threading.Event()
     hung, well = Scripted("GPU-hung", hangs=release), Scripted("GPU-well")
     out = Out()

@@ -152,7 +152,7 @@ def test_a_busy_device_is_not_touched():
     assert found.verdict is ScrubVerdict.BUSY and "2 processes use this GPU" in found.text and gpu.calls == {}
 
 
-def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
+def test_new_process_makes_it_inconclusive():
     answers = iter([0, 1])
     assert scrubbed(HostGpu(), others=lambda: next(answers)).verdict is ScrubVerdict.INCONCLUSIVE
     answers_2 = iter([0, None])
@@ -170,7 +170,7 @@ def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
         (ScrubCallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
     ],
 )
-def test_a_failure_at_any_point_is_told_and_the_rest_is_given_back(where, error, verdict):
+def test_failure_at_any_point_is_reported_and_memory_released(where, error, verdict):
     gpu = HostGpu()
     gpu.fails = {where: error}
     found = scrubbed(gpu)

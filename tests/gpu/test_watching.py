@@ -34,7 +34,7 @@ def test_what_a_watcher_tells() -> None:
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_without_a_driver_nobody_watches(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
+def test_no_watcher_without_a_driver(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
     calls: list[str] = []
 
     class Watcher:

@@ -120,7 +120,7 @@ def test_a_passing_check_puts_it_back_and_an_operators_cordon_stays(
     assert device.recovery == "reboot"
 
 
-def test_who_uses_it_is_told(make: Any, bob: Any, pool: Pool) -> None:
+def test_user_of_the_device_is_notified(make: Any, bob: Any, pool: Pool) -> None:
     workspace: Workspace = make(bob, "sim-h100-x1")
     held = AllocatedDevice.objects.get(allocation__workspace=workspace, active=True).device
     Device.objects.filter(pk=held.pk).update(facts={"pci_bus_id": "0000:3b:00.0"})
@@ -139,7 +139,7 @@ def test_who_uses_it_is_told(make: Any, bob: Any, pool: Pool) -> None:
     assert Notification.objects.filter(kind="workspace.device_error").count() == 1
 
 
-def test_an_instance_is_out_with_its_gpu_and_its_holder_is_told(make: Any, bob: Any, pool: Pool) -> None:
+def test_instance_is_cordoned_with_its_gpu_and_its_user_notified(make: Any, bob: Any, pool: Pool) -> None:
     workspace: Workspace = make(bob, "sim-h100-x1")
     held = AllocatedDevice.objects.get(allocation__workspace=workspace, active=True).device
     parent = Device.objects.exclude(pk=held.pk).filter(node=held.node).first()

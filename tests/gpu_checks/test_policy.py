@@ -246,7 +246,7 @@ def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, se
 
 
 @pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
-def test_what_needs_somebodys_hands_waits_for_them(site, sent, clock, recovery):
+def test_manual_repair_waits_for_an_operator(site, sent, clock, recovery):
     """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
     Pool.objects.update(check_every_hours=0)
     cordon_device(

@@ -356,7 +356,7 @@ def running(workspace, sent) -> Workspace:
     return workspace
 
 
-def test_nobody_gets_a_device_before_it_has_been_scrubbed(running, make, alice, bob, sent):
+def test_device_is_not_allocated_before_its_scrub(running, make, alice, bob, sent):
     device = device_of(running)
     Device.objects.exclude(pk=device.pk).update(cordoned=True)
     services.delete(actor=alice, workspace_id=running.pk)

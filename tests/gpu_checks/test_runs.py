@@ -62,7 +62,7 @@ def kinds(device: Device) -> list[str]:
 # --- asking ----------------------------------------------------------------------------------------
 
 
-def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sent, clock):
+def test_check_is_sent_to_its_node_and_reserves_the_device(gpu, olga, sent, clock):
     run = runs.request_check(actor=olga, device_id=gpu.pk, level="standard")
     assert (run.state, run.requester, run.cause) == (RunState.QUEUED, olga, CheckCause.OPERATOR)
     assert fresh(gpu).checking
@@ -171,7 +171,7 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
     assert not Notification.objects.exists()
 
 
-def test_who_watches_is_told_of_each_step(gpu, sent, monkeypatch):
+def test_each_step_is_published(gpu, sent, monkeypatch):
     told = []
     monkeypatch.setattr("portal.common.events.live.publish_check", told.append)
     run = ask(gpu)
@@ -512,7 +512,7 @@ def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, se
 
 @pytest.mark.parametrize("verdict", ["unavailable", "busy", "inconclusive"])
 @pytest.mark.parametrize("required", [None, False, True])
-def test_a_scrub_that_proves_nothing_is_told_once_and_the_pool_decides(gpu, sent, verdict, required):
+def test_inconclusive_scrub_is_reported_once_and_the_pool_decides(gpu, sent, verdict, required):
     """Without a choice of the pool, the device is kept back."""
     if required is not None:
         Pool.objects.update(scrub_required=required)

@@ -72,7 +72,7 @@ def notices() -> list[Notification]:
     return list(Notification.objects.filter(kind=share_notes.NOTICE).order_by("pk"))
 
 
-def test_who_goes_over_is_told_once_and_again_only_the_next_time(runs, alice, clock):
+def test_overuse_is_reported_once_per_occurrence(runs, alice, clock):
     assert told(note(runs, "over")) == 1
     assert kinds(runs) == ["over"]
     entry = Event.objects.get(kind="workspace.gpu_share_over")
@@ -93,7 +93,7 @@ def test_who_goes_over_is_told_once_and_again_only_the_next_time(runs, alice, cl
     assert kinds(runs) == ["over", "back", "over"] and len(notices()) == 2
 
 
-def test_what_was_ended_stands_in_the_timeline_and_in_a_notice(runs, clock):
+def test_ended_process_is_in_the_timeline_and_a_notice(runs, clock):
     told(note(runs, "over"))
     clock.shift(20)
     told(note(runs, "asked", process="python"))
@@ -129,7 +129,7 @@ def test_a_gpu_whose_driver_does_not_tell_is_said_to_be_so(runs, alice, as_user,
     assert shown(runs) == []
 
 
-def test_a_node_that_falls_silent_leaves_nobody_over(runs, clock):
+def test_silent_node_clears_overuse(runs, clock):
     told(note(runs, "over"))
     clock.shift(share_overuse.SHOWN_FOR.total_seconds() - 1)
     assert shown(runs)
@@ -169,7 +169,7 @@ def test_a_workspace_that_is_not_there_is_left_out(runs, name):
     assert kinds(runs) == ["over"]
 
 
-def test_a_whole_gpu_is_nobodys_share(gpu, make, alice, sent):
+def test_whole_gpu_is_not_a_share(gpu, make, alice, sent):
     FlavorFactory(slug="whole", accelerator_count=1)
     workspace = make(alice, "whole")
     run_until_ready(sent, workspace)

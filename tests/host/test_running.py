@@ -210,7 +210,9 @@ def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
 
 
 @pytest.mark.thorough("restarts services twice")
-def test_a_revoked_node_says_so_and_comes_back_when_let_in(node: Node, berth: Berth, door: TLSProxy) -> None:
+def test_revoked_node_reports_it_and_returns_after_rejoining(
+    node: Node, berth: Berth, door: TLSProxy
+) -> None:
     node.start()
     node.until_running()
     assert node.control.execute_command("ACL", "DELUSER", "node-b") == 1

@@ -70,7 +70,7 @@ def test_a_portal_that_does_not_know_it_any_more(
     assert not folder.state.exists()
 
 
-def test_forgetting_asks_nobody(join: Berth, berth: Berth, folder: NodeFolder, doors: Doors) -> None:
+def test_forget_makes_no_request(join: Berth, berth: Berth, folder: NodeFolder, doors: Doors) -> None:
     assert join().code == 0
     asked = len(doors.asked)
     done = berth("leave", "--forget")
@@ -143,7 +143,7 @@ def test_limits_that_a_service_will_have_are_no_obstacle(
     assert said.good or "nothing is ours" in said.text
 
 
-def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notify("READY=1")  # without systemd: nothing
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         handle = os.open(tmp_path, os.O_PATH)

@@ -230,7 +230,7 @@ def test_idle_time_grows_minute_by_minute_and_ends_with_work_or_a_gap():
     assert idle_since() is None
 
 
-def test_a_minute_told_again_takes_idle_time_back():
+def test_repeated_minute_corrects_idle_time():
     for number in range(3):
         apply(rollup(UUID, NOON + 60 * number, [0] * 58))
     apply(rollup(UUID, NOON + 60, [0] * 59 + [90]))

@@ -108,7 +108,7 @@ def held(pool: Pool, homes: Path) -> Path:
     return home
 
 
-def test_nobody_writes_beyond_the_limit(pool: Pool, homes: Path, held: Path) -> None:
+def test_size_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     full = FULL[homes.parent.name]
     assert full in by_a_user(held, *FILL).stderr
     use = used(homes, record_of(pool).project)
@@ -123,7 +123,7 @@ def test_nobody_writes_beyond_the_limit(pool: Pool, homes: Path, held: Path) -> 
     assert by_a_user(held, "sh", "-c", "echo x > note").returncode == 0
 
 
-def test_nobody_has_more_files_than_the_share(pool: Pool, homes: Path, held: Path) -> None:
+def test_file_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     assert FULL[homes.parent.name] in by_a_user(held, *COUNT).stderr
     disk = os.statvfs(homes)
     use = used(homes, record_of(pool).project)
@@ -132,7 +132,7 @@ def test_nobody_has_more_files_than_the_share(pool: Pool, homes: Path, held: Pat
     assert use.limit_files == share * home_quota.ABOVE // 100
 
 
-def test_a_project_is_left_by_nobody_below_a_namespace_of_users(pool: Pool, held: Path) -> None:
+def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) -> None:
     inside = by_a_user(held, "unshare", "--user", "--map-root-user", *LEAVE)
     assert "Invalid argument" in inside.stderr, inside.stderr
     # Outside of one the user can; no workspace is outside where there is a sandbox.

@@ -80,7 +80,7 @@ def test_a_machine_joins(joined, local_pool, settings, sent):
     assert "node.gpu-07" in queues, "it is asked as soon as its worker is there"
 
 
-def test_the_authority_is_shown_to_whoever_compares_it_with_a_token(token, settings):
+def test_authority_is_shown_for_a_token_comparison(token, settings):
     headers = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
     pem = Client().get("/nodes/v1/authority", headers=headers).content
     assert token.rsplit(".", 1)[1] == certificates.digest_of(x509.load_pem_x509_certificate(pem))
@@ -122,7 +122,7 @@ def test_a_body_that_is_too_large(doors):
     assert Newcomer().post("join", b" " * (door.MAX_NODE_BODY + 1)).status_code == 413
 
 
-def test_one_token_lets_one_machine_join(joined, token):
+def test_token_joins_one_machine(joined, token):
     other = Newcomer("gpu-08")
     answer = other.join(token)
     assert (answer.status_code, answer.json()["code"]) == (409, "join_token_used")
@@ -210,7 +210,7 @@ def placed(make, alice, *names):
     return [make(alice, name=name) for name in names]
 
 
-def test_a_node_is_told_what_is_there(joined, make, alice, sent):
+def test_node_gets_its_workspaces(joined, make, alice, sent):
     assert joined.as_node("standing", {}).json() == {"placed": 0, "workspaces": []}
     placed(make, alice, "paper", "run")
     found = joined.as_node("standing", {}).json()

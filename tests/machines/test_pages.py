@@ -81,7 +81,7 @@ def test_where_the_doors_are_shut_the_page_says_how_to_open_them(local_pool, olg
     assert f'action="{LIST}add/"' not in page
 
 
-def test_a_joined_machine_stands_there_and_in_its_pool(joined, olga, as_user):
+def test_joined_machine_is_listed_there_and_in_its_pool(joined, olga, as_user):
     una = UserFactory(username="una", is_auditor=True)
     for user in (olga, una):
         page = as_user(user).get(LIST).content.decode()

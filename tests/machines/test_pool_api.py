@@ -11,7 +11,7 @@ from tests.factories import UserFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_operators_and_auditors_are_told_what_a_pool_lacks(as_user, olga, local_pool):
+def test_operators_and_auditors_see_what_a_pool_lacks(as_user, olga, local_pool):
     path = "/api/v1/pools/this-machine/missing"
     assert as_user(olga).get(path).json() == []
     Pool.objects.update(retiring=True)

@@ -76,7 +76,7 @@ def home(local_pool, team) -> Orphan:
     return Orphan.objects.get()
 
 
-def test_homes_of_nobody_are_listed_with_their_size_and_never_go_by_themselves(home, clock, sent, olga):
+def test_ownerless_homes_are_listed_with_size_and_never_deleted_automatically(home, clock, sent, olga):
     assert (home.kind, home.name.split("/")[1], home.size_mib, home.state) == ("home", "ghost", 700, "found")
     clock.shift(timedelta(days=400))
     measure(home.name)
@@ -108,7 +108,7 @@ def test_homes_of_people_of_members_who_left_and_of_those_being_deleted_are_not_
     assert states() == {f"{team.slug}/was-here": "gone"}
 
 
-def test_whoever_gets_an_owner_is_not_listed_and_not_removed(home, team, olga, sent):
+def test_orphan_with_a_new_owner_is_not_listed_or_removed(home, team, olga, sent):
     UserFactory(username="ghost")
     assert not selectors.orphans(olga).exists()
     with pytest.raises(StateConflict) as refused:
@@ -166,7 +166,7 @@ def test_what_a_node_has_removed_by_itself_is_shown_once(local_pool):
     assert (row.state, row.removed_by) == ("removed", "node-1")
 
 
-def test_workspaces_of_nobody_are_ended_at_once_and_shown(local_pool, sent, olga, clock):
+def test_ownerless_workspaces_are_ended_at_once_and_shown(local_pool, sent, olga, clock):
     key = str(uuid.uuid4())
     seen = Observation(WorkspaceRef(key, 1), ObservedState.RUNNING)
     assert results.apply_owned(pool=local_pool, node_name="node-1", owned=[seen]) == 1

@@ -892,7 +892,7 @@ def test_an_account_that_was_switched_off_gets_nothing(stage, username):
     assert program.get("/api/v1/me").status_code == 401
 
 
-def test_lists_show_what_somebody_may_see_and_no_more(stage):
+def test_lists_show_only_visible_rows(stage):
     seen = {
         username: [
             item["name"] for item in stage.program(username).get("/api/v1/workspaces").json()["results"]

@@ -153,7 +153,7 @@ def test_starting_twice_is_one(harness):
     assert harness.starts(spec) == 1
 
 
-def test_a_driver_made_anew_finds_what_another_started(harness):
+def test_new_driver_finds_existing_workspaces(harness):
     spec = harness.spec()
     harness.run(spec)
     fresh = registry.driver_for(harness.pool)

@@ -104,7 +104,7 @@ def test_a_tunnel() -> None:
     assert request_of(b"CONNECT [2606::1]:443 HTTP/1.1").host == "2606::1"
 
 
-def test_a_request_is_written_anew() -> None:
+def test_request_is_rewritten() -> None:
     request = request_of(
         head(
             "GET HTTP://A.org?q HTTP/1.0", "Host: b.org", "Connection: keep-alive, X-Gone", "X-Gone: 1",

@@ -337,7 +337,7 @@ def test_faults_begin_and_end_with_time(tmp_path: Path) -> None:
     assert driver.check_device(gpu(3), "quick").unavailable is None
 
 
-def test_a_device_that_vanished_is_found_by_nobody(tmp_path: Path) -> None:
+def test_missing_device_is_not_found(tmp_path: Path) -> None:
     driver = simulated(tmp_path, fault_vanish="sim-001:3, sim-001:4")
     assert [device.index for device in driver.inventory().nodes[0].devices] == [0, 1, 2, 5, 6, 7]
     report = driver.check_device(gpu(3), "quick")

@@ -34,7 +34,7 @@ def test_a_home_goes_and_nothing_else(harness):
     assert harness.home_exists(other)
 
 
-def test_the_same_user_in_another_team_keeps_theirs(harness):
+def test_home_in_another_team_is_kept(harness):
     spec, other = harness.spec(), harness.spec(team="vision")
     for each in (spec, other):
         harness.run(each)

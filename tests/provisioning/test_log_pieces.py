@@ -52,7 +52,7 @@ def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Log) -> None
     assert said == "".join(f"line {number:03d}\n" for number in range(300))
 
 
-def test_who_comes_too_late_is_told_so(folder: WorkspaceDir, agent_log: Log) -> None:
+def test_late_start_is_refused(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
     text, reached = on(folder, 9)

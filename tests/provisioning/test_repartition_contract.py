@@ -156,7 +156,7 @@ def change(world: Any, *pieces: MigSlice) -> MigRepartition:
     return MigRepartition(gpu.uuid, (uuid_at(world, 0),), pieces or (MigSlice("2g.20gb", 0),))
 
 
-def test_it_is_offered_and_told_with_the_profiles(world):
+def test_offer_lists_the_profiles(world):
     inventory = world.driver.inventory()
     assert {Capability.MIG, Capability.REPARTITION} <= inventory.capabilities
     (gpu, *instances) = inventory.nodes[0].devices
@@ -165,7 +165,7 @@ def test_it_is_offered_and_told_with_the_profiles(world):
     assert {"1g.10gb", "2g.20gb", "3g.40gb"} <= {profile["name"] for profile in gpu.facts["profiles"]}
 
 
-def test_a_change_stands_in_the_next_inventory(world):
+def test_change_is_in_the_next_inventory(world):
     large = uuid_at(world, 4)
     (made,) = world.driver.repartition_device(change(world))
     assert layout(world) == NEW
@@ -178,14 +178,14 @@ def test_repeating_it_is_success(world):
     assert layout(world) == NEW
 
 
-def test_an_instance_made_anew_is_another_one(world):
+def test_recreated_instance_has_another_uuid(world):
     first = change(world)
     world.driver.repartition_device(first)
     (again,) = world.driver.repartition_device(change(world, MigSlice("1g.10gb", 0)))
     assert layout(world) == OLD and again not in first.destroy
 
 
-def test_what_somebody_uses_stays(world):
+def test_used_instances_are_kept(world):
     repartition = change(world)
     world.use(repartition.destroy[0])
     with pytest.raises(NoCapacity, match="in use") as caught:
@@ -201,7 +201,7 @@ def test_what_is_not_there_is_no_reason_to_touch_the_rest(world):
     assert layout(world) == OLD
 
 
-def test_a_layout_that_is_not_legal_is_refused_and_the_old_one_stands(world):
+def test_illegal_layout_is_refused_and_the_old_one_kept(world):
     with pytest.raises(NoCapacity, match="rejected"):
         world.driver.repartition_device(change(world, MigSlice("4g.40gb", 0), MigSlice("3g.40gb", 0)))
     assert layout(world) == OLD

@@ -174,7 +174,7 @@ def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bo
     assert (energy.type, [sample.value for sample in energy.samples]) == ("counter", [123.0])
 
 
-def test_without_redis_the_newest_minute_is_told_while_it_is_true(lab, read):
+def test_without_redis_the_newest_minute_is_exported_while_current(lab, read):
     now_s = int(timezone.now().timestamp()) // 60 * 60
     for index, back in ((0, 2), (0, 1), (1, 10)):
         minute = rollup(f"GPU-gpu-01-{index}", now_s - 60 * back, [50 // back] * 60)
@@ -186,7 +186,7 @@ def test_without_redis_the_newest_minute_is_told_while_it_is_true(lab, read):
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in parsed
 
 
-def test_instances_are_told_apart(lab, read, monkeypatch):
+def test_instances_are_distinguished(lab, read, monkeypatch):
     parent = Device.objects.get(uuid="GPU-gpu-01-0")
     fields = {"node": parent.node, "model": "MIG", "kind": DeviceKind.MIG.value, "parent_uuid": parent.uuid}
     for number in (1, 2):

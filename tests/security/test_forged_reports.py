@@ -105,7 +105,7 @@ def test_traffic_that_cannot_be_so_is_kept_as_not_measured(running, traffic):
         '{"<b>": 5}', f'{{"{"a" * 31}": 5}}', '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}', "[5]", "5",
     ],
 )  # fmt: skip
-def test_progress_that_cannot_be_so_is_kept_as_not_told(running, told):
+def test_implausible_progress_is_stored_as_unknown(running, told):
     body = f'{{"activity": {{"jobs": 3, "progress": {told}}}}}'
     assert post(running, "heartbeat", body).status_code == 200
     running.status.refresh_from_db()

@@ -238,7 +238,7 @@ def test_a_command_without_an_end_holds_little(control: Redis, port: int) -> Non
 
 
 @pytest.mark.django_db
-def test_operators_are_told_which_node_it_was(olga: Any) -> None:
+def test_operators_see_the_node_at_fault(olga: Any) -> None:
     for node in ("gpu-1", "gpu-1", ""):
         tasks.redis_pressure.run(used_mib=200, limit_mib=256, node=node)
     titles = sorted(Notification.objects.filter(user=olga).values_list("title", flat=True))

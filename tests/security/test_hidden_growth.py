@@ -225,7 +225,7 @@ def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(mak
     assert told == [HomeUsage(HOME, 3, files=3, disk_low=True)]
 
 
-def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_pool):
+def test_too_many_empty_files_are_reported_with_the_limit(make_pool):
     pool = make_pool(home_limit_mib=10)
     seen = pool.run(pool.spec())
     assert ask(seen, MANY) == "made"
@@ -236,7 +236,7 @@ def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_poo
     assert usage.files > 11_000 > usage.most_files == LEAST_FILES
 
 
-def test_where_the_disk_makes_inodes_as_it_needs_them_any_number_is_told(make_pool, monkeypatch):
+def test_dynamic_inodes_report_any_number(make_pool, monkeypatch):
     pool = make_pool(home_limit_mib=10)
     pool.run(pool.spec())
     told: list[HomeUsage] = []

@@ -77,7 +77,7 @@ def listening(address: str) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("program", "package"), [("pasta", "the package “passt”"), ("nft", "the package “nftables”")]
 )
-def test_where_it_would_be_shared_several_users_are_refused_and_one_is_told(
+def test_shared_network_refuses_several_users_and_warns_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, package: str
 ) -> None:
     if not probe().bwrap:
@@ -240,7 +240,7 @@ def test_abstract_sockets_do_not_cross(pool: Pool) -> None:
         outside.connect(name)
 
 
-def test_one_that_binds_every_port_keeps_nobody_from_starting(tmp_path: Path) -> None:
+def test_binding_every_port_does_not_block_starts(tmp_path: Path) -> None:
     if probe().network is None:
         pytest.skip(probe().warning)
     pool = Pool(tmp_path, port_min=29_900, port_max=29_909)
@@ -339,7 +339,7 @@ def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
         server.server_close()
 
 
-def test_a_dead_workspaces_address_is_nobody_elses(pool: Pool, gateway: Gateway) -> None:
+def test_address_of_an_ended_workspace_is_not_reused(pool: Pool, gateway: Gateway) -> None:
     """Its port is free from one moment to the next; who binds it gets nothing that was for the dead one."""
     victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
     record = pool.driver._dir(victim.ref).record()

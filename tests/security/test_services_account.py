@@ -200,7 +200,7 @@ print(json.dumps(said))
     assert let_loose(berth, "web", code, file=file) == ["PermissionError"] * 6 + ["done"]
 
 
-def test_roots_processes_are_not_theirs(berth: Berth) -> None:
+def test_root_processes_are_not_attributed_to_users(berth: Berth) -> None:
     pids = [berth.services()["node"]["pid"], berth.services()["front-door"]["pid"], os.getpid()]
     code = "print(json.dumps([tried(os.kill, pid, signal.SIGTERM) for pid in pids] + [tried(os.setuid, 0)]))"
     assert let_loose(berth, "web", code, pids=pids) == ["PermissionError"] * 4
@@ -226,7 +226,7 @@ def as_user(uid: int, code: str, **given: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_front_door_reaches_workspaces_and_reads_nothing_of_theirs(berth: Berth) -> None:
+def test_front_door_reaches_workspaces_and_cannot_read_their_files(berth: Berth) -> None:
     with ada_of(berth) as ada:
         made = entered(berth, ada)
         folder = berth.instance.local_dir / f"ws-{made.replace('-', '')}"
@@ -250,7 +250,7 @@ print(json.dumps([
         ada.act(made, "delete")
 
 
-def test_nobody_else_reaches_a_workspaces_socket_or_a_door(berth: Berth, closed: Path) -> None:
+def test_others_cannot_reach_workspace_sockets_or_doors(berth: Berth, closed: Path) -> None:
     """Neither its own user nor another one, were every folder above open; nor the portal's services."""
     with ada_of(berth) as ada:
         made = entered(berth, ada)

@@ -86,7 +86,7 @@ def test_a_command_of_the_control_plane_counts_once():
         ({"to": "engine"}, Refusal.NOT_FOR_US),
     ],
 )
-def test_a_command_of_somebody_else_or_for_somebody_else_is_refused(changes, expected):
+def test_command_of_or_for_another_party_is_refused(changes, expected):
     assert reason(gate("node.a"), *message(**changes)) is expected
 
 

@@ -316,7 +316,7 @@ def test_environments_are_made_and_built(ada):
 
 
 @pytest.mark.parametrize("state", ["building", "failed", "ready"])
-def test_how_a_build_stands_is_no_difference(ada, state):
+def test_build_state_is_no_difference(ada, state):
     applying.apply(actor=ada, text=FILE)
     EnvironmentVersion.objects.filter(environment__slug="tools").update(state=state, digest="d" * 32)
     if state == "ready":
@@ -337,7 +337,7 @@ def test_another_source_is_another_version_and_is_said_line_by_line(ada):
     assert applying.apply(actor=ada, text=more) == []
 
 
-def test_one_that_nobody_had_asked_for_is_built_and_stays_so(ada):
+def test_unrequested_environment_is_built_and_kept(ada):
     applying.apply(actor=ada, text=FILE)
     built = FILE.replace("enabled: false, build: false", "enabled: true, build: true")
     (step,) = applying.apply(actor=ada, text=built)

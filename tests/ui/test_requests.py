@@ -141,9 +141,7 @@ def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team
     ).first.wait_for()
 
 
-def test_the_form_says_how_it_stands_as_the_choice_changes(
-    visit: Visit, bob: User, asked: dict[str, Any]
-) -> None:
+def test_form_updates_its_verdict_with_the_choice(visit: Visit, bob: User, asked: dict[str, Any]) -> None:
     page = visit(bob)
     page.goto("/quotas/ask/?team=vision&resource=gpu:h100")
     page.get_by_text("Approved automatically: up to 1 × H100 for up to 8 h").wait_for()

@@ -133,7 +133,7 @@ def test_when_the_last_workspace_goes_one_primary_button_stays(
 # --- New ----------------------------------------------------------------------------------------------
 
 
-def test_the_choice_stands_in_the_address(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+def test_choice_is_in_the_url(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
     client = as_user(alice)
     chosen = {**CHOICE, "flavor": "cpu-large"}
     answer = client.get(
@@ -181,7 +181,7 @@ def test_a_form_sent_twice_makes_one_workspace_and_its_address_leads_there(
     assert client.get("/workspaces/new/?once=a1b2c3").status_code == 200
 
 
-def test_somebody_elses_form_leads_nowhere(
+def test_form_of_another_user_is_not_found(
     alice: User, bob: User, team: Team, local_pool: Pool, as_user: Browse
 ) -> None:
     as_user(alice).post("/workspaces/new/", {**CHOICE, "name": "jupyterlab", "once": "a1b2c3"})

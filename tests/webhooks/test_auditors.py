@@ -169,7 +169,7 @@ def test_webhooks_about_people_are_read_by_auditors_and_not_by_operators(api, un
     assert api(olga).get(f"/api/v1/webhooks/{about_people.pk}").status_code == 403
 
 
-def test_a_persons_own_channels_are_theirs_alone(api, una, bob):
+def test_personal_channels_belong_to_one_user(api, una, bob):
     own = Channel.objects.create(
         user=bob,
         name="Mine",

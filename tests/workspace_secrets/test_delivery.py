@@ -94,7 +94,7 @@ def test_a_name_that_there_is_not_is_refused(make, alice, bob, team, local_pool)
     assert not Workspace.objects.exists()
 
 
-def test_another_teams_secrets_are_nobodys_here(make, alice, bob, team, local_pool):
+def test_secrets_of_another_team_are_not_delivered(make, alice, bob, team, local_pool):
     other = TeamFactory()
     for role, user in ((Role.OWNER, alice), (Role.MEMBER, bob)):
         MembershipFactory(team=other, user=user, role=role)
@@ -157,7 +157,7 @@ def test_no_message_and_no_row_holds_a_value(sent, started):
     assert secret.delivered_to == started.owner and secret.delivered_at is not None
 
 
-def test_without_secrets_nobody_asks(sent, clock, make, bob, local_pool):
+def test_no_request_without_secrets(sent, clock, make, bob, local_pool):
     make(bob)
     (message,) = sent.messages
     assert message.command.spec.secrets is False
@@ -181,7 +181,7 @@ def test_an_answer_that_was_lost_is_given_again_until_the_app_has_begun(started)
     assert ask(started).status_code == 410
 
 
-def test_the_answer_is_kept_by_nobody(started):
+def test_response_is_not_cached(started):
     assert ask(started)["Cache-Control"] == "no-store"
 
 
@@ -213,7 +213,7 @@ def test_the_token_of_another_workspace_gets_that_ones(started, make, alice):
     assert Client().get("/agent/v1/secrets").status_code == 405
 
 
-def test_a_node_is_told_of_what_is_placed_on_it_and_of_nothing_else(started, settings):
+def test_node_gets_only_secrets_of_its_workspaces(started, settings):
     """Somebody with another machine's certificate who has read the token in a queue."""
     through = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
     node = started.allocations.get().node

@@ -100,7 +100,7 @@ def test_with_a_token_of_a_file_that_is_read_each_time(server, started, settings
     refused(ask(started), 409, SecretCode.VAULT_LOGIN_REFUSED)
 
 
-def test_a_token_that_was_revoked_is_had_anew(server, started):
+def test_revoked_vault_token_is_renewed(server, started):
     assert told(ask(started))
     token = vault._kept.token
     server.root.auth.token.revoke(token)
@@ -152,7 +152,7 @@ def test_what_may_be_over_in_a_moment_is_asked_for_again(server, started, settin
         refused(ask(started), 503, SecretCode.VAULT_AWAY)
 
 
-def test_a_later_start_that_has_to_wait_for_vault_is_told_in_the_end(sent, server, started, bob):
+def test_start_waiting_for_vault_gets_a_final_notice(sent, server, started, bob):
     told(ask(started))
     run_until_ready(sent, started)
     secret_delivery.close(started.pk, started.generation)
@@ -185,7 +185,7 @@ def test_while_it_is_away_no_second_start_waits_for_it(server, started, settings
     assert told(ask(started))
 
 
-def test_what_the_portal_may_not_is_told_apart(server, started, settings, bob):
+def test_vault_permission_errors_are_distinguished(server, started, settings, bob):
     settings.BERTH_VAULT_USER_PATHS = ["berth/users/{user}", "berth/forbidden/{user}", "elsewhere/{user}"]
     put(bob, bob, vault_path="berth/forbidden/bob/x")
     refused(ask(started), 409, SecretCode.VAULT_FORBIDDEN)

@@ -96,9 +96,7 @@ def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, 
         results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint=endpoint_of(workspace))
 
 
-def test_an_exit_that_is_told_while_an_observation_is_on_its_way_is_seen_soon(
-    clock, make, alice, local_pool, sent
-):
+def test_exit_reported_during_an_observation_is_seen_soon(clock, make, alice, local_pool, sent):
     workspace = make(alice)
     answer(sent, Op.START, ObservedState.STARTING)
     told = {"workspace_id": workspace.pk, "generation": workspace.generation}

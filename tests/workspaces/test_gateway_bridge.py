@@ -89,7 +89,7 @@ def second(settings, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("harm", ["stopped", "signed out", "switched off", "token revoked"])
-def test_who_takes_a_right_away_lets_no_pass_count(
+def test_revoked_right_invalidates_passes(
     told, running, alice, sent, second, monkeypatch, harm, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(tickets, "revoke_user", lambda *_: None)
@@ -187,7 +187,7 @@ def test_who_is_refused_has_opened_nothing(running, alice, bob):
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
-def test_nobody_else_gets_one_not_even_an_operator(running, request, username):
+def test_only_the_owner_gets_a_ticket(running, request, username):
     with pytest.raises(NotAllowed):
         publishing.issue_ticket(actor=request.getfixturevalue(username), workspace=running)
 
@@ -208,7 +208,7 @@ def test_there_is_no_ticket_into_a_simulated_workspace(make, alice, pool, settle
     assert refused.value.code == "simulated"
 
 
-def test_without_redis_nobody_is_let_in_and_is_told_so(running, alice):
+def test_without_redis_access_is_refused_with_the_reason(running, alice):
     with pytest.raises(Unavailable):
         publishing.issue_ticket(actor=alice, workspace=running)
     publishing.end_sessions(SignedOut(alice.pk))
@@ -227,7 +227,7 @@ def test_a_token_opens_with_the_scope_for_it(running, alice, scope, allowed):
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
-def test_nobody_elses_token_is_among_those_who_may_enter(running, request, username):
+def test_tokens_of_others_cannot_enter(running, request, username):
     """A good token says who it is; whether that user may enter is in the view."""
     user = request.getfixturevalue(username)
     _, secret = make_token(user)
@@ -248,7 +248,7 @@ def entry(workspace: Workspace, secret: str, **fields: str) -> Entry:
     return Entry(token=secret, external_name=workspace.external_name, **said)
 
 
-def test_an_entry_by_token_stands_in_the_audit_log(running, alice):
+def test_entry_by_token_is_audited(running, alice):
     token, secret = make_token(alice, "workspaces:connect")
     assert publishing.record_entry(entry(running, secret))
     [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)

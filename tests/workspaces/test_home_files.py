@@ -85,7 +85,7 @@ def test_names_are_shown_as_text(workspace, as_user, bob, node):
     assert "path=%250A%25E2%2580%25AE%3Cscript%3E" in html
 
 
-def test_nobody_else_is_asked_for(workspace, alice, olga, as_user, node, tickets):
+def test_no_other_homes_are_requested(workspace, alice, olga, as_user, node, tickets):
     for other in (alice, olga):
         acts = (
             lambda actor=other: services.listing(actor=actor, workspace=workspace),
@@ -157,7 +157,7 @@ def test_a_download_has_a_ticket_of_its_own(workspace, bob, as_user, node, ticke
         services.download_url(actor=bob, workspace=workspace, path="d", form="rar")
 
 
-def test_nobody_is_sent_to_a_machine_that_is_not_believed_any_more(workspace, bob, node, tickets):
+def test_no_file_request_goes_to_a_revoked_machine(workspace, bob, node, tickets):
     MachineFactory(pool=workspace.pool, name="node-1", state=MachineState.REVOKED)
     with pytest.raises(Unavailable):
         services.download_url(actor=bob, workspace=workspace, path="a")
@@ -221,7 +221,7 @@ def test_rest(workspace, bob, with_token, node, tickets):
     assert with_token(bob, "workspaces:read").get(api).status_code == 403
 
 
-def test_a_ticket_lets_through_once_and_for_its_workspace_alone():
+def test_ticket_is_valid_once_for_its_workspace():
     class Redis:
         def __init__(self):
             self.kept = {}

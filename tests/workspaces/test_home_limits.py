@@ -63,7 +63,7 @@ def told() -> list[str]:
     return list(found.values_list("title", flat=True))
 
 
-def test_each_step_is_told_once(running):
+def test_each_step_is_reported_once(running):
     for used in (500, 799, 800, 850, 800, 899, 900, 950, 940, 990):
         assert measured(running, used) == State.RUNNING
     assert len(told()) == 2
@@ -71,7 +71,7 @@ def test_each_step_is_told_once(running):
     assert {notice.user for notice in Notification.objects.all()} == {running.owner}
 
 
-def test_who_cleans_up_and_fills_again_is_told_again(running):
+def test_refilled_home_is_reported_again(running):
     measured(running, 850)
     measured(running, 760)  # still nearly as much: the notice stands
     measured(running, 850)
@@ -178,7 +178,7 @@ def test_who_has_far_too_much_but_writes_no_more_has_time_to_delete(running):
     assert measured(running, 900, after_s=590) == State.RUNNING
 
 
-def test_a_restart_gives_the_time_anew(running):
+def test_restart_restarts_the_grace_period(running):
     measured(running, 1001, after_s=-5000)
     running.refresh_from_db()
     Workspace.objects.filter(pk=running.pk).update(ready_at=timezone.now())
@@ -192,7 +192,7 @@ def test_what_cannot_be_measured_counts_as_full(running):
     assert "too deeply" in Notification.objects.get(kind="workspace.home_filling").body
 
 
-def test_files_are_told_of_and_end_it_as_bytes_do(running):
+def test_file_limit_is_reported_and_enforced_like_size(running):
     for files in (70_000, 79_999, 80_000, 85_000, 90_000, 99_999):
         assert measured(running, 3, files=files) == State.RUNNING
     assert ["80 %" in told()[0], "90 %" in told()[1], len(told())] == [True, True, 2]
@@ -247,7 +247,7 @@ def test_neighbours_and_other_nodes_are_left_alone(running, make, bob, sent):
     assert (running.state, other.state) == (State.STOPPING, State.RUNNING)
 
 
-def test_without_a_limit_nothing_is_told_or_stopped(running, settings):
+def test_no_limit_reports_and_stops_nothing(running, settings):
     settings.BERTH_HOME_LIMIT_MIB = 0
     measured(running, 10_000_000)
     assert measured(running, 20_000_000, after_s=9000, hidden=True) == State.RUNNING
@@ -274,7 +274,7 @@ def test_a_message_that_does_not_hold_is_dropped(running, usages):
     assert not HomeUsage.objects.exists()
 
 
-def test_homes_of_nobody_are_left_out(running):
+def test_ownerless_homes_are_skipped(running):
     node = running.allocations.get(released_at=None).node.name
     strange = [Measured(home, 5000) for home in ("", "/", "none/alice", "a/b/c", "research/nobody")]
     home_limits.apply(pool_slug="", node_name=node, measured=strange)

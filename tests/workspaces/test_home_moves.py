@@ -252,7 +252,7 @@ def test_who_does_not_answer_is_asked_again_and_at_last_given_up(place, bob, sen
     assert HomePlace.objects.get().node.name == "gpu-a"
 
 
-def test_a_lost_ticket_is_made_anew(place, bob, sent, tickets):
+def test_lost_ticket_is_recreated(place, bob, sent, tickets):
     ask(bob, place)
     answer(order(sent), done=True)
     first = order(sent)
@@ -330,7 +330,7 @@ def test_one_at_a_time_for_a_machine(place, bob, alice, team, sent):
     assert not sent.take("node.move_home")
 
 
-def test_answers_of_other_nodes_and_of_nobody(place, bob, sent):
+def test_answers_of_other_or_unknown_nodes(place, bob, sent):
     ask(bob, place)
     given = order(sent)
     for wrong in (

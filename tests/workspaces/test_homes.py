@@ -215,7 +215,7 @@ def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock
     assert not Notification.objects.filter(kind="user.home_not_deleted").exists()
 
 
-def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sent, clock):
+def test_lasting_problem_is_reported_once_and_retried_hourly(deletion, ada, sent, clock):
     for _ in range(deletions.NOTIFY_AFTER + 3):
         assert answer(asked(sent), failure=failure())
         clock.shift(3700)
@@ -230,7 +230,7 @@ def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sen
     assert len(entries("user.home_deleted")) == 1
 
 
-def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, clock):
+def test_permanently_silent_node_is_reported(deletion, ada, sent, clock):
     for _ in range(deletions.NOTIFY_AFTER + 1):
         asked(sent)
         clock.shift(3700)
@@ -238,7 +238,7 @@ def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, cloc
     assert "did not respond" in notice.body
 
 
-def test_what_an_operator_has_to_do_is_told_at_once(deletion, ada, sent, clock):
+def test_required_operator_action_is_reported_at_once(deletion, ada, sent, clock):
     assert answer(asked(sent), failure=failure("home_protected", retryable=False))
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
     assert notice.user == ada

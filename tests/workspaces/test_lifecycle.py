@@ -120,7 +120,7 @@ def test_a_row_of_another_generation_is_not_moved(pool):
         advance(workspace, Trigger.STOP, actor=SYSTEM, message="stopped it")
 
 
-def test_the_actor_stands_in_the_event(alice, pool):
+def test_event_names_the_actor(alice, pool):
     workspace = row("running", pool, owner=alice)
     advance(workspace, Trigger.STOP, actor=alice, message="stopped it")
     event = Event.objects.get(workspace=workspace)

@@ -170,9 +170,7 @@ def test_while_redis_knows_it_nothing_is_given_up(pool, machine, make, alice, ol
     assert workspace.state == State.RUNNING and Machine.objects.exists()
 
 
-def test_its_gpus_are_scrubbed_before_anybody_gets_them_should_it_come_back(
-    pool, machine, make, alice, olga, sent
-):
+def test_gpus_of_a_returned_machine_are_scrubbed_before_use(pool, machine, make, alice, olga, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     device = Device.objects.order_by("index").first()
@@ -262,9 +260,7 @@ def test_over_rest(pool, machine, make, alice, olga, sent, api):
     assert begun.status_code == 200 and begun.json()["recreated_at"]
 
 
-def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
-    pool, machine, make, alice, bob, team, olga, sent
-):
+def test_lost_and_remote_archives_are_distinguished(pool, machine, make, alice, bob, team, olga, sent):
     now = timezone.now()
     revoked(machine, olga)
     cut_off, other = Node.objects.get(name="gpu-07"), Node.objects.get(name="node-1")

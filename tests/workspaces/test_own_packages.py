@@ -103,7 +103,7 @@ def test_a_node_that_cannot_tell_says_why_on_the_page(workspace, as_user, bob, m
     assert "The disk is gone." in page.content.decode()
 
 
-def test_nobody_else_sees_or_changes_them(workspace, alice, olga, as_user, asked):
+def test_others_cannot_see_or_change_them(workspace, alice, olga, as_user, asked):
     for other in (alice, olga):
         with pytest.raises(NotAllowed):
             own_packages.read(actor=other, workspace=workspace)

@@ -46,7 +46,7 @@ def test_the_catalog_between_checks(xid: int, action: Action | None) -> None:
     assert (found.action if found is not None else None) == action
 
 
-def test_an_unknown_xid_speaks_against_nobody() -> None:
+def test_unknown_xid_fails_no_device() -> None:
     assert of_xid(5) is None
 
 

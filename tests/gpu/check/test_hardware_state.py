@@ -78,7 +78,7 @@ def test_a_board_whose_own_memory_is_corrupt_does_not_pass() -> None:
     assert text.startswith("The InfoROM is corrupt, so ")
 
 
-def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
+def test_persistence_mode_is_reported_without_consequence() -> None:
     ((code, severity, action, text),) = found({"persistence": False})
     assert (code, severity, action) == ("persistence_off", Severity.INFO, Action.NONE)
     assert "nvidia-smi -pm 1" in text
@@ -147,7 +147,7 @@ def test_what_the_free_memory_depends_on(
     assert memory_state(ecc, snapshots) == state
 
 
-def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
+def test_display_clients_are_reported_without_consequence() -> None:
     ((code, severity, action, text),) = found({"drawing": drawing(812, 77)})
     assert (code, severity, action) == ("drawing", Severity.INFO, Action.NONE)
     assert "Graphics programs (process 77, 812)" in text
@@ -204,7 +204,7 @@ def test_the_number_of_links() -> None:
     assert links_up({}) is links_up({"nvlinks": []}) is links_up(links(3, mig_mode=True)) is None
 
 
-def test_lowered_limits_are_told() -> None:
+def test_lowered_limits_are_reported() -> None:
     text = "Application clocks are below the default: SM 1979 of 1980 MHz, memory 3200 of 3201 MHz. "
     assert found(LIMITS | {"app_sm_clock_mhz": 1979, "app_memory_clock_mhz": 3200}) == [
         ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Reset them: nvidia-smi -rac.")

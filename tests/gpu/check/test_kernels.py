@@ -109,7 +109,7 @@ def test_the_machine_code_has_the_instructions_that_a_test_is_for(
     assert instruction in {word.rstrip(";") for word in body.split()}
 
 
-def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
+def test_unsupported_architecture_is_reported() -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
     with pytest.raises(

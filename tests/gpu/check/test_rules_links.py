@@ -115,7 +115,7 @@ def test_a_link_to_another_node_is_never_more_than_a_warning(figure: float, stat
     assert (THIRD_NODE in text) is (status == Status.WARNED)
 
 
-def test_without_a_known_port_the_figure_is_told() -> None:
+def test_unknown_port_reports_the_value_only() -> None:
     test = replace(TWO_NODES, params={**TWO_NODES.params, "port_gb_s": 0.0, "transport": "socket"})
     found = assess(test, done(between_nodes_gb_s=0.1), H200)
     assert (found.status, found.judgements[0].advisory) == (Status.PASSED, True)

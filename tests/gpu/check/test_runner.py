@@ -194,7 +194,7 @@ def test_a_watcher_that_dies_meanwhile(check: Callable[..., Report]) -> None:
     assert "watcher_died" in codes(report)
 
 
-def test_an_unknown_level_is_told(check: Callable[..., Report]) -> None:
+def test_unknown_level_is_reported(check: Callable[..., Report]) -> None:
     report = check(level="thorough")
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"usage"})
 

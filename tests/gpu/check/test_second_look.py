@@ -84,7 +84,7 @@ def test_what_could_not_be_measured_again_is_open() -> None:
     assert open_.required, "what was low once is not passed over"
 
 
-def test_each_finding_is_told_once() -> None:
+def test_each_finding_is_reported_once() -> None:
     xid, heat = found("xid_13", Severity.INFO), found("heat", Severity.DEGRADED)
     assert findings_of_both([OWN, xid], [xid, OWN, heat], []) == (xid, heat)
     assert findings_of_both([OWN], [], [OWN]) == (OWN,)

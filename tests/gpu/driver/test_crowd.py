@@ -182,7 +182,7 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     assert report.tests[3].measures["free_mib"] == 16
 
 
-def test_whoever_has_measured_has_given_all_back(linked: Make, check: Check) -> None:
+def test_measurement_releases_all_memory(linked: Make, check: Check) -> None:
     made = linked()
     for each in range(3):
         made.fault("most_streams", 9, gpu=each)

@@ -152,7 +152,7 @@ def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
     assert [gpu["uuid"] for gpu in found["gpus"]] == [GPU] == list(samples["latest"])
 
 
-def test_a_gpu_that_is_lost_is_told_by_nvml_alone(machine: Make) -> None:
+def test_lost_gpu_is_reported_by_nvml_only(machine: Make) -> None:
     """Without the kernel's log, too, and though nothing can be asked of it any more."""
     made = machine(580, f"gpu H100 {GPU}")
     node = made.start("tests.gpu.driver.node", str(made.root))

@@ -66,7 +66,7 @@ def resets(made: Machine) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_ours_let_go_for_a_reset_and_come_back(made: Machine) -> None:
+def test_own_processes_release_the_gpu_for_a_reset_and_return(made: Machine) -> None:
     node = worker(made)
     by_hand = subprocess.run(
         ["nvidia-smi", "--gpu-reset", "-i", BUS.format(0x1B)], capture_output=True, text=True, timeout=30
@@ -78,7 +78,7 @@ def test_ours_let_go_for_a_reset_and_come_back(made: Machine) -> None:
     assert not (made.folder / "persistence-off").exists(), "persistence mode is as before"
 
 
-def test_whoever_does_not_let_go_is_named_and_nothing_is_touched(
+def test_process_that_keeps_the_gpu_is_named_and_the_reset_skipped(
     made: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without the request to let go the very same reset is refused."""
@@ -89,7 +89,7 @@ def test_whoever_does_not_let_go_is_named_and_nothing_is_touched(
     assert resets(made) == []
 
 
-def test_a_killed_reset_leaves_nobody_blind(made: Machine) -> None:
+def test_killed_reset_does_not_stop_monitoring(made: Machine) -> None:
     """The tool goes on, and as long as it does NVML stays released."""
     node = worker(made)
     (made.folder / "tool").write_text("hangs")

@@ -77,7 +77,7 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_an_xid_takes_the_gpu_out_and_its_holder_is_told(
+def test_xid_cordons_the_gpu_and_notifies_its_user(
     host: Machine, berth: Berth, api: Api, record_property: Callable[[str, object], None]
 ) -> None:
     workspace = api.create("files", "one-gpu")["id"]
@@ -117,7 +117,7 @@ def children(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
-def test_a_pool_process_that_is_started_anew_has_no_gpu_open(host: Machine, berth: Berth) -> None:
+def test_restarted_pool_process_has_no_gpu_open(host: Machine, berth: Berth) -> None:
     """Or no GPU of the node could be reset until its worker is restarted."""
     worker = berth.services()["node"]["pid"]
     device = host.root / "dev/nvidia0"

@@ -99,7 +99,7 @@ def test_a_process_that_has_ended_or_is_there_already_fails_nothing(
     assert rules.states == left
 
 
-def test_whoever_goes_back_tries_each_call_once_more() -> None:
+def test_rollback_retries_each_call_once() -> None:
     rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, ["", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_UNKNOWN"])
     found = walk(rules, [1, 2], TargetState.RUNNING)
     assert found.end is TargetState.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
@@ -122,7 +122,7 @@ def test_what_can_reach_neither_end_is_not_left_locked() -> None:
 
 
 @pytest.mark.parametrize("odd", [ProcessState.FAILED, ProcessState.UNKNOWN])
-def test_nobody_is_touched_beside_one_that_cannot_be_asked(odd: ProcessState) -> None:
+def test_unqueryable_process_leaves_all_untouched(odd: ProcessState) -> None:
     rules = Rules({1: RUNNING, 2: odd})
     found = walk(rules, [1, 2], TargetState.SUSPENDED)
     assert rules.made == [] and found.trouble is not None and found.trouble.name == walking.BAD_STATE
@@ -133,7 +133,7 @@ def test_processes_without_cuda_are_nothing_to_suspend() -> None:
     assert found.end is TargetState.RUNNING and not found.is_reached and found.trouble is None
 
 
-def test_whoever_says_stop_has_it_go_back() -> None:
+def test_stop_rolls_back() -> None:
     rules = Rules({1: RUNNING, 2: RUNNING})
     found = walk(rules, [1, 2], TargetState.SUSPENDED, stop=lambda: len(rules.made) >= 3)
     assert found.end is TargetState.RUNNING and found.trouble is not None

@@ -143,15 +143,13 @@ def test_a_clone_that_is_there_is_not_pulled(cloning, server, home):
     assert said["commit"] == git("rev-parse", "v1", cwd=home / "lib") != commit
 
 
-def test_without_a_credential_nobody_is_asked(cloning, server):
+def test_missing_credential_does_not_prompt(cloning, server):
     server.repository("lib", {"a.txt": "a"})
     server.user, server.password = "oauth2", TOKEN
     assert cloning.one()["code"] == "auth"
 
 
-def test_a_token_opens_it_and_stands_in_no_file_of_the_home_and_in_no_process(
-    cloning, server, home, tmp_path
-):
+def test_token_clones_and_leaves_no_trace_in_files_or_processes(cloning, server, home, tmp_path):
     commit = server.repository("lib", {"a.txt": "a"})
     server.user, server.password = "oauth2", TOKEN
     cloning.configure(username="oauth2", password=TOKEN)
@@ -281,7 +279,7 @@ def test_the_destination_of_an_address(url, place):
     assert checkouts.destination(url) == place
 
 
-def test_one_that_there_is_not_and_a_certificate_that_nobody_knows(cloning, server):
+def test_missing_repository_and_unknown_certificate(cloning, server):
     assert cloning.one("nothing")["code"] == "not_found"
     server.repository("lib", {"a.txt": "a"})
     env = cloning.env

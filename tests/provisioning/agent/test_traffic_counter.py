@@ -33,7 +33,7 @@ def test_what_is_added_outside_is_read_inside(tmp_path: Path) -> None:
     assert victim.read_bytes() == b"as it was" and inside.traffic_bytes() is None
 
 
-def test_a_file_that_is_there_already_is_nobodys_counter(tmp_path: Path) -> None:
+def test_existing_file_is_not_used_as_counter(tmp_path: Path) -> None:
     (tmp_path / "traffic").write_bytes(bytes(8))
     with pytest.raises(FileExistsError):
         counter(str(tmp_path / "traffic"))
@@ -51,5 +51,5 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path, kind: str) -> None:
     assert read_counter(str(path)) is None
 
 
-def test_without_a_listener_or_a_counter_nobody_counts() -> None:
+def test_no_count_without_listener_or_counter() -> None:
     assert not app_listener().counts

@@ -221,9 +221,7 @@ def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     ],
     ids=["cut off", "silent", "an error", "cut off while it resolves", "a folder that is closed"],
 )
-def test_an_index_that_goes_in_the_middle_is_nobodys_list(
-    resolving: bool, causes: str, log_line: str
-) -> None:
+def test_index_lost_midway_gives_no_list(resolving: bool, causes: str, log_line: str) -> None:
     said = f"error: Failed to download `large==1.0`\n{causes}".splitlines()
     error = classify(said, ((1, "large==1.0"),), resolving=resolving)
     assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable

@@ -174,7 +174,7 @@ def test_what_is_no_command_is_refused(build: type[Scripted], sent: Broker, wron
         app.tasks["node.environment_remove"].run(command={"digest": "../notebook"})
 
 
-def test_packages_of_a_users_own_are_told_to_who_waits_for_them(
+def test_own_packages_are_reported_to_the_waiting_request(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))

@@ -49,7 +49,7 @@ def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
 
 
 @pytest.mark.slow("a build")
-def test_it_reads_nothing_of_anybody(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+def test_build_reads_no_user_files(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     home = tmp_path / "berth" / "homes" / "team" / "ada"
     home.mkdir(parents=True)
     (home / "secret").write_text("secret")
@@ -139,7 +139,7 @@ attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
 
 
 @pytest.mark.thorough("a build; `make test` has what a package reads")
-def test_that_user_let_loose_reaches_no_cache_and_no_environment(
+def test_build_user_reaches_no_cache_and_no_environment(
     bench: Bench, packages: PackageFolder, tmp_path: Path
 ) -> None:
     """Out of its sandbox, with nothing in its way but the rights of users: the worst case."""

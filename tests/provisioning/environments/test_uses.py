@@ -28,7 +28,7 @@ def process(proc: Path, *, program: bool = True, arguments: bytes = b"", mounts:
     return entry
 
 
-def test_nobody_uses_it(proc: Path) -> None:
+def test_unused_environment_is_removed(proc: Path) -> None:
     process(proc, arguments=b"sleep\x001\0", mounts=b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
     assert not uses.in_use(FOLDER)
 

@@ -57,7 +57,7 @@ def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 
-def test_a_machine_is_told_of_over_the_last_five_minutes(machine):
+def test_headroom_covers_the_last_five_minutes(machine):
     assert machine.look() == NOTHING
     machine.now += 1
     assert machine.go(1) == NOTHING
@@ -87,7 +87,7 @@ def test_what_waits_for_a_disk_is_idle(machine):
     assert headroom.read_headroom(machine.kept, machine.proc)["cpu_idle"] == 100
 
 
-def test_after_a_restart_of_the_machine_it_begins_anew(machine):
+def test_reboot_resets_headroom(machine):
     assert machine.go(6)["watched_s"] == 300
     machine.now, machine.work, machine.idle = 20.0, 10, 10
     assert machine.look() == NOTHING

@@ -206,7 +206,7 @@ def test_what_has_come_is_discarded(machines: Machines, monkeypatch: pytest.Monk
     assert not machines.target.exists() and machines.home.exists()
 
 
-def test_another_move_begins_anew(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_move_starts_over(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
     machines.do(MoveCommand.OFFER)

@@ -99,7 +99,7 @@ def test_numbers_of_others_are_left_alone(quotas, kernel, tmp_path, monkeypatch)
     assert kernel.uses[second] == ProjectUse(0, 4096, 0, 1)
 
 
-def test_a_record_that_was_spoilt_is_made_anew(quotas):
+def test_damaged_record_is_rebuilt(quotas):
     before = held(quotas, "a/one").project
     (quotas.folder / "a:one").write_text("{")
     after = held(quotas, "a/one").project

@@ -64,7 +64,7 @@ def filled(home: Path) -> None:
     os.utime(home / "a", ns=(OLD, OLD))
 
 
-def test_who_reads_a_home_at_the_same_time_as_somebody_else_sees_all_of_it(tmp_path: Path) -> None:
+def test_concurrent_readers_see_the_whole_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     names = {f"file-{number}" for number in range(5)}

@@ -118,7 +118,7 @@ def test_what_the_broker_did_not_take_is_reported_later(fake):
     assert kill.count == 3
 
 
-def test_a_machine_without_memory_is_told_apart_from_a_limit(fake):
+def test_memory_shortage_is_distinguished_from_a_limit(fake):
     pool, group = fake
     count(group, 1, oom=0)
     (kill,) = Watched(pool.driver.base).rounds(2)

@@ -157,7 +157,7 @@ def test_a_folder_of_another_user_stays(base):
 
 
 @pytest.mark.parametrize("planted", ["link", "open", "file", "foreign"])
-def test_a_name_that_somebody_has_taken_in_the_temporary_folder_is_not_used(tmp_path, monkeypatch, planted):
+def test_occupied_name_in_the_temporary_folder_is_not_used(tmp_path, monkeypatch, planted):
     monkeypatch.delenv("BERTH_HOME", raising=False)
     monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
     name = tmp_path / f"berth-{os.geteuid()}"

@@ -319,14 +319,12 @@ def test_a_kernel_that_takes_no_filter_is_named(sandbox: None, afresh: None, mon
     assert "CONFIG_SECCOMP_FILTER" in found.seccomp_reason and found.seccomp_reason in found.warning
 
 
-def test_both_warnings_are_told() -> None:
+def test_both_warnings_are_reported() -> None:
     found = SandboxProbe("/usr/bin/bwrap", network_reason="No network.", seccomp_reason="No filter.")
     assert found.warning == "No network. No filter."
 
 
-def test_a_filter_that_cannot_be_read_lets_nothing_start(
-    make_pool: Any, sandbox: None, monkeypatch: Any
-) -> None:
+def test_unreadable_filter_prevents_starts(make_pool: Any, sandbox: None, monkeypatch: Any) -> None:
     pool = make_pool()
     missing = str(pool.home / "gone.bpf")
     monkeypatch.setattr(start, "filter_files", lambda base, probe: {"seccomp": missing})

@@ -140,7 +140,7 @@ def pids_of(pool: Pool, spec: WorkspaceSpec) -> list[int]:
 # -- the same as any other ------------------------------------------------------------------------
 
 
-def test_a_workspace_in_a_spare_cannot_be_told_from_one_that_was_started_plainly(pool: Pool) -> None:
+def test_workspace_from_a_spare_equals_a_plain_start(pool: Pool) -> None:
     plain = probe(pool)
     first = ask(pool.run(plain), FACTS)
     assert not in_spare(pool, plain)
@@ -230,7 +230,7 @@ LIMIT_FILES = ("memory.limit_in_bytes", "memory.max", "cpu.cfs_quota_us", "cpu.m
 # -- apart from all others ------------------------------------------------------------------------
 
 
-def test_a_spare_holds_nothing_of_anybody(pool: Pool) -> None:
+def test_spare_holds_no_user_data(pool: Pool) -> None:
     secret = probe(pool)
     pool.run(secret)
     (folder,) = ready_spares(pool)

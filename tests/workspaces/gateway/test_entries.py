@@ -105,7 +105,7 @@ async def test_who_does_not_get_in_has_not_entered(http: Http, portal: Portal, r
     assert portal.entries == []
 
 
-async def test_nobody_enters_without_a_record(http: Http, portal: Portal) -> None:
+async def test_no_entry_without_an_audit_record(http: Http, portal: Portal) -> None:
     await ask(http, ("authorization", "Bearer other"))  # the view is known from here on
     portal.broken = True
     assert (await ask(http, BEARER)).status_code == 503
@@ -195,7 +195,7 @@ async def test_what_was_recorded_before_redis_was_full_is_not_recorded_again(
     assert len(portal.entries) == 1
 
 
-async def test_nobody_enters_a_full_redis_without_a_record(
+async def test_no_entry_without_an_audit_record_on_full_redis(
     http: Http, portal: Portal, full: Callable[[bool], None]
 ) -> None:
     await ask(http, ("authorization", "Bearer other"))  # the view is known from here on

@@ -92,7 +92,7 @@ def app_headers(stack: Stack, **headers: str) -> dict[str, str]:
 # --- headers -------------------------------------------------------------------------------------
 
 
-def test_the_portal_is_told_who_asks_by_nobody_but_the_front_door(door: Stack) -> None:
+def test_only_the_front_door_names_the_user(door: Stack) -> None:
     found = told(
         door,
         x_berth_front_door="0" * 64,
@@ -243,7 +243,7 @@ def test_the_portal_gets_no_path_that_could_be_read_in_two_ways(door: Stack, pat
     assert b"x-portal" not in answer.lower()
 
 
-def test_what_stands_in_a_query_is_nobodys_business(door: Stack) -> None:
+def test_query_strings_are_not_logged(door: Stack) -> None:
     answer = raw(door, "GET /told?next=%2Fa%2F..%2Fb;c//d HTTP/1.1", "Host: localhost")
     assert answer.startswith(b"HTTP/1.1 200")
 

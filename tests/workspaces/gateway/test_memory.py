@@ -130,7 +130,7 @@ async def test_a_token_is_forgotten_when_accounts_change(
         assert (await ask(http, BEARER)).status_code == 401
 
 
-async def test_a_gateway_that_is_not_told_asks_redis(
+async def test_unnotified_gateway_reads_redis(
     http: Http,
     warm: Gateway,
     redis: Redis,
@@ -148,7 +148,7 @@ async def test_a_gateway_that_is_not_told_asks_redis(
     assert (await ask(http, cookie)).status_code != 200
 
 
-async def test_it_is_told_again_after_a_lost_connection(warm: Gateway, redis: Redis) -> None:
+async def test_views_are_sent_again_after_a_lost_connection(warm: Gateway, redis: Redis) -> None:
     [listener] = [each for each in redis.client_list() if each["name"] == memory.CLIENT_NAME]
     redis.client_kill_filter(_id=listener["id"])
     async with asyncio.timeout(30):

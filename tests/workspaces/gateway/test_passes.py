@@ -306,7 +306,7 @@ def test_whatever_is_not_plain_is_asked_about(door: Stack, asked: Asked, lines: 
     assert asked.count == before + 1
 
 
-def test_a_cookie_with_control_characters_is_nobodys(door: Stack, asked: Asked) -> None:
+def test_cookie_with_control_characters_is_invalid(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)["Cookie"]
     warm(door, asked, {"Cookie": own})
     for strange in (f"{own}\0", f"a=\0; {own}", f"{own}\x01"):
@@ -515,7 +515,7 @@ def test_without_redis_there_is_no_pass(tmp_path: Path, asked: Asked, by_word_al
 # --- the folder ----------------------------------------------------------------------------------
 
 
-def test_passes_that_somebody_else_has_made_are_none(door: Stack, asked: Asked) -> None:
+def test_forged_passes_are_invalid(door: Stack, asked: Asked) -> None:
     """Another user has made the folder first, or a folder in it: not knowing the key."""
     folder = door.folder / "passes" / ("0" * 64)
     made = folder / "held" / WS_A

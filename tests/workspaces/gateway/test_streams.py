@@ -184,7 +184,7 @@ async def test_what_changes_and_takes_nothing_away_cuts_nothing(door: Stack) -> 
         await echoed(channel)
 
 
-async def test_an_app_is_told_of_its_client_and_of_nothing_that_is_berths(door: Stack) -> None:
+async def test_app_gets_client_headers_but_no_berth_credentials(door: Stack) -> None:
     uri = f"ws://{door.host()}/x"
     place = {"host": "127.0.0.1", "port": door.proxy_port}
     asked = {
@@ -203,7 +203,7 @@ async def test_an_app_is_told_of_its_client_and_of_nothing_that_is_berths(door: 
 
 @pytest.mark.parametrize("token", ["", "0" * 64, TOKEN[:-1], TOKEN.upper(), f"{TOKEN}0", f"{TOKEN}, {TOKEN}"])
 @pytest.mark.parametrize("header", [SOCKET_HEADER, HTTP_HEADER, GATEWAY_HEADER])
-def test_nobody_else_names_where_a_connection_leads(door: Stack, token: str, header: str) -> None:
+def test_clients_cannot_choose_the_upstream(door: Stack, token: str, header: str) -> None:
     with door.app(echo, 4) as place:
         named = {SOCKET_HEADER: place, HTTP_HEADER: f"127.0.0.1:{door.upstream_port}"}.get(
             header, "127.0.0.1:1"
