@@ -37,7 +37,7 @@ def create(
     begins_at: datetime | None = None,
     ends_at: datetime | None = None,
 ) -> Announcement:
-    """Create an announcement for everybody, or for the users of a pool. Default begin: now.
+    """Create an announcement for all users, or for the users of a pool. Default begin: now.
 
     Raises `NotAllowed`, `InvalidInput` and `StateConflict` (too many).
     """

@@ -64,7 +64,7 @@ def document_of_new(entry: Template | Flavor) -> Document:
 def fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
     """Write the fields of a full or partial document to an unsaved entry.
 
-    `teams` lists the teams that may use it, or is None for everybody. Returns the teams to store, or None if
+    `teams` lists the teams that may use it, or is None for all teams. Returns the teams to store, or None if
     `values` has none. Raises `InvalidInput` for unknown names.
     """
     for name in fields_of(type(entry)):

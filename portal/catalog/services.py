@@ -1,4 +1,4 @@
-"""Writes of the catalog by the portal: the initial entries, and flavors for discovered accelerators."""
+"""Catalog entries that the portal creates: the initial ones, and flavors for discovered accelerators."""
 
 from __future__ import annotations
 

@@ -408,7 +408,7 @@ def environments(commands: Any, common: argparse.ArgumentParser) -> None:
         help="requirements.txt, pyproject.toml or a lock with hashes; “-”: standard input",
     )
     build.add_argument(
-        "--team", default="", metavar="SLUG", help="team of a new environment; default: everybody"
+        "--team", default="", metavar="SLUG", help="team of a new environment; default: all teams"
     )
     build.add_argument("--python", default="", metavar="VERSION", help="for example 3.12; default: unchanged")
     build.add_argument(

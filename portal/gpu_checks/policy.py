@@ -105,7 +105,7 @@ def _may_check(pool: Pool, free: int) -> int:
         .count()
     )
     if free + under_way == 1:
-        # The only device is checked only if nobody waits for it.
+        # The only device is checked only if no request waits for it.
         return 0 if selectors.workspaces_wait() else 1 - under_way
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 

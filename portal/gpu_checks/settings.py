@@ -76,7 +76,7 @@ def set_checks(
 
 
 def _return_scrubbed(pool: Pool) -> None:
-    """Return devices that wait for a scrub to service."""
+    """Return the pool's unscrubbed devices to service."""
     waiting = Device.objects.filter(node__pool=pool, unscrubbed=True)
     nodes = tuple(set(waiting.order_by().values_list("node_id", flat=True)))
     if nodes:

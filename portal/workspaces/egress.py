@@ -109,7 +109,7 @@ def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     if policy is None or policy.egress is not Egress.OPEN:
         return _policy_text(policy)
     if not pool.config.get("egress"):
-        return _("What its node allows. Default: the internet, no private networks")
+        return _("Set by the node. Default: the internet, no private networks")
     if policy.allowed:
         listed = policy.as_text().replace(",", ", ")
         return _("The internet, and of private networks only %(listed)s") % {"listed": listed}

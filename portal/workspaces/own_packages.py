@@ -183,7 +183,7 @@ def save(
     description: str = "",
     source: str = "",
 ) -> Environment:
-    """Create an environment from the result of `read`, for a team or for everybody, and queue its build.
+    """Create an environment from the result of `read`, for a team or for all teams, and queue its build.
 
     `source` replaces the generated list. Raises the exceptions of
     `portal.catalog.environments.services.create`, and `StateConflict` if nothing is installed.

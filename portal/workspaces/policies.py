@@ -61,7 +61,7 @@ def require_open(actor: User, workspace: Workspace) -> None:
 
 
 def uses_home(actor: User, workspace: Workspace) -> bool:
-    """Return whether the home of the workspace belongs to the actor. Nobody else may see it."""
+    """Return whether the home of the workspace belongs to the actor. No other user may see it."""
     return actor.is_active and workspace.owner_id == actor.pk
 
 

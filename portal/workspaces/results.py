@@ -157,7 +157,7 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
         changed.append("endpoint")
     workspace.save(update_fields=changed)
     set_rows([workspace], status=NO_TROUBLE)
-    # Publish the route before the app answers, so that nobody has to wait for it later.
+    # Publish the route before the app answers, so that opening does not wait for it later.
     emit(EndpointChanged(workspace))
 
 
@@ -276,7 +276,7 @@ def _reconcile_in(workspace: Workspace, seconds: float) -> None:
 
 
 class Revoked(Exception):
-    """The agent's start is over: it has to end its app and exit."""
+    """The agent's start has ended: it has to end its app and exit."""
 
 
 @transaction.atomic

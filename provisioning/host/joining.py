@@ -51,7 +51,7 @@ class JoinOptions:
 
 
 class JoinCommand:
-    """One run of the command."""
+    """A run of `berth node join`."""
 
     def __init__(
         self, folder: NodeFolder, options: JoinOptions, environ: Mapping[str, str], console: Console

@@ -393,7 +393,7 @@ class Preparation:
 
 
 def preparation(actor: User) -> Preparation | None:
-    """Return the curated environment being built, as everybody sees it, or None."""
+    """Return the curated environment being built, as shown to all users, or None."""
     pending = (
         Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
         .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])

@@ -1,4 +1,4 @@
-"""Writes of environments. See `builds` for builds and `results` for nodes' answers."""
+"""Services that change environments. See `builds` for builds and `results` for nodes' answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def create(
     build: bool = True,
     anywhere: bool = False,
 ) -> Environment:
-    """Create an environment for a team, or for everybody without one, and build its first version.
+    """Create an environment for a team, or for all teams without one, and build its first version.
 
     Without `python`, the portal's own version is used. Without `build`, it is built on demand. A folder on
     nodes can be named by operators only, and must exist on a node unless `anywhere` is set. Raises

@@ -52,7 +52,7 @@ def environment_list(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """Create an environment for one of the user's teams, or for everybody."""
+    """Create an environment for one of the user's teams, or for all teams."""
     operates = request.user.operates
     owned = Team.objects.filter(memberships__user=request.user, memberships__role=Role.OWNER)
     teams = accounts.teams_for(request.user) if operates else owned.order_by("name")

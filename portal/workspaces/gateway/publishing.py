@@ -73,7 +73,7 @@ def view_of(workspace: Workspace) -> WorkspaceView:
         external_name=workspace.external_name,
         name=workspace.name,
         state=workspace.state,
-        # A deactivated account admits nobody, whatever cookies or tickets exist.
+        # A deactivated account has no access, even with valid cookies or tickets.
         user_ids=frozenset({str(workspace.owner_id)} if workspace.owner.is_active else ()),
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,

@@ -248,7 +248,7 @@ def _finish(deletion: HomeDeletion) -> None:
 def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
     reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
     if not failure.retryable and failure.code != "stale":
-        # Somebody has to act first: retry in an hour, and notify once.
+        # A person has to act first: retry in an hour, and notify once.
         deletion.attempts = max(deletion.attempts, NOTIFY_AFTER)
         deletion.next_at = timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])

@@ -77,7 +77,7 @@ def walk(
     if trouble is not None:
         drive.drive_to(goal.opposite)
         if end_of(drive.states()) is None:
-            # Neither state for all: a running app is better than a suspended one that nobody resumes.
+            # Neither state for all: a running app is better than one that stays suspended.
             drive.drive_to(TargetState.RUNNING)
     states = drive.states()
     return SuspendOutcome(goal, end_of(states), states, trouble)

@@ -1,4 +1,4 @@
-"""Presenter of the overview for operators: GPUs, waiting work, what needs somebody, starts, idle GPUs.
+"""Presenter of the overview for operators: GPUs, waiting work, tasks for operators, starts, idle GPUs.
 
 Every number comes from the function that answers the same question elsewhere. The number of queries is
 constant.
@@ -71,7 +71,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that needs somebody: how often, and the page for it."""
+    """A kind of task for operators: its count and page."""
 
     text: str
     count: int
@@ -119,7 +119,7 @@ def gpus(devices: Sequence[CountedDevice], now: datetime) -> Gpus:
 
 
 def needs(actor: User, counts: Mapping[str, int]) -> list[Need]:
-    """Return what needs somebody: items of the inbox by source, and environments that failed to build."""
+    """Return tasks for operators: items of the inbox by source, and environments that failed to build."""
     url = reverse("inbox:inbox")
     rows = [
         Need(str(text), counts.get(source, 0), f"{url}?kind={kind.value}")
