@@ -1,4 +1,4 @@
-"""Idle GPU-hours by team and reason: given back, kept and why, and what the present policies would give back.
+"""Idle GPU-hours by team and reason: given back, kept and why, and what the current policies would give back.
 
 The page, REST and CSV take their figures from `report`.
 """
@@ -39,7 +39,7 @@ class IdleAmounts:
     """GPU time of workspaces with accelerators, in thousandths of GPU-seconds.
 
     `kept` is idle time by reason, in periods of 10 minutes or more with all GPUs of a workspace at 0 %.
-    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is what the present policies
+    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is what the current policies
     would have freed beyond that.
     """
 

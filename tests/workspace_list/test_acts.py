@@ -191,7 +191,7 @@ def test_all_that_match_are_taken_up_to_a_bound(rows, as_user, alice, monkeypatc
     monkeypatch.setattr("portal.web.workspace_list.act_views.MAX_AT_ONCE", 2)
     page = post(as_user(alice), {"act": "stop", "all": "1"}, "?owner=bob&sort=name")
     assert set(lines(page)) == {"failed", "runs"}
-    assert "More workspaces match. One act takes up to 2" in page
+    assert "More workspaces match. Each action applies to up to 2" in page
     assert "owner=bob&sort=name" in page
 
 
