@@ -102,7 +102,7 @@ def test_messages_have_a_limit(api: Any, bob: Any, team: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("given", [[], ["x"], ["00000000-0000-4000-8000-000000000000"] * 101, None])
-def test_what_cannot_be_meant(api: Any, bob: Any, given: Any) -> None:
+def test_invalid_lists_are_refused(api: Any, bob: Any, given: Any) -> None:
     refused = problem(api(bob).post("workspaces/stop", {"workspaces": given}), 400, "invalid")
     assert list(refused["errors"]) == ["workspaces"]
 

@@ -224,7 +224,9 @@ def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], 
         ("teams/vision/members/petra", {"role": "member"}),
     ],
 )
-def test_what_is_not_there_is_no_version(api: Any, people: dict[str, User], path: str, body: Any) -> None:
+def test_missing_row_with_a_version_is_refused(
+    api: Any, people: dict[str, User], path: str, body: Any
+) -> None:
     refused = api(people["olga"]).put(path, body, **{"If-Match": '"0123456789abcdef"'})
     problem(refused, 412, "changed_meanwhile")
     problem(api(people["olga"]).get(path), 404, "not_found")
@@ -267,7 +269,7 @@ def test_everything_that_is_read_and_edited_takes_a_version() -> None:
     assert not {name for name, (_method, each, _methods) in edits.items() if not _takes_versions(each)}
 
 
-def test_what_is_edited_by_a_version_is_deleted_by_one() -> None:
+def test_versioned_resources_check_versions_on_delete() -> None:
     without = {
         name
         for name, (method, each, methods) in _operations().items()
@@ -279,7 +281,7 @@ def test_what_is_edited_by_a_version_is_deleted_by_one() -> None:
     assert without == ENDS_AN_ACCOUNT
 
 
-def test_what_is_edited_by_a_version_is_cancelled_or_revoked_by_one() -> None:
+def test_versioned_resources_check_versions_on_cancel_and_revoke() -> None:
     paths = document()["paths"]
     ends = {
         path: methods["post"]

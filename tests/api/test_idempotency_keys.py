@@ -65,7 +65,7 @@ def test_a_refusal_is_not_kept(api: Any, olga: Any, team: Team) -> None:
     assert operator.post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
 
 
-def test_what_fails_half_way_leaves_neither_work_nor_answer(
+def test_failure_midway_leaves_no_work_and_no_answer(
     api: Any, olga: Any, opened: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> str:

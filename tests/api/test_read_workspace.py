@@ -25,7 +25,7 @@ def one(bob: Any, team: Any) -> Workspace:
     )
 
 
-def test_who_may(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
+def test_permissions(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
     for user in (alice, bob, olga):
         assert api(user).get(f"workspaces/{one.pk}").json()["id"] == str(one.pk)
     problem(api(charlie).get(f"workspaces/{one.pk}"), 404, "not_found")
@@ -41,7 +41,7 @@ def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
     assert waiting["seconds"] >= 0
 
 
-def test_what_does_not_exist(api: Any, bob: Any) -> None:
+def test_missing_objects(api: Any, bob: Any) -> None:
     assert problem(api(bob).get(f"workspaces/{uuid.uuid4()}"), 404, "not_found")["next_action"]
 
 

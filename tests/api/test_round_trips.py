@@ -98,7 +98,7 @@ def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any
     return program, path, "PATCH" if "patch" in methods else "PUT"
 
 
-def test_what_is_read_is_written_back_without_a_change(made: tuple[Any, str, str]) -> None:
+def test_round_trip_changes_nothing(made: tuple[Any, str, str]) -> None:
     program, path, method = made
     read = program.get(path)
     written = program.send(method, path, read.json(), **{"If-Match": read["ETag"]})
@@ -108,7 +108,7 @@ def test_what_is_read_is_written_back_without_a_change(made: tuple[Any, str, str
     assert _still(again.json()) == _still(read.json())
 
 
-def test_what_was_read_before_a_change_is_refused_by_its_version(made: tuple[Any, str, str]) -> None:
+def test_outdated_version_is_refused(made: tuple[Any, str, str]) -> None:
     """Read-only fields of an older version are no mistake of the client."""
     program, path, method = made
     read = program.get(path)
@@ -172,7 +172,7 @@ def test_nested_fields_are_named_by_their_path(api: Any, people: Any) -> None:
     assert list(refused["errors"]) == ["resources.accelerators.isolated"]
 
 
-def test_who_may_not_edit_learns_nothing(api: Any, people: Any) -> None:
+def test_missing_edit_permission_reveals_nothing(api: Any, people: Any) -> None:
     read = api(people["bob"]).get("flavors/sim-h100-x1").json()
     problem(
         api(people["bob"]).send("PATCH", "flavors/sim-h100-x1", {**read, "slug": "other"}), 403, "not_allowed"

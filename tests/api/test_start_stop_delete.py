@@ -55,14 +55,14 @@ def test_repeating_is_success(api: Any, bob: Any, running: Workspace, settle: An
     assert (response.status_code, response.content) == (204, b"")
 
 
-def test_what_waits_is_gone_at_once(api: Any, bob: Any, team: Any) -> None:
+def test_queued_workspace_is_deleted_at_once(api: Any, bob: Any, team: Any) -> None:
     waiting = WorkspaceFactory(owner=bob, team=team)
 
     assert api(bob).delete(f"workspaces/{waiting.pk}").status_code == 204
 
 
 @pytest.mark.parametrize(("method", "action"), [("POST", "/stop"), ("POST", "/start"), ("DELETE", "")])
-def test_who_may(
+def test_permissions(
     api: Any,
     alice: Any,
     charlie: Any,

@@ -120,7 +120,7 @@ def test_a_name_is_taken_once_and_free_after_the_end(olga):
     assert Template.objects.filter(slug="shell").count() == 2
 
 
-def test_who_may_use_it_can_be_named(olga, bob, charlie, team):
+def test_allowed_teams_can_be_set(olga, bob, charlie, team):
     made = make(olga, teams=["robots"])
     assert documents.document_of(made)["teams"] == ["robots"]
     assert selectors.template_by_slug(charlie, "shell")
@@ -133,7 +133,7 @@ def test_who_may_use_it_can_be_named(olga, bob, charlie, team):
     assert selectors.template_by_slug(bob, "shell")
 
 
-def test_who_is_in_two_teams_charges_it_to_the_right_one(olga, bob, team, catalog):
+def test_member_of_two_teams_charges_the_chosen_one(olga, bob, team, catalog):
     local_pool_with(node_info())
     audio = TeamFactory(slug="audio")
     Membership.objects.create(team=audio, user=bob, role=Role.MEMBER)
@@ -151,7 +151,7 @@ def test_who_is_in_two_teams_charges_it_to_the_right_one(olga, bob, team, catalo
     assert create_workspace(actor=bob, team=audio, template=mine, flavor=big).pk
 
 
-def test_who_may_no_longer_use_it_does_not_start_it_again(olga, bob, team, catalog):
+def test_lost_access_prevents_a_restart(olga, bob, team, catalog):
     local_pool_with(node_info())
     template = make(olga)
     stopped = WorkspaceFactory(owner=bob, team=team, template=template, state=State.STOPPED)
@@ -223,7 +223,7 @@ def test_an_owner_who_is_none_any_more_keeps_nothing(alice, team, olga):
         ("icon", "../../logout", CatalogCode.NO_SUCH_ICON),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_at_its_field(olga, field, value, code):
+def test_invalid_value_is_refused_at_its_field(olga, field, value, code):
     with pytest.raises(InvalidInput) as refused:
         make(olga, **{field: value})
     assert code in codes(refused, field)
@@ -231,7 +231,7 @@ def test_what_cannot_be_is_refused_at_its_field(olga, field, value, code):
 
 
 @pytest.mark.parametrize("team_owned", [True, False])
-def test_what_outlives_a_stop_in_a_browser_is_not_a_teams(alice, olga, team, team_owned):
+def test_team_templates_cannot_allow_service_workers(alice, olga, team, team_owned):
     for actor in (alice, olga):
         for given in ({"service_workers": True}, {"teams": ["robots"]}, {"teams": []}):
             if not team_owned and actor is alice:
@@ -262,7 +262,7 @@ def test_an_owner_cannot_touch_the_sites_nor_another_teams(alice, charlie, team,
                 act()
 
 
-def test_what_is_likely_a_secret_is_noted(olga):
+def test_likely_secrets_are_flagged(olga):
     made = make(
         olga,
         argv=["bash", "--port={port}", "--password=hunter22", "--token={token}"],
@@ -349,7 +349,7 @@ def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
         entries.restore(actor=olga, entry=back, number=99)
 
 
-def test_what_was_there_before_the_history_is_its_first_version(olga, catalog):
+def test_existing_entry_becomes_the_first_version(olga, catalog):
     found = Template.objects.get(slug="jupyterlab")
     entries.change(actor=olga, entry=found, values={"description": "Ours"})
     rows = list(history.revisions(SubjectKind.TEMPLATE, found.pk))
@@ -377,7 +377,7 @@ def test_a_change_that_was_not_seen_is_not_overwritten(olga, ada):
         entries.delete(actor=olga, entry=made, expected=seen)
 
 
-def test_what_is_in_use_is_not_deleted_and_says_by_whom(olga, bob, team):
+def test_used_entry_is_not_deleted_and_names_its_users(olga, bob, team):
     template, flavor = make(olga), size(olga)
     workspace = WorkspaceFactory(
         owner=bob, team=team, template=template, flavor=flavor, name="bobs", state=State.STOPPED

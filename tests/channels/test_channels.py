@@ -123,7 +123,7 @@ def test_many_become_one(alice, process):
     assert Message.objects.filter(state=MessageState.SENT).count() == 20
 
 
-def test_what_fails_is_tried_again_and_given_up(alice, process):
+def test_failures_are_retried_and_abandoned(alice, process):
     services.create(actor=alice, team=None, **OWN)
     notify([alice], "workspace.ready", "paper is ready")
     process.outcome = SendOutcome(ok=False, status=403, answer="invalid_token")
@@ -173,7 +173,7 @@ def test_repeated_failures_disable_it_and_notify_its_owner(alice, process):
     assert (row.failures, row.failing_since) == (0, None)
 
 
-def test_who_was_switched_off_gets_nothing_any_more(alice, process):
+def test_deactivated_user_gets_nothing(alice, process):
     services.create(actor=alice, team=None, **OWN)
     notify([alice], "workspace.ready", "paper is ready")
     type(alice).objects.filter(pk=alice.pk).update(is_active=False)
@@ -257,7 +257,7 @@ def test_members_and_outsiders_do_not_listen_to_a_team(alice, bob, charlie, olga
         ({"url": "x" * 1001}, "url", ChannelCode.URL_NONE),
     ],
 )
-def test_what_is_refused(alice, process, change, field, code):
+def test_refusals(alice, process, change, field, code):
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **{**OWN, **change})
     assert [each.code for each in refused.value.extra["errors"][field]] == [code]
@@ -272,7 +272,7 @@ def test_what_is_refused(alice, process, change, field, code):
         ("timeout", ChannelCode.NOT_CHECKED),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said(alice, process, monkeypatch, error, code):
+def test_url_errors_are_reported(alice, process, monkeypatch, error, code):
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=False, error=error))
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **OWN)

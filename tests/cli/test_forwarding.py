@@ -224,7 +224,7 @@ def test_it_ends_with_the_workspace_and_with_the_token(as_bob: Any, origin: Orig
     assert json.loads(ran.out.splitlines()[1])["error"]["message"]
 
 
-def test_what_cannot_be_forwarded_is_said_at_once(as_bob: Any, origin: Origin) -> None:
+def test_unforwardable_port_is_reported_at_once(as_bob: Any, origin: Origin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = as_bob("port-forward", "job", "0:80", f"{port}:80")

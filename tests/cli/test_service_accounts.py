@@ -167,7 +167,7 @@ def test_wrong_usage(as_alice, ci, given):
     assert as_alice(SA, "issue", "ci", "x", *given).code == 2
 
 
-def test_what_the_portal_refuses_is_said(as_alice, ci):
+def test_refusal_by_the_portal_is_printed(as_alice, ci):
     unknown = as_alice(SA, "issue", "ci", "x", "--scope", "root")
     assert unknown.code == 1 and "root" in unknown.err
     make_token(ci, name="nightly")

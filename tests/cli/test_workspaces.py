@@ -126,7 +126,7 @@ def test_open(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["nonesuch", "00000000-0000-0000-0000-000000000000", "../teams"])
-def test_what_is_not_there(as_bob: Any, name: str) -> None:
+def test_missing_workspace_is_an_error(as_bob: Any, name: str) -> None:
     ran = as_bob("open", name)
     assert (ran.code, "→" in ran.err) == (5, True)
 

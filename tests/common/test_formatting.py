@@ -69,7 +69,7 @@ def test_field_value_parses_to_the_same_amount(resource: str, amount: int) -> No
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1e30", "NaN", "Infinity", "1" * 40])
-def test_what_is_no_amount_is_refused(text: str) -> None:
+def test_invalid_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no amount"):
         parse_input(text, 1000)
 

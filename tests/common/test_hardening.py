@@ -293,7 +293,7 @@ def refusals(caplog) -> list[dict]:
     ]
 
 
-def test_who_was_refused_what_is_logged(as_user, with_token, alice, bob, caplog):
+def test_refusals_are_logged(as_user, with_token, alice, bob, caplog):
     as_user(bob).get("/audit/")
     _, secret = make_token(alice, "teams:read")
     Client(headers={"Authorization": f"Bearer {secret}"}).get("/api/v1/workspaces")

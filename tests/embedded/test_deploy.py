@@ -181,7 +181,7 @@ def test_volumes_and_dependencies_exist(compose: dict[str, Any]) -> None:
                 assert other["restart"] == "no", name
 
 
-def test_what_the_dockerfile_copies_is_there_and_reaches_the_build() -> None:
+def test_files_copied_by_the_dockerfile_exist_and_are_in_the_context() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for line in (ROOT / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY ") and "--from" not in line:

@@ -21,7 +21,7 @@ def test_the_other_ports_and_addresses_follow_the_first_port() -> None:
 
 
 @pytest.mark.parametrize("value", ["http", "0", "65536", "-1", "80.5", "８０"])
-def test_what_is_not_a_port_is_refused_by_name(value: str) -> None:
+def test_invalid_port_is_refused_by_name(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_PORT"):
         Instance.from_environ({"BERTH_PORT": value})
 
@@ -38,7 +38,7 @@ def test_a_node_name_that_could_be_a_pattern_or_a_path_is_refused(value: str) ->
 
 
 @pytest.mark.parametrize("value", ["berth.example.org", "ftp://berth.example.org", "https://"])
-def test_what_is_not_a_web_address_is_refused(value: str) -> None:
+def test_non_web_address_is_refused(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_PUBLIC_URL"):
         Instance.from_environ({"BERTH_PUBLIC_URL": value})
 

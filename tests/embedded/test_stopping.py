@@ -149,7 +149,7 @@ def test_stopping_waits_until_nothing_is_held(local_pool: Pool, monkeypatch: pyt
     assert len(waits) == 2
 
 
-def test_what_does_not_stop_in_time_is_left_to_the_next_start(local_pool: Pool) -> None:
+def test_workspace_slow_to_stop_is_left_to_the_next_start(local_pool: Pool) -> None:
     one = WorkspaceFactory(state=State.RUNNING, pool=local_pool)
     assert workspaces.stop(limit_s=0) == "0 stopped, 1 not within 0 s; the next start continues"
     one.refresh_from_db()

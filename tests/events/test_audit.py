@@ -50,7 +50,7 @@ def sealed(monkeypatch) -> list[Event]:
 # --- Seals ------------------------------------------------------------------------------------------
 
 
-def test_what_is_young_is_not_sealed_yet():
+def test_recent_entries_are_not_sealed():
     write(2)
     assert sealing.seal_entries() == 0
     assert seal() == 2
@@ -129,7 +129,7 @@ def test_a_seal_taken_out_is_found_out_and_those_cut_off_by_a_head(sealed, capsy
         call_command("verify_audit")
 
 
-def test_what_goes_with_what_it_points_to_breaks_no_seal(team, pool):
+def test_deleted_references_keep_the_seal_valid(team, pool):
     user = UserFactory()
     services.record(actor=user, kind=AuditKind.USER_CHANGED, message="x", team=team, pool=pool)
     seal()

@@ -123,7 +123,7 @@ def test_entries_arrive_in_order_as_rfc_5424_says(server):
     assert audit_stream.run() == 0
 
 
-def test_what_was_before_is_not_sent(settings):
+def test_earlier_events_are_not_sent(settings):
     write(3)
     with syslog_server() as server:
         settings.BERTH_AUDIT_SYSLOG = f"tcp://127.0.0.1:{server.port}"
@@ -338,7 +338,7 @@ def test_an_entry_that_is_committed_late_is_not_passed_over():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_rolled_back_is_waited_for_no_longer_than_its_transaction():
+def test_rolled_back_gap_is_awaited_only_during_its_transaction():
     row = AuditStream(name="syslog")
     write()
     feed.skip_to_end(row)

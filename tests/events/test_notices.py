@@ -76,7 +76,7 @@ def test_the_mail_says_what_the_notice_says_and_where_it_leads(alice, mailing):
     assert mail.send_due() == 0
 
 
-def test_who_does_not_want_mail_gets_none(alice, bob, charlie, mailing):
+def test_mail_can_be_disabled(alice, bob, charlie, mailing):
     alice.mail_notices = False
     bob.email = ""
     for user in (alice, bob):

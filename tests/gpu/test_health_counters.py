@@ -46,7 +46,7 @@ def test_counted_errors_are_reported() -> None:
         assert source.read(50.0).pcie_replays == 10
 
 
-def test_what_wraps_goes_on() -> None:
+def test_wrapped_counter_continues() -> None:
     gpu = h200(nvmlDeviceGetPcieReplayCounter=2**32 - 2)
     gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 12, 1: 2}
     gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 2**64 - 5

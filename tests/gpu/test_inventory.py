@@ -74,7 +74,7 @@ def test_everything_about_an_h200(tmp_path):
     assert "s3cret" not in text and "temperature_c" not in facts.as_json()
 
 
-def test_what_the_kernel_says_about_numa_comes_first(tmp_path):
+def test_kernel_numa_information_takes_precedence(tmp_path):
     pci_gpu(tmp_path, "0000:1b:00.0", numa=0)
     (facts,) = scan_of(FakeLibrary([h200(nvmlDeviceGetMemoryAffinity=2)]), tmp_path).gpus
     assert facts.numa == 0

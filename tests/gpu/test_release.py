@@ -39,7 +39,7 @@ def test_unwritten_state_makes_no_call() -> None:
         assert not release.is_release_requested()
 
 
-def test_busy_library_reports_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_under_way_is_reported_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "PATIENCE_S", 0.0)
     with release.release_nvml():
         with pytest.raises(release.ResetNotOver):

@@ -145,7 +145,7 @@ def test_a_device_that_is_gone_is_forgotten_after_a_while():
     assert sampler.ring("GPU-stays") is not None
 
 
-def test_what_is_wrong_is_said_once(caplog):
+def test_each_error_is_reported_once(caplog):
     device = Scripted("GPU-1", fails=NvmlProblem("It is odd."))
     sampler = sampler_of([device], Out())
     for second in range(5):
@@ -203,7 +203,7 @@ def test_a_list_that_hangs_leaves_the_known_devices_sampled(monkeypatch):
     release.set()
 
 
-def test_what_the_sink_refuses_is_kept_up_to_a_bound():
+def test_refused_reports_are_kept_up_to_a_limit():
     out = Out(error=ConnectionError("no broker"))
     sampler = sampler_of([Scripted("GPU-1")], out)
     for number in range(MAX_WAITING + 6):

@@ -47,7 +47,7 @@ def steps(done: list[tuple[float, ShareAction]]) -> list[tuple[float, ShareStep,
     return [(at, act.step, act.process.pid if act.process else None) for at, act in done]
 
 
-def test_who_keeps_to_its_part_hears_nothing() -> None:
+def test_workspace_within_its_share_gets_no_notice() -> None:
     assert play([seen(30_000, 10_000)] * 60) == []
 
 
@@ -176,7 +176,7 @@ def test_nothing_ends_early_or_without_cause(history: list[tuple[float, ShareUse
 
 
 @pytest.mark.parametrize("urgent", [True, False])
-def test_who_stays_over_loses_all_but_its_agent(urgent: bool) -> None:
+def test_continued_overuse_ends_all_processes_but_the_agent(urgent: bool) -> None:
     processes = {
         (n, 1): DeviceProcess(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)
     }

@@ -121,7 +121,7 @@ def test_a_record_that_was_overwritten_is_passed_over(
         kernel.close()
 
 
-def test_what_is_no_log_is_not_asked_again_and_again() -> None:
+def test_missing_log_is_not_polled() -> None:
     kernel = KernelLog(Path("/dev/null"))
     try:
         assert kernel.wait(0) and list(kernel.read()) == [] and kernel.is_empty

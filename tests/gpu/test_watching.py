@@ -22,7 +22,7 @@ class App:
         self.sent.append((name, kwargs, queue))
 
 
-def test_what_a_watcher_tells() -> None:
+def test_reports_of_a_watcher() -> None:
     app = App()
     watching.DeviceErrorSender(app, pool_slug="lab", node="gpu-01")(
         [XidReport("0000:3b:00", 79, "line"), XidReport("0000:4b:00", 48)]

@@ -267,7 +267,7 @@ def test_figures_of_a_thorough_check_outlast_a_quick_one(
         {"code": "processes_unknown", "severity": "inconclusive", "text": "x", "action": "inspect"},
     ],
 )
-def test_what_has_more_against_it_is_no_baseline(
+def test_device_with_other_findings_is_no_baseline(
     gpus: list[Device], unlisted: Any, sent: Any, finding: dict[str, Any]
 ) -> None:
     for device in gpus[:4]:

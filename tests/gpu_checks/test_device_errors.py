@@ -78,13 +78,13 @@ def test_errors_of_several_kinds_in_turns_are_one_event_and_the_strongest_recove
         (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reset"),
     ],
 )
-def test_what_takes_a_device_out(gpus: list[Device], xid: int, line: str, recovery: str) -> None:
+def test_reasons_to_cordon_a_device(gpus: list[Device], xid: int, line: str, recovery: str) -> None:
     assert seen(DeviceError("0000:0b:00", xid, line)) == 1
     assert (fresh(gpus[0]).cordoned, fresh(gpus[0]).recovery) == (True, recovery)
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 5])
-def test_what_an_application_causes_never_does(gpus: list[Device], xid: int) -> None:
+def test_application_xids_have_no_effect(gpus: list[Device], xid: int) -> None:
     assert seen(DeviceError("0000:0b:00", xid)) == 0
     assert not Device.objects.filter(cordoned=True).exists()
 

@@ -321,7 +321,7 @@ def test_missing_partner_gives_no_verdict(nodes, two, end, olga):
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_what_the_driver_says_of_one_device_takes_out_that_one(nodes, two, end, olga):
+def test_error_of_one_end_cordons_only_that_device(nodes, two, end, olga):
     end(two[0])
     end(two[1], "ecc")
     out = Device.objects.get(cordoned=True)

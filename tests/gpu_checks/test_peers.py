@@ -116,7 +116,7 @@ def test_a_check_before_hand_out_has_none(gpus, hold):
     ],
     ids=str,
 )
-def test_who_is_no_peer(gpus, changed):
+def test_devices_that_are_no_peers(gpus, changed):
     Device.objects.filter(pk__in=[gpus[1].pk, gpus[4].pk]).update(**changed)
     assert indexes(ask(gpus[0])) == [2, 3]
 

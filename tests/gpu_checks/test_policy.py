@@ -115,7 +115,7 @@ def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sen
 @pytest.mark.parametrize(
     "how", ["off", "disabled", "unreachable", "offline", "cordoned node", "cordoned", "unhealthy", "gone"]
 )
-def test_what_is_not_checked_by_itself(site, sent, olga, how):
+def test_devices_without_automatic_checks(site, sent, olga, how):
     match how:
         case "off":
             Pool.objects.update(check_every_hours=0)
@@ -214,7 +214,7 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
     assert not commands(sent)
 
 
-def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, sent, clock):
+def test_transient_failure_is_retried_with_backoff(site, sent, clock):
     Pool.objects.update(check_every_hours=0, check_required=True)
     device = Device.objects.first()
     cordon_device(

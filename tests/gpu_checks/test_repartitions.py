@@ -259,7 +259,7 @@ def test_every_message_twice_is_once(waiting, sent, settle):
     check_invariants()
 
 
-def test_what_comes_under_an_old_lease_does_not_count(waiting, sent, settle, clock):
+def test_answer_under_an_old_lease_is_ignored(waiting, sent, settle, clock):
     (command,) = sent.take(TASK)
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     lost_runs.sweep_lost()
@@ -297,7 +297,7 @@ def test_unanswered_repartition_is_abandoned_and_needs_inspection(waiting, sent,
 
 
 @pytest.mark.parametrize("point", ["before the node", "after the node", "after the answer"])
-def test_who_stops_it_meanwhile_leaves_nothing_behind(waiting, sent, settle, alice, point):
+def test_stop_during_the_operation_leaves_nothing(waiting, sent, settle, alice, point):
     if point != "before the node":
         sent.deliver(*sent.take(TASK))
     if point == "after the answer":

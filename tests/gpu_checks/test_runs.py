@@ -76,7 +76,7 @@ def test_check_is_sent_to_its_node_and_reserves_the_device(gpu, olga, sent, cloc
     assert kinds(gpu) == ["device.check_asked"]
 
 
-def test_who_may_ask_and_for_what(gpu, alice, sent):
+def test_permission_to_request_and_allowed_resources(gpu, alice, sent):
     with pytest.raises(NotAllowed):
         runs.request_check(actor=alice, device_id=gpu.pk)
     with pytest.raises(NotAllowed):
@@ -89,7 +89,7 @@ def test_who_may_ask_and_for_what(gpu, alice, sent):
     assert not GpuCheckRun.objects.exists()
 
 
-def test_what_is_asked_twice_is_one_run_and_something_else_has_to_wait(gpu, sent):
+def test_repeated_request_is_one_run_and_others_wait(gpu, sent):
     first = ask(gpu)
     assert ask(gpu) == first
     for other in (
@@ -112,7 +112,7 @@ def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
     assert not fresh(gpu).checking
 
 
-def test_what_a_workspace_uses_is_not_checked(gpus, make, alice, sent):
+def test_device_in_use_is_not_checked(gpus, make, alice, sent):
     Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)

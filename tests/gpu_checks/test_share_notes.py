@@ -108,7 +108,7 @@ def test_ended_process_is_in_the_timeline_and_a_notice(runs, clock):
     assert [code for code, *_ in shown(runs)] == ["gpu_share_process_killed"]
 
 
-def test_what_a_process_calls_itself_is_only_a_name(runs, alice, as_user):
+def test_process_names_are_not_trusted(runs, alice, as_user):
     evil = "<script>x</script>\n\u202e" + "a" * 60
     told(note(runs, "killed", process=evil))
     entry = Event.objects.get(kind="workspace.gpu_share_ended")
@@ -145,7 +145,7 @@ def test_a_stop_and_another_start_end_it(runs):
     assert not shown(runs)
 
 
-def test_what_is_about_no_share_there_is_left_out(runs, subtests, caplog):
+def test_notes_about_unknown_shares_are_ignored(runs, subtests, caplog):
     for step, fields, told_by in (
         ("over", {"uuid": "GPU-node-1-1"}, {}),
         ("over", {"uuid": ""}, {}),
@@ -176,7 +176,7 @@ def test_whole_gpu_is_not_a_share(gpu, make, alice, sent):
     assert told(note(workspace, "over")) == 0
 
 
-def test_what_was_given_back_is_no_share_any_more(runs):
+def test_released_share_no_longer_counts(runs):
     runs.allocations.get().devices.update(active=False)
     assert told(note(runs, "over")) == 0
 

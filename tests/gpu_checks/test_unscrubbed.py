@@ -104,7 +104,7 @@ def test_page_shows_why_the_rest_is_unavailable(two, gpu, alice, sent, as_user):
     assert words in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
 
 
-def test_what_the_last_one_never_used_is_scrubbed_for_those_before(two, gpu, sent):
+def test_device_unused_by_the_last_user_is_scrubbed_for_earlier_ones(two, gpu, sent):
     leave(two[0], sent)
     never_began(two[1])
     assert only(sent).kind == "scrub"
@@ -173,7 +173,7 @@ def test_without_required_scrubs_nothing_is_kept_back(two, gpu, make, alice, sen
     assert make(alice, "half").state == State.PROVISIONING
 
 
-def test_who_no_longer_requires_scrubs_gives_out_what_waited(two, gpu, make, alice, sent, olga):
+def test_disabling_scrubs_releases_waiting_devices(two, gpu, make, alice, sent, olga):
     leave(two[0], sent)
     waiting = make(alice, "half")
     assert waiting.state == State.PENDING

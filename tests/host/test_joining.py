@@ -94,7 +94,7 @@ def test_the_folder_of_a_portal_is_not_taken(join: Berth, folder: NodeFolder) ->
 
 
 @pytest.mark.parametrize("token", ["", "berth-join.a.b", "berth-join.a.b." + "g" * 64, "x" * 300])
-def test_what_is_no_token_is_not_sent(berth: Berth, doors: Doors, token: str) -> None:
+def test_invalid_token_is_not_sent(berth: Berth, doors: Doors, token: str) -> None:
     done = berth("join", doors.url, "--token", token)
     assert done.code == 1 and "not a join token" in done.err and doors.asked == []
 
@@ -121,7 +121,7 @@ def test_another_authority_gets_nothing(join: Berth, doors: Doors, folder: NodeF
     assert doors.paths() == ["/nodes/v1/authority"] and not folder.state.exists()
 
 
-def test_who_repeats_the_right_authority_without_its_key_gets_nothing(
+def test_authority_certificate_without_its_key_is_refused(
     berth: Berth, tmp_path: Path, doors: Doors, folder: NodeFolder
 ) -> None:
     between = Doors(tmp_path / "between", Authority())

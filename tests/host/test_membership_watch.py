@@ -44,7 +44,7 @@ def looks(word: PortalAnswer, *, until_s: float, every_s: float = 60) -> list[tu
     return [(word, at * every_s) for at in range(int(until_s / every_s) + 1)]
 
 
-def test_who_is_revoked_has_ten_minutes_and_who_hears_nothing_for_ever() -> None:
+def test_revoked_node_has_ten_minutes_and_isolated_node_no_limit() -> None:
     assert after(*looks(PortalAnswer.REVOKED, until_s=540))[1] is False
     assert after(*looks(PortalAnswer.REVOKED, until_s=600))[1] is True
     assert after(*looks(PortalAnswer.SILENT, until_s=10_000_000, every_s=10_000))[1] is False

@@ -100,7 +100,7 @@ def test_a_deactivated_user_has_nothing_to_decide(full, petra):
     assert selectors.count(petra) == 0
 
 
-def test_what_is_decided_leaves_every_inbox(full, petra, alice):
+def test_decided_items_leave_all_inboxes(full, petra, alice):
     other = UserFactory(username="paul", is_approver=True)
     before = selectors.keys(petra)
     quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, note="No")
@@ -110,7 +110,7 @@ def test_what_is_decided_leaves_every_inbox(full, petra, alice):
     assert selectors.items(petra, before) == [], "an item that somebody has decided meanwhile is not shown"
 
 
-def test_what_is_urgent_comes_first_then_what_has_waited_for_longest(team, bob, petra, alice, pool, clock):
+def test_urgent_items_come_first_then_the_oldest(team, bob, petra, alice, pool, clock):
     first = quota_request(bob, team)
     clock.shift(60)
     second = quota_request(bob, team, resource="disk_mib")
@@ -230,7 +230,7 @@ def test_all_deciders_are_notified_at_each_step(team, alice, bob, fay, petra, ol
     assert {alice.pk, amy.pk, olga.pk} <= committed(quota.cancel, actor=bob, request_id=cap.pk)
 
 
-def test_whom_a_row_waits_for_is_whom_its_room_tells(full, alice, bob, charlie, fay, petra, olga, ada):
+def test_inbox_and_notices_have_the_same_recipients(full, alice, bob, charlie, fay, petra, olga, ada):
     """Selectors ask by actor, notices by request: both have to name the same people."""
     people = (alice, bob, charlie, fay, petra, olga, ada)
     tells = {

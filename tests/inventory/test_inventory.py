@@ -53,7 +53,7 @@ def test_the_same_report_again_changes_nothing(catalog):
     assert (kinds(pool), list(Device.objects.values()), Node.objects.get().pk) == before
 
 
-def test_what_changes_is_kept(catalog):
+def test_changed_values_are_stored(catalog):
     pool = local_pool_with(node_info(gpus=1))
     changed = node_info(gpus=1, cpu_milli=4000, programs=("bash",), warnings=("No bubblewrap. Install it.",))
     ill = replace(changed.devices[0], healthy=False, health_note="ECC errors")
@@ -320,7 +320,7 @@ def test_numbers_of_pools(catalog, tmp_path):
         selectors.pool_by_slug("other")
 
 
-def test_what_placement_needs_of_devices_and_nodes_is_kept(catalog):
+def test_facts_for_placement_are_stored(catalog):
     parent = DeviceInfo(uuid="GPU-1", index=0, model="NVIDIA H100", memory_mib=81_559, mig_mode=True, numa=1)
     part = DeviceInfo(
         uuid="MIG-1",

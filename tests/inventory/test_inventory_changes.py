@@ -148,7 +148,7 @@ def test_only_changes_relevant_to_placement_are_published(catalog):
 
 
 @pytest.mark.parametrize("state", sorted(UNSEEN_STATES))
-def test_what_could_not_be_seen_is_not_gone_and_not_replaced(catalog, make, alice, sent, state):
+def test_unseen_devices_are_neither_missing_nor_replaced(catalog, make, alice, sent, state):
     pool = local_pool_with(node_info(gpus=2, driver_version="570"))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
@@ -325,7 +325,7 @@ def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held, alice
     check_invariants()
 
 
-def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
+def test_workspace_placed_on_a_missing_device_ends(catalog, make, alice, sent):
     pool = local_pool_with(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
@@ -343,7 +343,7 @@ def test_whose_start_was_lost_may_have_left_something_behind_so_it_is_ended(cata
     assert active(row)
 
 
-def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, sent):
+def test_start_waiting_for_a_check_gets_another_device(catalog, make, alice, sent):
     pool = checked_pool(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     row = make(alice, X1)
     device = AllocatedDevice.objects.get(active=True).device
@@ -361,7 +361,7 @@ def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, se
     check_invariants()
 
 
-def test_who_ends_anyway_is_left_to_it(held, alice, sent):
+def test_stopping_workspace_is_not_ended_again(held, alice, sent):
     pool, row, device = held
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
@@ -387,7 +387,7 @@ def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make
     assert error_message(again(row)).startswith("GPU 0 of a has disappeared")
 
 
-def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
+def test_missed_end_is_repeated_by_the_next_inventory(held, monkeypatch):
     pool, row, device = held
     with monkeypatch.context() as patch:
         patch.setattr(lost_devices, "end_workspace", lambda workspace_id: False)
@@ -397,7 +397,7 @@ def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
     assert again(row).state == State.TERMINATING
 
 
-def test_one_that_cannot_be_ended_keeps_no_other_waiting(held, alice, make, sent, monkeypatch):
+def test_unkillable_workspace_does_not_delay_others(held, alice, make, sent, monkeypatch):
     pool, row, _ = held
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)

@@ -55,7 +55,7 @@ def test_a_name_is_taken_once(olga):
         ({"name": ""}, "name"),
     ],
 )
-def test_what_cannot_be_is_refused(olga, fields, field):
+def test_invalid_values_are_refused(olga, fields, field):
     made = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
     with pytest.raises(InvalidInput) as refused:
         pools.change(actor=olga, pool=made, fields=fields)

@@ -151,7 +151,9 @@ def test_a_workspace_is_held(pool: Pool, homes: Path) -> None:
     assert ask(seen, "os.unlink(os.environ['HOME'] + '/big')") is None
 
 
-def test_what_was_there_is_counted_and_links_lead_nowhere(pool: Pool, homes: Path, tmp_path: Path) -> None:
+def test_existing_files_are_counted_and_links_are_not_followed(
+    pool: Pool, homes: Path, tmp_path: Path
+) -> None:
     home, outside = homes / "analysts" / "ada", homes / "outside"
     (home / "deep" / "er").mkdir(parents=True)
     (home / "deep" / "er" / "data").write_bytes(b"x" * (8 << 20))

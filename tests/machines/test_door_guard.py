@@ -125,7 +125,7 @@ async def test_it_passes_on_and_says_whose_it_is(tls):
         await until(lambda: not guard._visits and not guard._open)
 
 
-async def test_who_does_not_speak_tls_costs_the_door_nothing(tls):
+async def test_connections_without_tls_cost_the_door_nothing(tls):
     async with guarded(tls) as (port, _guard, heads), AsyncExitStack() as stack:
         for nonsense in (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -105,7 +105,7 @@ def test_authority_is_shown_for_a_token_comparison(token, settings):
         ({"admin": True}, 400, "invalid"),
     ],
 )
-def test_what_does_not_hold_is_refused_and_the_token_stays(token, changes, status, code):
+def test_invalid_join_is_refused_and_keeps_the_token(token, changes, status, code):
     answer = Newcomer().join(token, **changes)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer["Content-Type"] == "application/problem+json"
@@ -161,7 +161,7 @@ def test_other_keys(joined):
     assert Event.objects.filter(kind="machine.rotated").count() == 2
 
 
-def test_what_was_replaced_holds_for_ten_minutes(joined, clock):
+def test_replaced_certificate_is_valid_for_ten_minutes(joined, clock):
     old_serial = joined.certificate.serial_number
     joined.rotate()
     clock.shift(timedelta(minutes=10, seconds=1))
@@ -188,7 +188,7 @@ def test_leaving_and_coming_back(joined, local_pool, olga, sent):
     assert (node.retired, node.cordoned) == (False, False)
 
 
-def test_who_has_workspaces_does_not_leave(joined, make, alice):
+def test_node_with_workspaces_cannot_leave(joined, make, alice):
     workspace = make(alice)
     node = Node.objects.get(name="gpu-07")
     Allocation.objects.create(
@@ -241,7 +241,7 @@ def test_leaving_has_what_is_there_go_first(
     assert Machine.objects.get().state == MachineState.LEFT
 
 
-def test_what_is_no_choice_is_refused(joined):
+def test_invalid_choice_is_refused(joined):
     for body in ({"workspaces": "kill"}, {"workspaces": 1}, {"grace_s": 0}):
         assert joined.as_node("leave", body).status_code == 400
     assert Machine.objects.get().state == MachineState.ACTIVE

@@ -157,7 +157,7 @@ def test_folders_of_workspaces_that_live_are_none(local_pool, sent, clock):
     assert not states()
 
 
-def test_what_a_node_has_removed_by_itself_is_shown_once(local_pool):
+def test_removals_by_the_node_are_shown_once(local_pool):
     now = timezone.now().timestamp()
     ended = Leftover(LeftoverKind.PROCESS, "12-34", "", None, now - 60)
     listing(ended, pool=local_pool)

@@ -801,17 +801,17 @@ TOKENS_ONLY = {"api/v1/token-exchange/renew"}
 
 @pytest.mark.slow("asks every page as several people")
 @by_part(row for row in ROWS if not row.in_api)
-def test_who_gets_what_on_pages(stage, rows):
+def test_matrix_of_pages(stage, rows):
     in_a_browser(stage, rows)
 
 
 @pytest.mark.thorough("`make test` asks the API with tokens, by the same policies")
 @by_part(row for row in ROWS if row.in_api and row.route not in TOKENS_ONLY)
-def test_who_gets_what_of_the_api_in_a_browser(stage, rows):
+def test_matrix_of_the_api_in_a_browser(stage, rows):
     in_a_browser(stage, rows)
 
 
-def test_what_takes_tokens_only_refuses_a_session(stage):
+def test_token_endpoints_refuse_sessions(stage):
     for row in ROWS:
         if row.route in TOKENS_ONLY:
             assert stage.ask(stage.browser("ada"), row).status_code == 401, row
@@ -828,7 +828,7 @@ def in_a_browser(stage, rows):
 
 @pytest.mark.slow("asks every address as several people")
 @by_part(row for row in ROWS if row.in_api)
-def test_who_gets_what_with_a_token(stage, rows):
+def test_matrix_of_the_api_with_tokens(stage, rows):
     wrong = [
         f"{row}: {line}"
         for row in rows

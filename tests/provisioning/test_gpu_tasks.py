@@ -133,7 +133,7 @@ def test_a_reset_is_done_and_answered_whatever_happens(driver: Scripted, sent: B
     assert second.failure is not None and driver.begun[0] == "0000:1b:00.0"
 
 
-def test_what_came_too_late_is_not_begun(driver: Scripted, sent: Broker) -> None:
+def test_late_command_is_not_started(driver: Scripted, sent: Broker) -> None:
     assert gpu_tasks.begin(command(expires_at=time.time() - 1)) is None
     assert not driver.begun and len(sent) == 0
 

@@ -43,7 +43,7 @@ def test_home_in_another_team_is_kept(harness):
     assert (harness.home_exists(spec), harness.home_exists(other)) == (False, True)
 
 
-def test_what_was_never_there_has_gone(harness):
+def test_deletion_of_a_missing_home_succeeds(harness):
     delete_home(harness, replace(harness.spec(), owner="nobody"))
     delete_home(harness, replace(harness.spec(), team="nowhere"))
 

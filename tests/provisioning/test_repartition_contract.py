@@ -194,7 +194,7 @@ def test_used_instances_are_kept(world):
     assert layout(world) == OLD
 
 
-def test_what_is_not_there_is_no_reason_to_touch_the_rest(world):
+def test_missing_device_leaves_the_rest_untouched(world):
     (repartition,) = [MigRepartition(change(world).parent_uuid, ("MIG-none",), (MigSlice("2g.20gb", 2),))]
     with pytest.raises(NoCapacity, match="is missing"):
         world.driver.repartition_device(repartition)
@@ -283,7 +283,7 @@ def test_an_inventory_during_a_change_shows_the_layout_of_before(local, monkeypa
     assert layout(local) == NEW
 
 
-def test_what_cannot_be_finished_shows_the_layout_of_before(local, monkeypatch):
+def test_unfinished_repartition_shows_the_previous_layout(local, monkeypatch):
     repartition = change(local)
     local.kill()
     with pytest.raises(Killed):

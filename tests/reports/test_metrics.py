@@ -149,7 +149,7 @@ def test_gpus_carry_the_names_and_labels_of_the_exporter(lab, read, monkeypatch)
     assert "DCGM_FI_DEV_GPU_TEMP" not in parsed, "what is not measured is not told"
 
 
-def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bob, monkeypatch):
+def test_increasing_metrics_are_counters_with_the_exporters_names(lab, client, bob, monkeypatch):
     counted = {"energy_mj": 123, "pcie_replays": 5, "ecc_corrected": 1, "ecc_uncorrected": 0}
     sample = Sample(
         timezone.now().timestamp(), remapped_corrected=2, remapped_uncorrected=0, last_xid=31, **counted

@@ -68,7 +68,7 @@ def test_only_owners_get_the_report_once(team, owner, settings):
     assert told.url.startswith("/reports/gpu-use/?team=vision")
 
 
-def test_who_wants_no_mail_gets_the_notice_alone(team, owner, settings):
+def test_disabled_mail_keeps_the_notice(team, owner, settings):
     settings.BERTH_MAIL = True
     MembershipFactory(
         team=team, user=UserFactory(username="otto", email="o@x.org", mail_notices=False), role="owner"

@@ -157,7 +157,9 @@ def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
         (("list", ""), ("open", "10.0.0.0/8"), ("list", "")),
     ],
 )
-def test_what_both_allow(one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]) -> None:
+def test_intersection_of_both_limits(
+    one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]
+) -> None:
     for first, second in ((one, other), (other, one)):
         found = tightest(policy_of(*first), policy_of(*second))
         assert (found.egress, found.as_text()) == (Egress(both[0]), both[1])

@@ -157,7 +157,7 @@ def test_threads_of_a_process_lose_nothing_of_a_limit(counting):
     assert all(0 < wait <= 60 for wait in waits if wait)
 
 
-def test_who_is_refused_asks_redis_no_more_until_the_window_ends(counting, settings, alice, monkeypatch):
+def test_refused_client_makes_no_redis_calls_until_the_window_ends(counting, settings, alice, monkeypatch):
     settings.BERTH_REQUESTS_PER_MINUTE = 1
     client = program(alice)
     assert [client.get("/api/v1/me").status_code for _ in range(3)] == [200, 429, 429]

@@ -59,7 +59,7 @@ def client(
         ("203.0.113.7,", "127.0.0.1"),
     ],
 )
-def test_whom_the_front_door_names(forwarded_for, found):
+def test_client_address_from_the_front_door(forwarded_for, found):
     assert client("127.0.0.1", forwarded_for) == found
 
 
@@ -93,7 +93,7 @@ def test_without_a_gateway_secret_no_header_is_trusted():
         ("203.0.113.7, 198.18.5.9", PROXY_SECRET, "127.0.0.1", "198.18.5.9"),
     ],
 )
-def test_whom_a_proxy_in_front_names(forwarded_for, proxy, trusted, found):
+def test_client_address_from_a_proxy(forwarded_for, proxy, trusted, found):
     assert client("127.0.0.1", forwarded_for, proxy=proxy, trusted=trusted) == found
 
 

@@ -119,7 +119,7 @@ def test_a_rate_without_bounds_is_no_report_at_all(running):
 
 
 @pytest.mark.parametrize("raw", NO_REPORTS.values(), ids=NO_REPORTS)
-def test_what_is_no_report_is_dropped_as_a_whole(running, alice, as_user, raw):
+def test_invalid_report_is_dropped_completely(running, alice, as_user, raw):
     before = running.status.activity
     answered = post(running, "heartbeat", raw)
     assert answered.status_code == 400

@@ -74,7 +74,7 @@ def quiet(**headers: str) -> Client:
     return Client(raise_request_exception=False, headers=headers)
 
 
-def test_who_is_signed_in_can_look(kind, anew, alice, team, as_user):
+def test_signed_in_users_can_read_on_a_full_disk(kind, anew, alice, team, as_user):
     workspace = WorkspaceFactory(owner=alice, team=team, state=State.STOPPED)
     browser = quiet()
     assert browser.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302

@@ -184,7 +184,7 @@ def test_a_node_that_is_revoked_during_its_pause_does_not_come_back(control: Red
 
 
 @pytest.mark.engine
-def test_what_no_node_holds_is_reported_as_such(control: Redis) -> None:
+def test_memory_held_by_no_node_is_reported(control: Redis) -> None:
     for number in range(20):
         control.set(f"berth:gw:{number}", b"x" * MIB)
     guarded = Guarded(control)

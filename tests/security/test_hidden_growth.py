@@ -77,7 +77,7 @@ def write(path: Path, mib: int) -> None:
     path.write_bytes(os.urandom(MIB) * mib)
 
 
-def test_what_is_written_is_counted_where_it_lies(homes):
+def test_written_files_are_counted_in_place(homes):
     write(homes / HOME / "a", 3)
     (homes / HOME / "deep" / "deeper").mkdir(parents=True)
     write(homes / HOME / "deep" / "deeper" / ".hidden", 4)
@@ -148,7 +148,7 @@ def test_a_million_small_files_are_measured_in_small_steps(homes):
     assert pauses >= 5_000 // home_usage.STEP
 
 
-def test_what_goes_while_it_is_measured_is_no_fault(homes):
+def test_file_deleted_during_measurement_is_no_error(homes):
     for number in range(2 * home_usage.STEP):
         (homes / HOME / f"d{number}").mkdir()
     steps = home_usage.measure(homes, HOME)

@@ -158,7 +158,7 @@ CALLS_ITSELF_PASTA = """
 """Two processes with pasta's name and a neighbour's folder, the second in namespaces of its own if it may."""
 
 
-def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_off_its_end(
+def test_forged_egress_process_does_not_affect_a_neighbour(
     pool: Pool,
 ) -> None:
     """The neighbour's pasta is killed: another is made, and stopping waits for none but that one."""
@@ -189,7 +189,7 @@ def _reads(path: Path) -> str:
         return ""
 
 
-def test_what_an_app_listens_on_is_not_on_this_machine(pool: Pool) -> None:
+def test_ports_of_an_app_are_not_on_this_machine(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     record = pool.driver._dir(seen.ref).record()
     assert record is not None
@@ -427,7 +427,7 @@ def test_the_way_to_the_portal_leads_to_agents_paths_alone(pool: Pool, gateway: 
     assert len(asked()) == 1
 
 
-def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> None:
+def test_killing_the_relay_affects_only_its_workspace(pool: Pool, gateway: Gateway) -> None:
     """The relay runs as the workspace's own user; ended, it comes back, of the modules that it was made of.
 
     What the workspace puts beside the agent's folder, under the name of a module of Python's, is not one.

@@ -148,7 +148,7 @@ def test_another_users_process_outside_cannot_touch_a_workspace(pool: Pool) -> N
     assert loose(mine, f"print(open({str(home / 'note')!r}).read())") == "mine"
 
 
-def test_what_belongs_to_the_installation_is_closed_to_its_users(pool: Pool) -> None:
+def test_installation_files_are_closed_to_users(pool: Pool) -> None:
     spec = pool.spec()
     pool.run(spec)
     uid = processes.user_of(first_process(pool, spec))

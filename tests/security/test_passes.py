@@ -120,7 +120,7 @@ tokens.revoke_token(actor=row.owner, token_id=row.pk)
 
 
 @pytest.mark.thorough("waits for leases")
-def test_what_is_revoked_while_it_hears_nothing_is_so_when_it_hears_again(berth: Berth, entered: str) -> None:
+def test_revocation_during_an_outage_applies_afterwards(berth: Berth, entered: str) -> None:
     token = berth.manage("create_token", "ada")
     eventually(lambda: berth.enter(entered, token) == 200 and passes(berth), limit_s=20, what="a pass")
     with stopped(berth):

@@ -128,7 +128,7 @@ def test_so_have_their_children(berth: Berth) -> None:
             assert status_of(int(child))["Uid"] == [str(SERVICES_UID)] * 4
 
 
-def test_what_is_the_nodes_and_other_peoples_is_not_seen(berth: Berth) -> None:
+def test_files_of_the_node_and_of_other_users_are_hidden(berth: Berth) -> None:
     homes = berth.home / "homes" / "lab" / "ben"
     homes.mkdir(parents=True, exist_ok=True)
     (homes / "note").write_text("ben's")
@@ -200,7 +200,7 @@ print(json.dumps(said))
     assert let_loose(berth, "web", code, file=file) == ["PermissionError"] * 6 + ["done"]
 
 
-def test_root_processes_are_not_attributed_to_users(berth: Berth) -> None:
+def test_root_processes_cannot_be_signalled(berth: Berth) -> None:
     pids = [berth.services()["node"]["pid"], berth.services()["front-door"]["pid"], os.getpid()]
     code = "print(json.dumps([tried(os.kill, pid, signal.SIGTERM) for pid in pids] + [tried(os.setuid, 0)]))"
     assert let_loose(berth, "web", code, pids=pids) == ["PermissionError"] * 4

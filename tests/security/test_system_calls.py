@@ -309,7 +309,7 @@ print("worked")
     )
 
 
-def test_what_libraries_for_numbers_and_gpus_call_works(inside: Any) -> None:
+def test_calls_of_numeric_and_gpu_libraries_work(inside: Any) -> None:
     """Pinned, anonymous and huge memory, barriers, affinity, System V segments, asynchronous reads."""
     works(
         inside,

@@ -218,7 +218,7 @@ async def test_unopenable_log_is_reported(tmp_path: Path) -> None:
     await watched.stop()
 
 
-async def test_who_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
+async def test_process_that_ignores_term_is_killed(tmp_path: Path) -> None:
     code = (
         f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SERVE.replace('signal.pause()', 'time.sleep(600)')}"
     )

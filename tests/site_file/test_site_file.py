@@ -127,7 +127,7 @@ def test_a_plan_says_in_words_what_differs_and_changes_nothing(ada):
     assert Flavor.objects.get(slug="small").cpu_milli == 1000
 
 
-def test_what_a_file_does_not_name_stays_unless_it_prunes(ada):
+def test_unlisted_entries_are_kept_unless_pruned(ada):
     applying.apply(actor=ada, text=FILE)
     less = "berth: 1\nflavors: {}\nrules: []\n"
     assert applying.apply(actor=ada, text=less) == []

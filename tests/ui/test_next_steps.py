@@ -72,7 +72,7 @@ def test_back_from_a_notebook_leads_to_its_workspace_and_starts_no_second(
 @pytest.mark.parametrize(
     "away", quick_of(["offline", "no web process"], ["offline"], "the page cannot tell the two apart")
 )
-def test_what_cannot_be_sent_says_so_and_recovers(
+def test_failed_request_is_reported_and_recovers(
     visit: Visit, alice: User, workspace_in: Make, away: str
 ) -> None:
     for name in ("alpha", "beta"):

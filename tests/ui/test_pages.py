@@ -179,7 +179,7 @@ def test_new_has_a_possible_choice_ready(alice: User, team: Team, local_pool: Po
     assert "Starts now" in body
 
 
-def test_what_cannot_be_had_says_why(alice: User, team: Team, catalog: None, as_user: Browse) -> None:
+def test_unavailable_choice_shows_the_reason(alice: User, team: Team, catalog: None, as_user: Browse) -> None:
     local_pool_with(node_info(programs=("jupyter-lab", "marimo"), memory_mib=2048))
     page = as_user(alice).get("/workspaces/new/")
     words = text_of(page)

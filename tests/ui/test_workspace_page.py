@@ -210,7 +210,7 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
 
 
 @pytest.mark.parametrize("username", ["nobody-has-this", "charlie"])
-def test_who_is_not_in_the_team_shows_nothing(
+def test_removing_a_non_member_reveals_no_workspaces(
     alice: User, charlie: User, team: Team, as_user: Browse, username: str
 ) -> None:
     assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{username}/revoke/"))

@@ -116,7 +116,7 @@ def test_a_webhook_of_the_site_hears_of_all_teams(hook, tell, there, olga, charl
     ]
 
 
-def test_what_was_before_is_no_news(hook, tell, there):
+def test_events_before_the_webhook_are_not_delivered(hook, tell, there):
     tell()
     hook(there.url)
     assert round_trip() == []

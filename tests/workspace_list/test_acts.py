@@ -99,7 +99,7 @@ def test_stop_previews_then_stops_each(rows, as_user, alice, sent):
     assert "changed after the preview" in lines(again)["runs"]
 
 
-def test_what_changed_since_the_preview_is_said_and_left_alone(rows, as_user, alice, sent):
+def test_rows_changed_since_the_preview_are_reported_and_skipped(rows, as_user, alice, sent):
     browser = as_user(alice)
     preview = post(browser, {"act": "stop", "workspace": ids(rows["runs"], rows["of-zoe"])})
     Workspace.objects.filter(pk=rows["runs"].pk).update(generation=2)

@@ -163,7 +163,7 @@ def test_no_request_without_secrets(sent, clock, make, bob, local_pool):
     assert message.command.spec.secrets is False
 
 
-def test_what_a_workspace_is_does_not_depend_on_whether_there_are_secrets(sent, started, bob):
+def test_spec_hash_does_not_depend_on_secrets(sent, started, bob):
     before = spec_of(started).digest()
     Secret.objects.all().delete()
     assert spec_of(started).secrets is False and spec_of(started).digest() == before
@@ -185,7 +185,7 @@ def test_response_is_not_cached(started):
     assert ask(started)["Cache-Control"] == "no-store"
 
 
-def test_what_runs_is_stopped_or_deleted_asks_in_vain(sent, started, bob):
+def test_secrets_are_delivered_only_while_starting(sent, started, bob):
     generation = started.generation
     run_until_ready(sent, started)
     assert ask(started).status_code == 410
@@ -225,7 +225,7 @@ def test_node_gets_only_secrets_of_its_workspaces(started, settings):
     assert VALUE in str(told(ask(started, **through, **{door.NODE_HEADER: node.name})))
 
 
-def test_who_has_left_the_team_or_was_switched_off_gets_nothing_of_it(started, team, alice, bob):
+def test_former_members_and_deactivated_users_get_no_team_secrets(started, team, alice, bob):
     put(alice, team, "TEAMS", everywhere=True)
     assert set(told(ask(started))) == {"TOKEN_A", "TEAMS"}
     Membership.objects.filter(user=bob).update(role=Role.VIEWER)
@@ -234,7 +234,7 @@ def test_who_has_left_the_team_or_was_switched_off_gets_nothing_of_it(started, t
     assert ask(started).status_code == 410
 
 
-def test_what_was_deleted_meanwhile_is_not_handed_out(started, bob):
+def test_concurrently_deleted_secret_is_not_delivered(started, bob):
     services.delete(actor=bob, secret=Secret.objects.get())
     assert told(ask(started)) == {}
 

@@ -123,7 +123,7 @@ def test_a_credential_for_git_may_lie_there(server, clock, make, bob, local_pool
 # --- bad weather ------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_the_secret_ends_the_start_and_is_said(server, started, bob):
+def test_secret_error_ends_the_start_with_the_reason(server, started, bob):
     for place, code in (
         ({"vault_key": "none"}, SecretCode.VAULT_NO_SUCH_KEY),
         ({"vault_key": "number"}, SecretCode.VAULT_NOT_A_VALUE),
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_the_secret_ends_the_start_and_is_said(server, starte
     refused(ask(started), 409, SecretCode.VAULT_NO_SUCH_PATH)
 
 
-def test_what_may_be_over_in_a_moment_is_asked_for_again(server, started, settings):
+def test_transient_failure_is_retried(server, started, settings):
     server.seal()
     try:
         refused(ask(started), 503, SecretCode.VAULT_SEALED)

@@ -119,7 +119,7 @@ def test_reading_is_not_possible(report, db):
     ],
     ids=["cut", "list", "text", "not-utf8", "deep", "nan"],
 )
-def test_what_is_no_report_is_refused(workspace, report, raw):
+def test_invalid_report_is_refused(workspace, report, raw):
     answered = post(report, raw=raw, token=token_of(workspace))
     assert answered.status_code == 400
     assert answered["Content-Type"] == "application/problem+json"

@@ -71,7 +71,7 @@ def test_repository_is_stored_and_sent_to_the_node(clock, make, bob, local_pool,
         (source(secret="NOBODYS"), "git.secret", GitCode.SECRET_UNKNOWN),
     ],
 )
-def test_what_is_not_taken_is_refused_at_its_field(clock, make, bob, local_pool, given, field, code):
+def test_unsupported_value_is_refused_at_its_field(clock, make, bob, local_pool, given, field, code):
     with pytest.raises(InvalidInput) as refused:
         make(bob, git=given)
     assert refused.value.reason.code is code

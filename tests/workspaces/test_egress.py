@@ -46,7 +46,7 @@ def test_template_egress_is_sent_to_the_node(kind, allowed, limits):
 
 
 @pytest.mark.parametrize("allowed", ["pypi", "10.0.0.0/40", "http://x.org", "a.org:0", "*", "a.org;b.org"])
-def test_what_is_no_list_is_refused(allowed):
+def test_non_list_is_refused(allowed):
     given = {"slug": "x", "name": "x", "program": "bash", "argv": ["bash", "{port}"]}
     with pytest.raises(InvalidInput) as refused:
         entries.create(

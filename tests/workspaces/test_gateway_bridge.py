@@ -159,7 +159,7 @@ def test_a_socket_is_entered_for_its_own_start_alone(running):
 
 
 @pytest.mark.parametrize("what", [State.STOPPED, State.TERMINATING, State.TERMINATED, State.FAILED])
-def test_what_does_not_run_is_not_entered(running, what):
+def test_stopped_workspace_cannot_be_entered(running, what):
     assert publishing.view_of(running).reachable
     Workspace.objects.filter(pk=running.pk).update(state=what)
     running.refresh_from_db()
@@ -178,7 +178,7 @@ def test_its_own_user_gets_a_ticket(running, alice, monkeypatch):
     assert (opened.actor, opened.workspace_id) == (alice, running.pk)
 
 
-def test_who_is_refused_has_opened_nothing(running, alice, bob):
+def test_refused_request_is_not_recorded_as_opened(running, alice, bob):
     with pytest.raises(NotAllowed):
         publishing.issue_ticket(actor=bob, workspace=running)
     with pytest.raises(Unavailable):
@@ -271,7 +271,7 @@ def test_a_service_accounts_entry_is_its_own(make, settle, team, alice, local_po
 
 
 @pytest.mark.parametrize("said", ["", "x", "a b\nc" * 5, "x" * 65, "é" * 10])
-def test_what_is_no_request_id_is_replaced_by_one(running, alice, said):
+def test_invalid_request_id_is_replaced(running, alice, said):
     assert publishing.record_entry(entry(running, make_token(alice)[1], request_id=said, address="nonsense"))
     [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
     assert len(opened.request_id) == 32 and opened.request_id != said
@@ -295,7 +295,7 @@ def test_an_auditors_token_opens_nothing(running, alice):
     assert not publishing.record_entry(entry(running, secret))
 
 
-def test_what_is_missing_in_redis_is_found_in_the_database(running, alice, django_assert_num_queries):
+def test_missing_redis_keys_are_read_from_the_database(running, alice, django_assert_num_queries):
     # The workspace, and the machine behind it.
     with django_assert_num_queries(2):
         view = publishing.resolve(running.external_name)

@@ -85,7 +85,7 @@ def test_names_are_shown_as_text(workspace, as_user, bob, node):
     assert "path=%250A%25E2%2580%25AE%3Cscript%3E" in html
 
 
-def test_no_other_homes_are_requested(workspace, alice, olga, as_user, node, tickets):
+def test_others_cannot_use_the_files(workspace, alice, olga, as_user, node, tickets):
     for other in (alice, olga):
         acts = (
             lambda actor=other: services.listing(actor=actor, workspace=workspace),
@@ -101,7 +101,7 @@ def test_no_other_homes_are_requested(workspace, alice, olga, as_user, node, tic
     assert (node.asked, tickets) == ([], [])
 
 
-def test_what_changes_something_needs_the_forms_token(workspace, bob, node):
+def test_changes_need_the_csrf_token(workspace, bob, node):
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(bob)
     for way in ("folder/", "rename/", "delete/"):
@@ -137,7 +137,7 @@ def test_refusals_of_the_node(workspace, bob, as_user, node, answer, kind):
 
 
 @pytest.mark.parametrize("said", [{}, {"ok": None}, {"ok": {"entries": 1, "total": "x"}}, {"ok": []}])
-def test_what_is_no_answer_shows_nothing(workspace, bob, node, said):
+def test_invalid_answer_shows_nothing(workspace, bob, node, said):
     node.answer = said
     assert services.listing(actor=bob, workspace=workspace).entries == ()
 

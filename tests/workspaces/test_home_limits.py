@@ -94,7 +94,7 @@ def test_above_the_limit_it_is_stopped_after_a_while(running):
     assert entry is not None and "home folder is full" in entry.why
 
 
-def test_who_makes_room_in_time_goes_on(running):
+def test_home_reduced_in_time_continues(running):
     measured(running, 1200)
     assert measured(running, 990, after_s=300) == State.RUNNING
     assert measured(running, 990, after_s=5000) == State.RUNNING
@@ -115,7 +115,7 @@ def test_nothing_is_stopped_for_the_first_burst(running):
     assert measured(running, 1500, after_s=606) == State.STOPPING
 
 
-def test_who_writes_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(running):
+def test_writing_far_above_the_limit_stops_after_a_minute(running):
     measured(running, 1050)
     assert measured(running, 1101, after_s=59) == State.RUNNING
     assert measured(running, 1102, after_s=61) == State.STOPPING
@@ -123,7 +123,7 @@ def test_who_writes_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(
     assert entry is not None and "full and keeps growing" in entry.why
 
 
-def test_one_that_grows_on_a_nearly_full_disk_is_stopped_at_once(running):
+def test_growing_home_on_a_nearly_full_disk_is_stopped_at_once(running):
     measured(running, 999)
     assert measured(running, 1000, after_s=5, low=True) == State.STOPPING
 
@@ -171,7 +171,7 @@ def test_the_page_shows_the_time_that_is_left(running, clock):
     assert note is not None and "stop in 3 min 20 s" in note.text
 
 
-def test_who_has_far_too_much_but_writes_no_more_has_time_to_delete(running):
+def test_home_far_above_its_limit_without_writes_has_time_to_shrink(running):
     measured(running, 5000)
     assert measured(running, 5000, after_s=300) == State.RUNNING
     assert measured(running, 4000, after_s=500) == State.RUNNING
@@ -186,7 +186,7 @@ def test_restart_restarts_the_grace_period(running):
     assert measured(running, 1001, after_s=601) == State.STOPPING
 
 
-def test_what_cannot_be_measured_counts_as_full(running):
+def test_unmeasurable_usage_counts_as_full(running):
     assert measured(running, 3, hidden=True) == State.RUNNING
     assert measured(running, 3, hidden=True, after_s=601) == State.STOPPING
     assert "too deeply" in Notification.objects.get(kind="workspace.home_filling").body
@@ -205,7 +205,7 @@ def test_file_limit_is_reported_and_enforced_like_size(running):
     assert entry is not None and "files" in entry.why
 
 
-def test_who_makes_files_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(running):
+def test_creating_files_far_above_the_limit_stops_after_a_minute(running):
     measured(running, 3, files=105_000)
     assert measured(running, 900, files=105_000, after_s=63) == State.RUNNING, (
         "bytes alone, within their limit"
@@ -213,7 +213,7 @@ def test_who_makes_files_on_far_above_the_limit_is_stopped_a_minute_after_the_no
     assert measured(running, 900, files=110_000, after_s=65) == State.STOPPING
 
 
-def test_what_is_said_is_of_what_fills_it(running):
+def test_message_names_what_fills_the_disk(running):
     for used_mib, files, says, percent in (
         (500, 20_000, "500 MiB", 50),
         (500, 60_000, "500 MiB", 50),

@@ -129,14 +129,14 @@ def test_all_teams_count_also_those_that_were_left(bob, ran, pool):
     assert {row["team__slug"] for row in bob.workspaces.homes()} == {"sound", "vision"}
 
 
-def test_who_never_ran_anything_has_no_home(ada, bob, team):
+def test_user_without_starts_has_no_home_to_delete(ada, bob, team):
     WorkspaceFactory(owner=bob, team=team, state=State.STOPPED)
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
     assert not HomeDeletion.objects.exists()
     assert not Event.objects.filter(kind__startswith="user.home").exists()
 
 
-def test_what_is_refused_deletes_no_home(ada, bob, ran, sent):
+def test_refused_deletion_keeps_the_home(ada, bob, ran, sent):
     with pytest.raises(StateConflict):
         users.delete(actor=ada, user=bob, delete_homes=True)
     assert not HomeDeletion.objects.exists()

@@ -76,7 +76,7 @@ def test_a_transition_moves_the_row_and_writes_one_event(state, trigger, pool):
 
 
 @pytest.mark.parametrize(("state", "trigger"), REFUSED, ids=lambda value: str(value))
-def test_what_is_not_in_the_table_is_refused(state, trigger):
+def test_unlisted_transition_is_refused(state, trigger):
     with pytest.raises(StateConflict) as refused:
         target_of(state, Trigger(trigger))
     assert refused.value.extra["state"] == state

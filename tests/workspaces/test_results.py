@@ -219,7 +219,7 @@ def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, sta
     assert "exit code 3" in error_message(workspace)
 
 
-def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
+def test_launched_workspace_that_ended_fails(workspace, sent, clock):
     assert answer(sent, Op.START, "starting")
     clock.shift(reconcile.STARTING_OBSERVE_S)
     sweep()
@@ -231,7 +231,7 @@ def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
     )
 
 
-def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
+def test_timeout_of_readiness_fails(workspace, sent, clock):
 
     assert answer(sent, Op.START, "starting")
     clock.shift(workspace.template.start_timeout_s + 1)
@@ -263,7 +263,7 @@ def observe(running: Workspace, sent, clock) -> None:
     sweep()
 
 
-def test_what_has_disappeared_is_lost_and_fails(running, sent, clock):
+def test_missing_workspace_is_lost_and_fails(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "absent")
     running.refresh_from_db()

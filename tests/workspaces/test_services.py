@@ -118,7 +118,7 @@ def test_only_members_charge_a_team(make, local_pool, request, username):
     assert not Workspace.objects.exists()
 
 
-def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice, local_pool):
+def test_impossible_request_is_refused_with_reasons_per_node(make, alice, local_pool):
     FlavorFactory(slug="huge", cpu_milli=1_000_000)
     with pytest.raises(NotPossible) as refused:
         make(alice, "huge")
@@ -129,7 +129,7 @@ def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice
     assert not Workspace.objects.exists()
 
 
-def test_what_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sent):
+def test_later_fit_is_queued_with_the_blocker(make, alice, local_pool, sent):
     FlavorFactory(slug="all", cpu_milli=8000)
     make(alice, "all")
     sent.clear()
@@ -214,7 +214,7 @@ def test_a_member_does_not_operate_anothers_workspace(make, alice, bob, local_po
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_does_not_exist_is_not_found(alice, verb):
+def test_missing_objects_are_not_found(alice, verb):
     with pytest.raises(NotFound):
         verb(actor=alice, workspace_id=uuid.uuid4())
 

@@ -59,7 +59,7 @@ def test_missing_workspace_is_not_found(db):
     assert summary_of(external_name("11111111-2222-3333-4444-555555555555")) is None
 
 
-def test_what_does_not_run_has_its_state_and_no_figures(running):
+def test_stopped_workspace_has_a_state_without_figures(running):
     tell(running, rss_mib=300, gpus_stale_s=40)
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
     found = summary_of(running.external_name)
@@ -72,7 +72,7 @@ def test_a_warning_of_the_operators_is_shown_and_an_information_is_not(running):
     assert texts(running) == ["Save often."]
 
 
-def test_preempted_owner_is_notified_first(running):
+def test_preemption_is_the_first_message(running):
     tell(running, gpus_stale_s=40)
     at = timezone.now() + timedelta(minutes=5)
     Preemption.objects.create(workspace=running, cause="reclaim", preempt_at=at)

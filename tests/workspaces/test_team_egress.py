@@ -157,7 +157,7 @@ def test_concurrent_owners_get_a_conflict(alice, team):
 
 
 @pytest.mark.parametrize("allow", ["pypi", "10.0.0.0/40", "*", "a.org;b.org", "a.org\x00", "a.org\ud800"])
-def test_what_is_no_list_is_refused(team, allow):
+def test_non_list_is_refused(team, allow):
     with pytest.raises(InvalidInput):
         close(team, "list", allow)
     with pytest.raises(InvalidInput):
@@ -173,7 +173,7 @@ def test_a_change_is_kept_and_audited_and_asking_for_what_is_so_is_nothing(team)
     assert event.data["after"] == {"egress": "list", "egress_allow": "packages.example"}
 
 
-def test_what_runs_keeps_its_rule_and_its_page_says_what_comes(as_user):
+def test_running_workspace_keeps_its_egress_and_shows_the_next(as_user):
     workspace = WorkspaceFactory(pool=local_pool_with(), placed_at=timezone.now() - timedelta(hours=1))
     Team.objects.update(created_at=timezone.now() - timedelta(days=1))
     workspace.team.refresh_from_db()

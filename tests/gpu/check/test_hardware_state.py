@@ -60,7 +60,7 @@ def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[s
         LIMITS | {"default_sm_clock_mhz": None, "power_limit_default_mw": None},
     ],
 )
-def test_what_is_as_it_should_be(snapshot: dict[str, Any]) -> None:
+def test_healthy_state_has_no_findings(snapshot: dict[str, Any]) -> None:
     assert before_load(snapshot) == []
 
 
@@ -108,7 +108,7 @@ def test_memory_that_was_retired_since_the_last_check(
     assert texts == ([("retired_memory", Severity.DEGRADED, Action.INSPECT, text)] if more else [])
 
 
-def test_what_is_compared_with_the_last_check() -> None:
+def test_values_compared_with_the_last_check() -> None:
     assert own_figures({}) == {}
     assert own_figures(links(3, 1, retired=0)) == {"nvlinks_up": 3.0, "retired_memory": 0.0}
 
@@ -141,7 +141,7 @@ def drawing(*pids: int, memory_mib: int | None = None) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_what_the_free_memory_depends_on(
+def test_conditions_of_the_free_memory_comparison(
     ecc: bool | None, snapshots: tuple[Any, Any], state: MemoryState
 ) -> None:
     assert memory_state(ecc, snapshots) == state

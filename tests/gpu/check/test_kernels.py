@@ -157,7 +157,7 @@ def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
         compiler.cubin("scrub", (9, 0), 12040)
 
 
-def test_what_is_no_cubin_has_no_abi() -> None:
+def test_invalid_cubin_has_no_abi() -> None:
     assert compiler.elf_abi(b"") == compiler.elf_abi(b"\x7fELF") == compiler.elf_abi(b"PTX code here") == 0
 
 

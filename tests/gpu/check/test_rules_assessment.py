@@ -237,7 +237,7 @@ def test_a_result_that_makes_sense() -> None:
     assert (raw.test, raw.errors, raw.measures, raw.device_fault) == ("x", 0, {"a": 0.0}, True)
 
 
-def test_what_no_message_gives_is_zero() -> None:
+def test_defaults_of_messages_are_zero() -> None:
     assert Progress("start") == Progress("start", "", 0, 0, 0, "")
     assert Raw("x", "done").duration_ms == 0
     assert TestResult("x", Status.PASSED, True, "").duration_ms == 0

@@ -57,7 +57,7 @@ def test_where_it_is_left_out(level: Level, peers: tuple[str, ...], facts: Facts
         (1.0, {"all_pairs_gb_s:4": 1000.0}, Status.PASSED),
     ],
 )
-def test_what_all_make_together(value: float, known: dict[str, float], status: Status) -> None:
+def test_measures_of_all_devices_together(value: float, known: dict[str, float], status: Status) -> None:
     raw = done(**{ALL: value, "all_pairs_sent_gb_s:GPU-1": 1.0})
     found = assess(CROWD, raw, H200, baseline=known)
     assert found.status == status

@@ -143,7 +143,7 @@ def test_wrong_words_are_of_the_link_and_a_missed_canary_is_of_the_device() -> N
     ],
     ids=["no partner", "no figure", "nothing compared"],
 )
-def test_what_was_not_seen_of_a_link_is_inconclusive(raw: Raw) -> None:
+def test_skipped_link_test_is_inconclusive(raw: Raw) -> None:
     found = assess(TWO_NODES, raw, H200)
     assert found.status == Status.SKIPPED
     assert decide(of_tests([found]), [found], simulated=False) == (Verdict.INCONCLUSIVE, Action.RETRY)

@@ -34,7 +34,7 @@ def result(status: Status, *, required: bool = True, errors: int | None = None) 
         (result(Status.MEASURED), Severity.INCONCLUSIVE, Action.RETRY),
     ],
 )
-def test_what_a_test_says_about_its_device(test: TestResult, severity: Severity, action: Action) -> None:
+def test_finding_of_a_test(test: TestResult, severity: Severity, action: Action) -> None:
     assert found(of_tests([test])) == [("test_x", severity, action)]
 
 

@@ -53,7 +53,7 @@ def test_an_honest_child_is_heard(lie: Callable[..., Report]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["noise", "slow"])
-def test_what_is_no_fault(lie: Callable[..., Report], mode: str) -> None:
+def test_conditions_that_are_no_fault(lie: Callable[..., Report], mode: str) -> None:
     report = lie(mode)
     assert [t.status for t in report.tests] == [Status.PASSED], render(report)
 

@@ -253,7 +253,7 @@ def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
     ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
+def test_untested_device_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
     report = check("peers" if "no_peer" in fault else "residue", cuda=fault)
     if "largest_share" in fault:
         # Small chunks reach it all the same.
@@ -347,7 +347,7 @@ def test_no_cuda_device(check: Check) -> None:
     ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_nvml_sees_during_the_load(
+def test_nvml_findings_during_the_load(
     check: Check, script: dict[str, Any], verdict: Verdict, code: str, action: Action
 ) -> None:
     report = check(Test("pcie", "pcie", 20.0, params={"seconds": 0.8}), nvml=script)
@@ -372,7 +372,7 @@ def test_what_nvml_sees_during_the_load(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_nvml_sees_before_spares_the_load(
+def test_nvml_findings_before_the_load_skip_it(
     check: Check, script: dict[str, Any], verdict: Verdict, code: str
 ) -> None:
     report = check("address", nvml=script)

@@ -183,7 +183,7 @@ def test_a_gpu_in_mig_mode_is_asked_for_by_its_instances(with_kernels: Make, che
     assert not list((made.folder / "contexts").iterdir())
 
 
-def test_what_an_earlier_tenant_has_left_is_counted_and_cleared(with_kernels: Make) -> None:
+def test_residue_of_an_earlier_user_is_counted_and_cleared(with_kernels: Make) -> None:
     with_kernels(550, *KINDS["A100"], "dirty_words 40")
     scrubbed = run_scrub(GPU)
     assert (scrubbed.verdict, scrubbed.residue_words, scrubbed.left_words) == (Scrub.CLEAN, 40, 0)

@@ -122,13 +122,13 @@ def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
         ),
     ],
 )
-def test_what_the_tool_says(made: Machine, mood: str, verdict: str, says: str) -> None:
+def test_output_of_the_tool(made: Machine, mood: str, verdict: str, says: str) -> None:
     (made.folder / "tool").write_text(mood)
     told = line_of(reset(made))
     assert (told["verdict"], says in told["text"]) == (verdict, True)
 
 
-def test_what_computes_is_left_alone_and_a_lost_gpu_is_reset(made: Machine) -> None:
+def test_computing_gpu_is_untouched_and_lost_gpu_is_reset(made: Machine) -> None:
     made.busy(OTHER, os.getpid())
     told = line_of(reset(made, OTHER))
     assert told["verdict"] == "refused" and f"(process {os.getpid()})" in told["text"]

@@ -268,7 +268,7 @@ def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver
     assert driver.calls() == []
 
 
-def test_what_no_longer_listens_is_not_taken_for_an_answer(
+def test_message_without_the_nonce_is_ignored(
     driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Something else that writes to the same pipe, without the word that was agreed on.

@@ -105,7 +105,7 @@ def test_rollback_retries_each_call_once() -> None:
     assert found.end is TargetState.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
 
 
-def test_what_can_reach_neither_end_is_not_left_locked() -> None:
+def test_processes_are_not_left_locked_after_two_failures() -> None:
     # Of three, one is never restored again: the others go on, and nothing is claimed.
     class Stuck(Rules):
         def make(self, call: Call, pid: int) -> None:

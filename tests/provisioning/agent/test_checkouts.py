@@ -118,7 +118,7 @@ def test_an_empty_repository_is_cloned(cloning, server, home):
 
 
 @pytest.mark.parametrize("there", ["folder", "file", "link", "dangling"])
-def test_what_is_there_is_left_as_it_is(cloning, server, home, there):
+def test_existing_target_is_unchanged(cloning, server, home, there):
     server.repository("lib", {"a.txt": "a"})
     place = home / "lib"
     if there == "folder":
@@ -240,7 +240,7 @@ def test_no_hook_filter_or_submodule_runs(cloning, server, home, tmp_path):
         ("file:///etc/lib", "open", "failed"),
     ],
 )
-def test_what_cannot_be_reached_says_so(cloning, url, egress, code):
+def test_unreachable_repository_is_reported(cloning, url, egress, code):
     """Addresses that are refused before are no way past Git's own list of protocols, either."""
     cloning.egress = egress
     said = cloning({"url": url, "folder": "lib"})[-1]
@@ -304,7 +304,7 @@ def test_it_ends_at_its_time_and_leaves_nothing(cloning, server, home, tmp_path)
     assert list(home.iterdir()) == []
 
 
-def test_what_an_ended_start_has_left_goes(cloning, server, home):
+def test_leftovers_of_an_ended_start_are_removed(cloning, server, home):
     server.repository("lib", {"a.txt": "a"})
     left = home / ".berth-clone-11111111-lib"
     (left / "objects").mkdir(parents=True)

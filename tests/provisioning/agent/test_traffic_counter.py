@@ -18,7 +18,7 @@ def app_listener(counted_at: str = "") -> AppListener:
     return AppListener(-1, parts, None, parts, counted_at)
 
 
-def test_what_is_added_outside_is_read_inside(tmp_path: Path) -> None:
+def test_additions_outside_are_visible_inside(tmp_path: Path) -> None:
     path = str(tmp_path / "traffic")
     passed, inside = counter(path), app_listener(path)
     assert inside.counts and inside.traffic_bytes() == 0
@@ -40,7 +40,7 @@ def test_existing_file_is_not_used_as_counter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "short", "folder", "pipe"])
-def test_what_cannot_be_read_is_not_known(tmp_path: Path, kind: str) -> None:
+def test_unreadable_values_are_unknown(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "traffic"
     if kind == "short":
         path.write_bytes(b"1234567")

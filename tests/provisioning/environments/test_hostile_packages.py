@@ -201,7 +201,7 @@ for path in glob.glob({str(packages.folder)!r} + "/**/*", recursive=True):
 
 
 @pytest.mark.thorough("waits for the end of a fork bomb")
-def test_one_that_forks_without_end_ends_with_its_build(
+def test_fork_bomb_ends_with_its_build(
     bench: Bench, packages: PackageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not bench.machine.host.version:
@@ -247,9 +247,7 @@ def test_a_wheel_that_leads_out_of_its_folder(bench: Bench, packages: PackageFol
         "(os.rename(place + '/bin', place + '/was'), os.symlink('/etc', place + '/bin'))",
     ],
 )
-def test_what_would_hold_up_or_mislead_the_node_is_not_kept(
-    bench: Bench, packages: PackageFolder, left: str
-) -> None:
+def test_build_that_leaves_harmful_files_fails(bench: Bench, packages: PackageFolder, left: str) -> None:
     body = f"place = glob.glob({str(bench.store.folder)!r} + '/env-*')[0]\n    {left}"
     packages.source("leaves", TRY.format(body="    " + body))
     with pytest.raises(BuildError) as caught:

@@ -79,7 +79,7 @@ def test_memory_that_was_there_once_was_left(machine):
     assert machine.go(2)["memory_left"] == 50
 
 
-def test_what_waits_for_a_disk_is_idle(machine):
+def test_waiting_for_the_disk_is_idle(machine):
     machine.go(3, busy=0)
     machine.write()
     stat = machine.proc / "stat"

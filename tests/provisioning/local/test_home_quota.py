@@ -137,7 +137,7 @@ def test_all_that_was_there_is_given_and_nothing_else(quotas, homes, kernel, tmp
     assert len(kernel.given) == before and quotas.limit_home("a/one").given == home.stat().st_ino
 
 
-def test_who_was_killed_on_the_way_goes_on(quotas, homes, kernel):
+def test_killed_operation_resumes(quotas, homes, kernel):
     home = homes / "a/one"
     files = [home / f"file-{number}" for number in range(500)]
     for path in files:

@@ -104,7 +104,7 @@ def count(group: Path, kills: int, oom: int = 1) -> None:
     (group / "memory.events").write_text(f"low 0\nhigh 0\nmax 9\noom {oom}\noom_kill {kills}\n")
 
 
-def test_what_the_broker_did_not_take_is_reported_later(fake):
+def test_undelivered_reports_are_sent_later(fake):
     pool, group = fake
     watched = Watched(pool.driver.base)
     count(group, 1)

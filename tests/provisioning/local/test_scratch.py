@@ -63,7 +63,7 @@ def end(process: subprocess.Popen[str]) -> None:
         pass
 
 
-def test_what_a_killed_probe_leaves_goes_with_the_next_one_and_a_living_one_keeps_all(base):
+def test_next_probe_removes_leftovers_of_killed_ones_only(base):
     killed, left = probing(base)
     living, kept = probing(base)
     try:

@@ -252,7 +252,7 @@ def test_far_jumps_and_programs_that_are_too_long() -> None:
     ],
     ids=lambda change: next(reversed(change)),
 )
-def test_what_a_newer_profile_says_that_is_not_understood_is_refused(
+def test_unknown_parts_of_a_newer_profile_are_refused(
     change: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = json.loads(profile.PROFILE.read_text())

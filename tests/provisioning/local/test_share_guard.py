@@ -241,7 +241,7 @@ def test_an_old_sample_ends_nothing(pool: Pool, sandbox: None) -> None:
     assert alive(greedy)
 
 
-def test_what_the_driver_does_not_tell_is_said_once(pool: Pool, sandbox: None) -> None:
+def test_missing_driver_values_are_reported_once(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     greedy = child_of(pool, spec, seen)
     guard = guard_of(pool, lambda: {GPU: sample({greedy: None})})
@@ -314,7 +314,7 @@ def test_a_guard_that_cannot_read_goes_on(pool: Pool, sandbox: None, monkeypatch
     assert not guard.is_alive() and [each.step for each in got] == ["over"]
 
 
-def test_reported_values(pool: Pool) -> None:
+def test_message_to_the_portal(pool: Pool) -> None:
     sent: list[tuple[str, dict[str, object], str]] = []
 
     class App:

@@ -159,7 +159,7 @@ def test_workspace_from_a_spare_equals_a_plain_start(pool: Pool) -> None:
     assert second == first
 
 
-def test_what_it_writes_is_in_its_home_and_it_ends_like_any_other(pool: Pool) -> None:
+def test_files_are_in_the_home_and_the_workspace_ends_normally(pool: Pool) -> None:
     ready_spares(pool)
     spec = probe(pool)
     seen = pool.run(spec)
@@ -445,7 +445,7 @@ def test_a_spare_of_another_environment_is_replaced(pool: Pool, environment: Pat
 
 
 @pytest.mark.parametrize("variable", ["PATH", "PYTHONPATH", "LD_PRELOAD", "LC_ALL", "TZ"])
-def test_what_a_program_reads_as_it_begins_needs_a_plain_start(pool: Pool, variable: str) -> None:
+def test_settings_read_at_start_up_need_a_plain_start(pool: Pool, variable: str) -> None:
     ready_spares(pool)
     app = replace(probe(pool).app, env={variable: "/usr/bin:/bin" if variable == "PATH" else ""})
     spec = probe(pool, app=app)

@@ -65,7 +65,7 @@ def test_it_runs_in_its_environment_and_cannot_change_it(pool: Pool, digest: str
     assert pool.driver.remove_environment(digest) and not place.exists()
 
 
-def test_one_that_the_node_lacks_is_awaited(pool: Pool) -> None:
+def test_environment_missing_on_the_node_is_awaited(pool: Pool) -> None:
     spec = pool.spec(environment="0" * 32)
     with pytest.raises(EnvironmentMissing) as caught:
         pool.start(spec)

@@ -271,7 +271,7 @@ class TestNotSignedIn:
             {**BROWSER, "sec-websocket-key": "x"},
         ],
     )
-    async def test_other_errors_are_logged(self, http: Http, headers: dict[str, str]) -> None:
+    async def test_programs_get_a_problem_document(self, http: Http, headers: dict[str, str]) -> None:
         answer = await ask(http, *headers.items())
         assert code(answer) == (401, "not_signed_in")
         assert answer.headers["content-type"] == "application/problem+json"
@@ -295,7 +295,7 @@ class TestNotSignedIn:
         without = await http.get(path, headers={**BROWSER, "host": HOST})
         assert without.headers["location"] == f"{PAGE}open/?next=/.berth/signed-in"
 
-    async def test_form_gets_the_error_too(self, http: Http) -> None:
+    async def test_posted_form_gets_401(self, http: Http) -> None:
         assert code(await ask(http, *BROWSER.items(), method="POST"))[0] == 401
 
 
@@ -704,7 +704,7 @@ class TestTransfers:
         tickets.revoke_user(redis, "7")
         assert code(await ask(http, uri=uri)) == (403, "ticket_spent")
 
-    async def test_who_is_signed_in_needs_a_ticket_too(
+    async def test_file_ticket_of_another_path_is_refused(
         self, http: Http, redis: Redis, redis_async: AsyncRedis
     ) -> None:
         cookie = await cookie_for(redis, redis_async)

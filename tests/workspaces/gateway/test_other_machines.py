@@ -64,7 +64,7 @@ def test_no_request_goes_to_a_revoked_machine(workspace, olga, monkeypatch):
     assert publishing.view_of(workspace).endpoint == ""
 
 
-def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
+def test_only_workspaces_on_the_lost_machine_are_lost(
     workspace, olga, local_pool, alice, team, monkeypatch, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(publishing.workspace_views, "store_view", lambda *_: None)

@@ -167,7 +167,7 @@ def test_other_credentials_of_apps(
     assert found == (f"a=1; {cookies}; b=2" if cookies else "a=1; b=2")
 
 
-def test_what_a_pass_cannot_say_is_asked_about(door: Stack, asked: Asked) -> None:
+def test_requests_without_a_matching_pass_go_to_forward_auth(door: Stack, asked: Asked) -> None:
     for upstream in (
         {"Authorization": "token a-b"},
         {"Authorization": "Bearer a,b"},
@@ -425,7 +425,7 @@ def test_a_token_taken_away_ends_the_pass(door: Stack, asked: Asked, by_word_alo
     eventually(lambda: ask(door, BEARER).status_code == 401 or None)
 
 
-def test_what_the_app_gets_is_not_taken_for_what_the_client_showed(door: Stack, asked: Asked) -> None:
+def test_app_credentials_are_not_accepted_from_clients(door: Stack, asked: Asked) -> None:
     """Its secret looks like a token: no pass is looked for by it, though one lies there."""
     own = cookie_of(door)
 

@@ -221,7 +221,7 @@ def test_losing_the_store_heals(routed: Stack) -> None:
     eventually(lambda: routed.get("/", cookie=again).status_code == 200 or None)
 
 
-def test_what_does_not_run_has_a_page_and_comes_back(routed: Stack) -> None:
+def test_stopped_workspace_has_a_page_and_returns(routed: Stack) -> None:
     def page() -> httpx.Response:
         answer = routed.get("/lab", authorization="Bearer good", accept="text/html")
         assert "x-upstream" not in answer.headers

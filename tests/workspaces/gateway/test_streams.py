@@ -172,7 +172,7 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
                         pass
 
 
-async def test_what_changes_and_takes_nothing_away_cuts_nothing(door: Stack) -> None:
+async def test_change_without_lost_access_keeps_connections(door: Stack) -> None:
     session = await asyncio.to_thread(cookie_of, door)
     async with talking(door, session) as channel:
         for revision, state in enumerate(("running", "running", "stopping"), 10):
@@ -445,7 +445,7 @@ async def test_many_of_one_session_are_one_question(through: Any) -> None:
         assert await asyncio.wait_for(_rest(reader), 5) == b"first"
 
 
-async def test_one_that_is_not_answered_holds_up_no_other(
+async def test_unanswered_request_does_not_delay_others(
     through: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "RECHECK_TIMEOUT_S", 3600.0)
@@ -474,7 +474,7 @@ async def test_one_that_is_not_answered_holds_up_no_other(
     assert await asyncio.wait_for(_rest(good[0]), 20) == b"first"
 
 
-def test_who_gets_no_more_descriptors_goes_on_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_descriptors_keep_existing_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise PermissionError(1, "refused")
 

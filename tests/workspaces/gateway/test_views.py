@@ -42,7 +42,7 @@ from provisioning.endpoints import host_and_port
         {"endpoint": "http://-x:1"},
     ],
 )
-def test_what_is_no_place_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_view_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is not"):
         view(**changes)
 
