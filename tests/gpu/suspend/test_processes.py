@@ -231,9 +231,9 @@ def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest
 
 CALLER = """
 import sys
-from provisioning.gpu.suspend.run import bring
-from provisioning.gpu.suspend.states import Goal
-bring([int(sys.argv[1])], Goal.SUSPENDED, tell=lambda call, pid: print(call, flush=True))
+from provisioning.gpu.suspend.run import drive_processes
+from provisioning.gpu.suspend.states import TargetState
+drive_processes([int(sys.argv[1])], TargetState.SUSPENDED, on_call=lambda call, pid: print(call, flush=True))
 """
 
 

@@ -38,7 +38,7 @@ def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
     driver: FakeDriver, root: Path
 ) -> None:
     stages: list[str] = []
-    found = run_trial("one", tell=stages.append)
+    found = run_trial("one", on_stage=stages.append)
     assert (found.problem, found.uuid, found.model, found.driver) == ("", GPU_A, "H100", DRIVER)
     assert stages == ["looking", "starting", "suspending", "resuming", "comparing"]
     assert found.simulated and found.suspend_ms > 0 and found.resume_ms > 0

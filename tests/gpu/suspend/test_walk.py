@@ -185,7 +185,7 @@ def test_wherever_a_caller_is_killed_the_next_one_goes_on(
             raise Killed
 
     with contextlib.suppress(Killed):
-        walk(rules, states, goal, tell=tell)
+        walk(rules, states, goal, on_call=tell)
     for each in (goal, goal.opposite):
         assert walk(rules, states, each).is_reached
         assert end_of(rules.states) is each

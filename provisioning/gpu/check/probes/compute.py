@@ -169,7 +169,7 @@ class ExactProduct:
         """Compute and compare one product. `signed`: its kernel records the SM of each tile."""
         device = self.bench.device
         self.queue(multiply, device.fresh_log())
-        self._tell(tally, what, signed)
+        self._report_errors(tally, what, signed)
 
     def run_for(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
         """Compute products without pause for `seconds`; returns their number.
@@ -187,7 +187,7 @@ class ExactProduct:
                     bench.beat(done, 0)
                 if done - first >= bench.sizes.queued or not second() or not going():
                     break
-            self._tell(tally, what, False)
+            self._report_errors(tally, what, False)
             if not going():
                 return done
 
@@ -202,7 +202,7 @@ class ExactProduct:
         one = index if self.d.name == "fp64" else index * 2 + bit // 32
         return (errors.count, errors.first) == (1, one)
 
-    def _tell(self, tally: Tally, what: str, signed: bool) -> None:
+    def _report_errors(self, tally: Tally, what: str, signed: bool) -> None:
         log = self.bench.device.log()
         sm_of = self._sm_of() if signed and log.count else None
         tally.add_log(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
