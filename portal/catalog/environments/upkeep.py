@@ -66,13 +66,13 @@ def _resolve_wanted(now: datetime) -> None:
 
 def _distribute(now: datetime) -> None:
     """Queue a build for each node that lacks a version in use, from the existing lock."""
-    requests = list(
+    wanted = list(
         selectors.versions_in_use()
         .exclude(source_kind=SourceKind.FOLDER)  # installed on nodes independently
         .order_by("digest", "ready_at")
         .values_list("pk", "digest", "created_by_id")[: PER_SWEEP * 5]
     )
-    by_digest = {digest: (pk, by) for pk, digest, by in reversed(requests)}
+    by_digest = {digest: (pk, by) for pk, digest, by in reversed(wanted)}
     nodes = list(selectors.building_nodes().filter(online=True).order_by("name"))
     open_ones = set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", "node_id"))
     recent = EnvironmentBuild.objects.filter(state=BuildState.FAILED, retry_at__gt=now)
