@@ -212,10 +212,10 @@ def _sample(nodes: list[Any]) -> str:
 
 
 def _of_set(items: list[Any]) -> str:
-    wanted = re.compile("|".join(_item(op, value) for op, value in items if op is not code.NEGATE))
+    members = re.compile("|".join(_item(op, value) for op, value in items if op is not code.NEGATE))
     negated = items[0][0] is code.NEGATE
     letters = (chr(number) for number in (*range(97, 123), *range(33, 127), 32, *range(32), *range(127, 256)))
-    return next(letter for letter in letters if bool(wanted.match(letter)) != negated)
+    return next(letter for letter in letters if bool(members.match(letter)) != negated)
 
 
 def _item(op: Any, value: Any) -> str:

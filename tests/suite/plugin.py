@@ -105,8 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        excluded = set(left_out)
+        items[:] = [item for item in items if item not in excluded]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -153,7 +153,7 @@ def is_apart(file: Path) -> bool:
 
 def processor_time_s() -> float:
     """Seconds of processor time of this process and of the children that have ended."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
