@@ -215,6 +215,7 @@ POST   machines/<uuid:machine_id>/delete/                   302 403 403 403 403 
 POST   pools/<slug:slug>/checks/                            302 403 403 403 403 403 403 302   -
 GET    gpus/                                                302 200 200 200 200 200 200 200   -
 GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302 302 302 302 302 302 302 302   -
+GET    gpus/at/<slug:pool>/<str:node>/<int:index>/card/     302 200 200 200 200 200 200 200   -
 GET    gpus/nodes/<uuid:node_id>/                           302 200 200 200 200 200 200 200   -
 POST   gpus/nodes/<uuid:node_id>/                           302 403 403 403 403 403 403 302   -
 GET    gpus/nodes/<uuid:node_id>/drain/                     302 403 403 403 403 403 403 200   -
