@@ -8,14 +8,17 @@
   const words = document.getElementById("say").dataset;
   const account = document.querySelector("[data-account]")?.dataset.account || "";
 
-  /* Forms without autofill hold secrets. */
-  const keeps = (form) => account && form.method === "post" && !form.hasAttribute("data-no-draft") && form.autocomplete !== "off";
-  const isKept = (field) =>
-    field.name && !field.matches("[type=password], [type=file], [type=hidden], [type=submit], button, [data-sends-set], fieldset, output");
+  /* Forms without autofill hold secrets; addresses of chats are secrets, too (data-no-draft). */
+  const posts = (form) => (form.getAttribute("method") || "").toLowerCase() === "post";
+  const keeps = (form) => account && posts(form) && !form.hasAttribute("data-no-draft") && form.autocomplete !== "off";
+  /* With the version that was read, a change by somebody else meanwhile is noticed as before. */
+  const LEFT_OUT = "[type=password], [type=file], [type=hidden]:not([name=version]), [type=submit], button, [data-sends-set], [autocomplete=one-time-code], fieldset, output";
+  const isKept = (field) => field.name && !field.matches(LEFT_OUT);
   const fieldsOf = (form) => Array.from(form.elements).filter(isKept);
+  const pathOf = (form) => new URL(form.getAttribute("action") || location.href, location.href).pathname;
   const keyOf = (form) => {
-    const path = new URL(form.getAttribute("action") || location.href, location.href).pathname;
-    const alike = Array.from(document.forms).filter((other) => other.method === "post" && new URL(other.getAttribute("action") || location.href, location.href).pathname === path);
+    const path = pathOf(form);
+    const alike = Array.from(document.forms).filter((other) => posts(other) && pathOf(other) === path);
     return `${path}#${alike.indexOf(form)}`;
   };
 
@@ -43,7 +46,7 @@
       const values = field.matches("select") ? Array.from(field.selectedOptions, (option) => option.value) : [field.value];
       for (const value of values) entries.push([field.name, value]);
     }
-    write(entries.length ? { account, form: keyOf(form), at: Date.now(), entries } : null);
+    write(entries.some(([name]) => name !== "version") ? { account, form: keyOf(form), at: Date.now(), entries } : null);
   }
 
   let edited = null;

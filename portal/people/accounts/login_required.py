@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
 
 SAFE = frozenset({"GET", "HEAD"})
@@ -17,7 +17,9 @@ SAFE = frozenset({"GET", "HEAD"})
 class PrivatePagesMiddleware(LoginRequiredMiddleware):
     """Django's middleware; a form that was sent after the end of the session leads back to its page."""
 
-    def handle_no_permission(self, request: HttpRequest, view_func: Callable[..., Any]) -> HttpResponseBase:
+    def handle_no_permission(
+        self, request: HttpRequest, view_func: Callable[..., Any]
+    ) -> HttpResponseRedirect:
         """Return the redirect to the sign-in page."""
         page = request.META.get("HTTP_REFERER", "")
         own = url_has_allowed_host_and_scheme(
