@@ -18,12 +18,13 @@ from django.utils import timezone
 
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import maintenance_state, resources
+from portal.fleet.inventory.contact import contact_of_node, contact_of_pool
 from portal.fleet.inventory.counting import Tally
 from portal.fleet.inventory.held_environments import NEED
 from portal.fleet.inventory.maintenance_state import ActiveMaintenance, MaintenancePlan
-from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
 from portal.scheduling import request_mix, software_requirements
-from portal.scheduling.engine.codes import MAY_PASS, PlacementCode
+from portal.scheduling.engine.codes import MAY_PASS, SILENT, PlacementCode
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, emptied
 from portal.scheduling.engine.placement.mig import layout_of
@@ -94,6 +95,8 @@ class PoolNodes:
     maintenance: ActiveMaintenance | None = None
     _cluster: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
+    _silent: frozenset[str] | None = field(default=None, repr=False)
+    _closed_in_use: bool | None = field(default=None, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
     _models: dict[Version, set[str]] = field(default_factory=dict, repr=False)
     _sizes: dict[str, int] | None = field(default=None, repr=False)
@@ -161,9 +164,38 @@ class PoolNodes:
         """Return whether the request would fit if the pool were empty and everything in service."""
         result = self._ever.get(request)
         if result is None:
-            fitting = (node for node in self.nodes if self._fits(_as_if_available(node), request))
-            result = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
+            fitting = sum(1 for _ in islice(self.fitting_nodes(request), request.nodes))
+            result = self._ever[request] = fitting == request.nodes
         return result
+
+    def fitting_nodes(self, request: ResourceRequest) -> Iterator[str]:
+        """Yield the names of nodes that could take a share of it if empty and in service."""
+        return (node.name for node in self.nodes if self._fits(_as_if_available(node), request))
+
+    def could_fit_on_reporting(self, request: ResourceRequest) -> bool:
+        """Return whether the request would fit if the nodes that report were empty and in service."""
+        reporting = (name for name in self.fitting_nodes(request) if name not in self.silent_nodes)
+        return sum(1 for _ in islice(reporting, request.nodes)) == request.nodes
+
+    @property
+    def silent_nodes(self) -> frozenset[str]:
+        """The nodes that do not report."""
+        if self._silent is None:
+            self._silent = frozenset(
+                node.name for node in self.nodes if node.unusable is not None and node.unusable.code in SILENT
+            )
+        return self._silent
+
+    @property
+    def closed_nodes_in_use(self) -> bool:
+        """Whether nodes that take no new work count in the capacity, because work runs there."""
+        if self._closed_in_use is None:
+            self._closed_in_use = any(
+                node.unusable is not None
+                and any(device.free_milli < WHOLE_DEVICE_MILLI for device in node.devices)
+                for node in self.nodes
+            )
+        return self._closed_in_use
 
     def _fits(self, node: NodeCapacity, request: ResourceRequest) -> bool:
         reason = filters.reason(node, request)
@@ -222,6 +254,7 @@ class PoolNodes:
         if _sizes_of(before) != _sizes_of(node):
             self._sizes = None
         self._models.clear()
+        self._silent = self._closed_in_use = None
         if self._cluster is not None:
             self._cluster.update(node)
         self.invalidate_reasons()
@@ -454,12 +487,12 @@ def _node(
         code = PlacementCode.NODE_RETIRED
     elif closed:
         code = PlacementCode.IN_MAINTENANCE
-    elif not node.online:
+    elif not contact_of_pool(pool).heard:
+        code = PlacementCode.POOL_UNREACHABLE
+    elif not contact_of_node(node, pool).heard:
         code = PlacementCode.NODE_OFFLINE
     elif node.cordoned:
         code = PlacementCode.NODE_CORDONED
-    elif pool.state == PoolState.UNREACHABLE:
-        code = PlacementCode.POOL_UNREACHABLE
     # An unusable GPU makes its instances unusable.
     bad = {
         device.uuid: device.unusable

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
+from django.utils import timezone
 from django.utils.functional import Promise
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.catalog.environments.codes import EnvironmentCode
+from portal.common.formatting import format_clock
 from portal.common.reasons.codes import Rule
-from portal.common.reasons.wording import Text
+from portal.common.reasons.wording import Params, Text
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
 from portal.workspaces.lifecycle import QueueOutcome
+
+
+def _silence(params: Params) -> Params:
+    """Return the params with “no contact with DGX since 10:12 UTC”."""
+    if not params["since"]:
+        return {"silence": gettext("no contact with %(name)s") % {"name": params["name"]}}
+    since = format_clock(datetime.fromisoformat(params["since"]), timezone.now())
+    text = gettext("no contact with %(name)s since %(time)s")
+    return {"silence": text % {"name": params["name"], "time": since}}
+
 
 TEXTS: dict[StrEnum, Text] = {
     WaitBasis.ENOUGH_FREE: Text(_("enough capacity is free")),
@@ -22,6 +36,7 @@ TEXTS: dict[StrEnum, Text] = {
     MemberOrderCode.USED_LESS: Text(_("Before %(member)s’s next request: you used less recently.")),
     MemberOrderCode.USED_MORE: Text(_("After %(member)s’s next request: you used more recently.")),
     WaitBasis.MAINTENANCE_ENDS: Text(_("not before the planned end of maintenance")),
+    WaitBasis.NO_CONTACT: Text(_("start time unknown: %(silence)s"), prepare=_silence),
     WaitBasis.LIMIT_MUST_CHANGE: Text(_("not before a limit changes (%(rule)s)")),
 }
 
