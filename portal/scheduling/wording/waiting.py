@@ -41,27 +41,32 @@ TEXTS: dict[StrEnum, Text] = {
 }
 
 WAITING_LABELS: dict[str, str | Promise] = {
-    "": _("Not decided yet"),
-    QueueOutcome.NEEDS_APPROVAL: _("Approval"),
-    Rule.CAPACITY: _("Free capacity"),
-    Rule.PLACEMENT: _("A suitable node"),
-    Rule.ORDER: _("Earlier requests"),
-    Rule.TEAM_LIMIT: _("Team quota"),
-    Rule.COHORT: _("Shared quota of a cohort"),
-    Rule.SITE_LIMIT: _("Site limit"),
-    Rule.USER_CAP: _("Limit per member"),
-    Rule.LEDGER: _("GPU-hours"),
-    Rule.BOOKING: _("A reservation"),
-    AdmissionCode.HOME_LOST: _("A new home folder"),
-    AdmissionCode.HOME_MOVING: _("A home folder that is being moved"),
-    AdmissionCode.HOME_ARCHIVED: _("A home folder that is being archived"),
-    AdmissionCode.HOME_AWAY: _("A home folder on another node"),
-    AdmissionCode.LOOKED_AT_AGAIN: _("Another check"),
-    AdmissionCode.BUDGET_SPENT: _("Budget"),
-    EnvironmentCode.BEING_INSTALLED: _("An environment that is being built"),
-    EnvironmentCode.ON_ITS_WAY: _("An environment that is being copied"),
-    EnvironmentCode.NOT_INSTALLED: _("An environment whose build failed"),
-    EnvironmentCode.FOLDER_NOT_THERE: _("A folder of an environment"),
+    "": _("Checking…"),
+    QueueOutcome.NEEDS_APPROVAL: _("Needs approval"),
+    Rule.CAPACITY: _("No free capacity"),
+    Rule.PLACEMENT: _("No suitable node free"),
+    Rule.ORDER: _("Held for requests ahead in the queue"),
+    Rule.TEAM_LIMIT: _("Team quota in use"),
+    Rule.COHORT: _("Borrowing limit reached"),
+    Rule.SITE_LIMIT: _("Site limit reached"),
+    Rule.USER_CAP: _("Limit of a member reached"),
+    Rule.LEDGER: _("No GPU-hours left"),
+    Rule.BOOKING: _("Reserved for other teams"),
+    AdmissionCode.HOME_LOST: _("Home folder lost"),
+    AdmissionCode.HOME_MOVING: _("Home folder is moving"),
+    AdmissionCode.HOME_ARCHIVED: _("Home folder is being archived or restored"),
+    AdmissionCode.HOME_AWAY: _("Home folder is archived"),
+    AdmissionCode.LOOKED_AT_AGAIN: _("Checking…"),
+    AdmissionCode.BUDGET_SPENT: _("Budget spent"),
+    AdmissionCode.POOL_MAINTENANCE: _("Pool in maintenance"),
+    AdmissionCode.SITE_MAINTENANCE: _("Site in maintenance"),
+    EnvironmentCode.BEING_INSTALLED: _("Environment is being built"),
+    EnvironmentCode.ON_ITS_WAY: _("Environment is being copied"),
+    EnvironmentCode.NOT_INSTALLED: _("Environment could not be built"),
+    EnvironmentCode.FOLDER_NOT_THERE: _("Folder of an environment is missing"),
 }
-"""What pending workspaces wait for, by the code of their reason, without numbers and names."""
+"""Why pending workspaces wait, by the code of their reason, without numbers and names.
+
+Pages show the resource and the team after it.
+"""
 OTHER_LABEL = _("Other reasons")
