@@ -18,7 +18,6 @@ from portal.fleet.inventory.held_environments import digests_in, environment_nee
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.quota.limits import resources
-from portal.scheduling.capacity import PoolNodes, without_environments
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import (
     ARCHIVED_HOME_LABEL,
@@ -29,6 +28,7 @@ from portal.scheduling.engine.placement.types import (
     NodeReason,
     SoftwareRequirements,
 )
+from portal.scheduling.pool_nodes import PoolNodes, without_environments
 from portal.scheduling.software_requirements import requirements_of
 from portal.workspaces.homes import move_rates
 from portal.workspaces.homes.places import HomeLocation, Homes, has_separate_homes

@@ -13,12 +13,12 @@ from portal.fleet.inventory.contact import contact_of_pool
 from portal.fleet.inventory.models import Pool
 from portal.quota.limits.types import Amounts
 from portal.scheduling import capacity, choice
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.choice import Explanation, Prices
 from portal.scheduling.engine.codes import PlacementCode, WaitBasis
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.placement.types import ModelPreference
 from portal.scheduling.placement_request import MovableHome, PlacementRequest, Variant
+from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,

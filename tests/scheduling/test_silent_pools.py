@@ -10,8 +10,9 @@ from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node
 from portal.fleet.inventory.node_commands import config_of
 from portal.scheduling import cycle
-from portal.scheduling.admission import Outcome, Verdict, assess
+from portal.scheduling.admission import assess
 from portal.scheduling.engine.codes import WaitBasis
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces.models import QueueEntry
 from provisioning.registry import driver_for
 from provisioning.types import Failure
