@@ -37,10 +37,10 @@ def drop_read_only_fields(request: Request, serializer: serializers.Serializer[A
     is_whole = shown.keys() <= data.keys()
     observed = CHANGED_BY_EACH_WRITE | view.observed if is_whole else frozenset()
     errors: dict[str, Any] = {}
-    kept = _without(data, serializer, shown, observed, "", errors)
+    writable = _without(data, serializer, shown, observed, "", errors)
     if errors and not _is_outdated(request, current):
         raise serializers.ValidationError(errors)
-    return kept
+    return writable
 
 
 def _is_outdated(request: Request, current: Response) -> bool:
@@ -69,17 +69,17 @@ def _without(
     path: str,
     errors: dict[str, Any],
 ) -> dict[str, Any]:
-    known: Mapping[str, Any] = shown if isinstance(shown, Mapping) else {}
-    kept = {}
+    current: Mapping[str, Any] = shown if isinstance(shown, Mapping) else {}
+    writable = {}
     for name, value in data.items():
         field = serializer.fields.get(name)
-        if field is None and name in known:
-            if value != known[name] and name not in observed:
+        if field is None and name in current:
+            if value != current[name] and name not in observed:
                 errors[f"{path}{name}"] = [
                     _("Read-only, and not the current value. Read it again, or leave it out.")
                 ]
             continue
         if isinstance(field, serializers.Serializer) and isinstance(value, Mapping):
-            value = _without(value, field, known.get(name), observed, f"{path}{name}.", errors)
-        kept[name] = value
-    return kept
+            value = _without(value, field, current.get(name), observed, f"{path}{name}.", errors)
+        writable[name] = value
+    return writable

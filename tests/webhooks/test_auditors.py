@@ -61,7 +61,7 @@ def message(team, alice):
         ("https://hooks.example.org/#x", "https://hooks.example.org/"),
     ],
 )
-def test_what_is_left_of_a_url(url, shown):
+def test_redacted_url(url, shown):
     assert url_origin(url) == shown
 
 
@@ -89,7 +89,7 @@ def test_over_rest_an_auditor_reads_all_but_secrets(api, una, delivered, message
     assert (sent["title"], sent["status_code"], sent["answer"]) == ("It failed", 404, "")
 
 
-def test_who_manages_it_sees_the_whole(api, alice, olga, delivered, message):
+def test_managers_see_all_fields(api, alice, olga, delivered, message):
     for manager in (alice, olga):
         asked = api(manager)
         assert asked.get(f"/api/v1/webhooks/{delivered.endpoint_id}").json()["url"] == URL
@@ -169,7 +169,7 @@ def test_webhooks_about_people_are_read_by_auditors_and_not_by_operators(api, un
     assert api(olga).get(f"/api/v1/webhooks/{about_people.pk}").status_code == 403
 
 
-def test_a_persons_own_channels_are_theirs_alone(api, una, bob):
+def test_personal_channels_belong_to_one_user(api, una, bob):
     own = Channel.objects.create(
         user=bob,
         name="Mine",

@@ -79,7 +79,7 @@ def test_neither_secret_nor_path_is_logged_or_in_the_record(hook, tell, there, c
         ({"types": []}, "types", WebhookCode.CHOOSE_TYPES),
     ],
 )
-def test_what_is_refused(team, alice, change, field, code):
+def test_refusals(team, alice, change, field, code):
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=team, **{**BODY, **change})
     assert [each.code for each in refused.value.extra["errors"][field]] == [code]
@@ -107,7 +107,7 @@ def test_members_and_outsiders_manage_nothing(team, alice, bob, charlie, api):
     )
 
 
-def test_who_is_no_owner_any_more_manages_nothing(team, alice, bob):
+def test_former_owner_manages_nothing(team, alice, bob):
     made = services.create(actor=alice, team=team, **BODY).endpoint
     Membership.objects.filter(user=bob).update(role=Role.OWNER)
     Membership.objects.filter(user=alice).update(role=Role.MEMBER)
@@ -156,7 +156,7 @@ def test_one_test_at_a_time_and_none_where_it_is_off(hook, there, alice):
     assert refused.value.code == "webhook_disabled"
 
 
-def test_what_is_on_its_way_is_not_sent_again(hook, there, alice):
+def test_pending_delivery_cannot_be_redelivered(hook, there, alice):
     endpoint = hook(there.url)
     delivery = services.send_test(actor=alice, endpoint=endpoint)
     with pytest.raises(StateConflict):
@@ -185,7 +185,7 @@ def test_every_act_is_in_the_record(hook, there, alice, team):
     ]
 
 
-def test_what_goes_over_rest(api, alice, team, there):
+def test_managing_webhooks_over_rest(api, alice, team, there):
     program = api(alice)
     made = program.post("teams/vision/webhooks", {**BODY, "url": there.url})
     assert (made.status_code, made["Cache-Control"]) == (201, "no-store")
