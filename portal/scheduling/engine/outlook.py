@@ -63,6 +63,9 @@ class Outlook:
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
         self._silences: dict[object, Reason | None] = {}
+        placer = scheduler.placer
+        # Asked for each pending request, so found out once.
+        self._service = placer if isinstance(placer, ServicePlacer) else None
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
         self._turns: dict[tuple[str, int, str], MemberTurn] | None = None
 
@@ -205,11 +208,10 @@ class Outlook:
 
     def _silence(self, request: Workload, shape: object) -> Reason | None:
         """Return why nobody knows when it starts, if no node that could take it reports."""
-        placer = self._scheduler.placer
-        if not isinstance(placer, ServicePlacer):
+        if self._service is None:
             return None
         if shape not in self._silences:
-            self._silences[shape] = placer.lost_contact(request)
+            self._silences[shape] = self._service.lost_contact(request)
         return self._silences[shape]
 
     def _waits_for_nodes(self, request: Workload, shortfall: Shortfall) -> bool:
@@ -218,7 +220,7 @@ class Outlook:
             return shortfall[0] is Rule.PLACEMENT
         placer = self._scheduler.placer
         return (isinstance(placer, HomeMover) and placer.has_home(request)) or (
-            isinstance(placer, ServicePlacer) and placer.closed_nodes_in_use(request)
+            self._service is not None and self._service.closed_nodes_in_use(request)
         )
 
     def _find_shortfall(self, request: Workload) -> Shortfall:
