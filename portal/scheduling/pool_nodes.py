@@ -210,7 +210,8 @@ class PoolNodes:
         if _sizes_of(before) != _sizes_of(node):
             self._sizes = None
         self._models.clear()
-        self._silent = self._closed_in_use = None
+        if before.unusable is not None or node.unusable is not None:
+            self._silent = self._closed_in_use = None
         if self._cluster is not None:
             self._cluster.update(node)
         self.invalidate_reasons()
