@@ -75,7 +75,7 @@ def fragmented(make, alice, pool, settle, clock):
 # --- room for who waits ----------------------------------------------------------------------------------
 
 
-def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
+def test_pass_proposes_moves_without_asking(fragmented):
     *_, waits = fragmented
     assert proposing.run() == proposing.RebalancePassReport(0, 1, 0)
     (row,) = proposals()
