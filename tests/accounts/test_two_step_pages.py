@@ -110,7 +110,7 @@ def test_other_codes_end_those_before(as_user, alice):
     other.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     assert other.post("/sign-in/second-factor/", {"code": before[0]}).status_code == 400
     assert other.post("/sign-in/second-factor/", {"code": made[0]}).status_code == 302
-    assert Event.objects.filter(kind=AuditKind.USER_MFA_CODES_MADE).count() == 1
+    assert Event.objects.filter(kind=AuditKind.USER_MFA_CODES_CREATED).count() == 1
 
 
 def test_the_app_is_removed_with_the_codes(as_user, alice):
