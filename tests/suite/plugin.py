@@ -75,9 +75,24 @@ def remember_closures(manager: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """In a run of the suite, spend no time on redundant tests; by hand they are collected and deselected."""
+    config = collector.config
+    if config.getoption("thorough") or not config.getoption("progress_file"):
+        return None
+    return [] if f"{collector.nodeid}::{name}" in redundant() else None
+
+
+@cache
+def redundant() -> frozenset[str]:
+    """The test functions of `redundant.txt`."""
+    return listed(LIST.read_text())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect thorough tests unless they are asked for. Raises `UsageError` for a mark without a reason."""
-    left_out, redundant = [], listed(LIST.read_text())
+    left_out = []
     for item in items:
         for name in MARKS_WITH_REASON:
             for mark in item.iter_markers(name):
@@ -85,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(f"{item.nodeid}: the mark {name} needs a reason")
                 if name == "slow":
                     item.user_properties.append(("slow", mark.args[0]))
-        thorough = item.get_closest_marker("thorough") or function_of(item.nodeid) in redundant
+        thorough = item.get_closest_marker("thorough") or function_of(item.nodeid) in redundant()
         if thorough and not config.getoption("thorough"):
             left_out.append(item)
     if left_out:

@@ -263,8 +263,11 @@ def test_untested_device_is_inconclusive(check: Check, fault: dict[str, Any], te
     assert text in render(report)
 
 
+COMPILERS = ("nvrtc", "packaged")
+
+
 @pytest.mark.parametrize("driver", quick_of((12020, 12040, 12080), (12040,), "`make test` has one"))
-@pytest.mark.parametrize("compilers", [True, False], ids=["nvrtc", "packaged"])
+@pytest.mark.parametrize("compilers", quick_of((True, False), (True,), "`make test` has one"), ids=COMPILERS)
 def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
     """It refuses CUDA 13's code, and has the event's time under its older name only."""
     if compilers:
