@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common import etags
+from portal.common.errors import NotFound
 from portal.common.json_output import JsonRenderer
 
 METHODS = ("PUT", "PATCH")
@@ -26,13 +27,17 @@ CHANGED_BY_EACH_WRITE = frozenset({"updated_at", "updated_by", "changed_at", "ch
 def drop_read_only_fields(request: Request, serializer: serializers.Serializer[Any]) -> Any:
     """Return the body of the request without the read-only fields that it repeats.
 
-    Raises `ValidationError` for those that it changes.
+    Raises `ValidationError` for those that it changes. A PUT that creates has nothing to repeat: its body is
+    returned as it is.
     """
     data: Any = request.data
     if request.method not in METHODS or not _has_more(data, serializer):
         return data
     view: Any = request.parser_context["view"]
-    current = view.current()
+    try:
+        current = view.current()
+    except NotFound:
+        return data
     shown = json.loads(JsonRenderer().render(current.data))
     is_whole = shown.keys() <= data.keys()
     observed = CHANGED_BY_EACH_WRITE | view.observed if is_whole else frozenset()

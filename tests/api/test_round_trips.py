@@ -177,3 +177,9 @@ def test_missing_edit_permission_reveals_nothing(api: Any, people: Any) -> None:
     problem(
         api(people["bob"]).send("PATCH", "flavors/sim-h100-x1", {**read, "slug": "other"}), 403, "not_allowed"
     )
+
+
+def test_an_unknown_field_of_a_put_that_creates_is_named(api: Any, olga: User) -> None:
+    body = {"ends_at": "2036-12-01T18:00:00Z", "reason": "Switch", "by": 1}
+    refused = api(olga).send("PUT", "maintenance", body)
+    assert problem(refused, 400, "invalid")["errors"].keys() == {"by"}

@@ -56,6 +56,7 @@ def test_a_slow_unit_is_a_warning_and_a_wrong_word_of_it_fails(probe: str, metri
     assert (low.status, low.judgements[0].status) == (Status.WARNED, Status.FAILED)
     assert low.text == f"{metric} 84.9 {unit} is below the node median limit of 85"
     assert status_of(test, Raw("x", "done", 2, {metric: 100.0})) == (Status.FAILED, "2 wrong words")
+    assert status_of(test, Raw("x", "done", 1, {metric: 100.0})) == (Status.FAILED, "1 wrong word")
     assert status_of(test, Raw("x", "done", None, {metric: 1.0})) == (
         Status.SKIPPED,
         "The test compared no data",
