@@ -12,7 +12,7 @@ from bench.fleet_week import faults
 from bench.fleet_week.faults import FaultClass
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated.faults import scrub_result
-from provisioning.gpu.check import health, second_look, hardware_state, verdict
+from provisioning.gpu.check import hardware_state, health, second_look, verdict
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
