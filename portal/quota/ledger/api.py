@@ -209,7 +209,7 @@ class EntryViewSet(ListViewSet):
 class OwnDaySerializer(serializers.Serializer[Any]):
     """A day (UTC) of your own use."""
 
-    day = serializers.DateField()
+    day = serializers.DateField(help_text="Day in UTC.")
     amount = serializers.IntegerField(help_text=UNIT)
 
 
