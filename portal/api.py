@@ -28,7 +28,7 @@ from portal.people.service_accounts import api as service_accounts
 from portal.people.service_accounts import rule_api as trust_rules
 from portal.quota.ledger import api as ledger
 from portal.quota.ledger import budget_api as budgets
-from portal.quota.limits.api import limits, site
+from portal.quota.limits.api import changes, limits, site
 from portal.quota.requests import api as quota_requests
 from portal.quota.reservations import api as reservations
 from portal.reclaim import api as reclaim
@@ -111,6 +111,7 @@ v1 = [
     *channels.urlpatterns,
     *secrets.urlpatterns,
     *scheduling.urlpatterns,
+    *changes.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,
     *budgets.urlpatterns,

@@ -734,6 +734,8 @@ GET    api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 
 POST   api/v1/delegations/<uuid:delegation_id>/revoke       401 404 404 404 404 404 403 403 204 quotas:decide
 
 # --- pages: quotas and limits ---
+GET    quotas/                                              302 200 200 200 200 200 200 200   -
+POST   quotas/                                              302 403 403 403 403 403 403 302   -
 GET    quotas/limits/                                       302 403 403 403 403 403 200 200   -
 POST   quotas/limits/                                       302 403 403 403 403 403 403 302   -
 GET    quotas/teams/<slug:slug>/caps/                       302 302 302 302 302 302 302 302   -
@@ -762,6 +764,8 @@ POST   api/v1/booking-permissions                           401 403 403 403 403 
 POST   api/v1/booking-permissions/<uuid:permission_id>/revoke 401 404 404 404 204 404 403 403 204 quotas:decide
 GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/quotas/change                                 401 403 403 403 403 403 403 200   quotas:write
+POST   api/v1/quotas/preview                                401 403 403 403 403 403 403 200   quotas:write
 POST   api/v1/quotas                                        401 403 403 403 403 403 403 201   quotas:write
 GET    api/v1/quotas/<uuid:quota_id>                        401 404 200 200 200 200 200 200   quotas:read
 PUT    api/v1/quotas/<uuid:quota_id>                        401 404 403 403 403 403 403 200   quotas:write

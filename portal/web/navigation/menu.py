@@ -190,7 +190,9 @@ GROUPS = (
         _("Administration"),
         (
             _catalog(sees_all),
-            Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
+            Page(
+                "quotas:matrix", _("Quotas"), "stack-2", ("quotas:limits",), "limits shares cohorts", sees_all
+            ),
             Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
             Page(
                 "announcements:list",
