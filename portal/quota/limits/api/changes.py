@@ -45,8 +45,11 @@ class QuotaLineSerializer(StrictSerializer):
 class QuotaLinesSerializer(StrictSerializer):
     """New quotas."""
 
-    changes = QuotaLineSerializer(
-        many=True, min_length=1, max_length=MAX_CHANGES, help_text="One for each team and resource."
+    changes = serializers.ListField(
+        child=QuotaLineSerializer(),
+        min_length=1,
+        max_length=MAX_CHANGES,
+        help_text="One for each team and resource.",
     )
 
 

@@ -66,7 +66,7 @@ class Cell:
     def has_bar(self) -> bool:
         """Whether there is anything to draw."""
         usage = self.usage
-        return not usage.unlimited and bool(usage.used or usage.queued or usage.quota or usage.limit)
+        return not usage.unlimited and bool(usage.used or usage.queued or usage.quota)
 
 
 @dataclass(frozen=True, slots=True)
