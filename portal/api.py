@@ -22,6 +22,7 @@ from portal.notify.webhooks import api as webhooks
 from portal.people.accounts import api as accounts
 from portal.people.accounts import token_api as tokens
 from portal.people.accounts import user_api as users
+from portal.people.accounts.invitations import api as invitations
 from portal.people.identity import api as identity
 from portal.people.join_requests import api as join_requests
 from portal.people.service_accounts import api as service_accounts
@@ -87,6 +88,7 @@ v1 = [
     *environments.urlpatterns,
     *catalog_previews.urlpatterns,
     *accounts.urlpatterns,
+    *invitations.urlpatterns,
     *repositories.urlpatterns,
     *tokens.urlpatterns,
     *users.urlpatterns,

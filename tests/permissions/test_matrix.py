@@ -554,6 +554,8 @@ class Stage:
                 "scopes": ["all"],
                 "expires": "7",
             },
+            ("POST", "teams/<slug:slug>/invite/"): {"people": "dan, viewer"},
+            ("POST", "api/v1/teams/<slug:slug>/invitations"): {"people": [{"who": "dan"}]},
             ("POST", "quotas/"): {"q/vision/memory_mib/-": "64", "save": "1"},
             **{
                 ("POST", f"api/v1/quotas/{act}"): {

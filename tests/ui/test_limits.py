@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from portal.quota.limits.models import MemberCap, Quota, TeamShare
 from portal.quota.limits.services import cohorts, limits
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory, local_pool_with, node_info
-from tests.ui.conftest import LONG_TEAM
+from tests.ui.conftest import LONG_TEAM, shot
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 if TYPE_CHECKING:
@@ -52,12 +51,6 @@ def site(catalog: None, team: Team, alice: User, bob: User) -> dict[str, Any]:
     WorkspaceFactory(owner=alice, team=team, state=State.PENDING, amounts={H100: 1000})
     WorkspaceFactory(owner=alice, **{**running, "team": long}, amounts={H100: 3000})
     return {"lender": lender, "long": long}
-
-
-def shot(page: Page, name: str) -> None:
-    """A picture for people, where a folder for them is named."""
-    if folder := os.environ.get("BERTH_SHOTS"):
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
 PAGES = {

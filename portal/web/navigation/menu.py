@@ -138,6 +138,7 @@ GROUPS = (
                     *(
                         "home:team",
                         "home:team-use",
+                        "accounts:team-invite",
                         "join_requests:teams",
                         "join_requests:ask",
                         "join_requests:request",
