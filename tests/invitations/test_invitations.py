@@ -144,7 +144,7 @@ def test_rest_has_a_result_for_each_and_minds_the_scope(
     answer = post(wide)
     assert answer.headers["Cache-Control"] == "no-store"
     results = answer.json()["results"]
-    assert [each["outcome"] for each in results] == ["already_member", "invited", "refused"]
+    assert [each["result"] for each in results] == ["already_member", "invited", "refused"]
     assert results[1]["username"] == "hal" and "/welcome/" in results[1]["invite_url"]
     many = {"people": [{"who": f"user{number}"} for number in range(201)]}
     assert wide.post(API, many, content_type="application/json").status_code == 400

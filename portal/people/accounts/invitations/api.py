@@ -55,7 +55,7 @@ class InvitationResultSerializer(serializers.Serializer[Any]):
     """The result for one person."""
 
     who = serializers.CharField(help_text="Username or e-mail address, as in the request.")
-    outcome = serializers.ChoiceField(Outcome.choices, help_text="What happened, or would happen.")
+    result = serializers.ChoiceField(Outcome.choices, help_text="What happened, or would happen.")
     status = serializers.IntegerField(
         help_text="HTTP status that a single request would get, such as 201 or 403."
     )
@@ -125,7 +125,7 @@ def _result(request: UserRequest, result: LineResult) -> dict[str, Any]:
     problem = document_of(result.error, request) if result.error is not None else None
     return {
         "who": result.line.who,
-        "outcome": result.outcome.value,
+        "result": result.outcome.value,
         "status": problem["status"] if problem else STATUS[result.outcome],
         "username": result.username,
         "role": result.role,

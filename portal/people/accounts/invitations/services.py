@@ -45,6 +45,12 @@ class Outcome(models.TextChoices):
     ALREADY_MEMBER = "already_member", _("Already a member")
     REFUSED = "refused", _("Refused")
 
+    @property
+    def planned_label(self) -> str:
+        """The label before the list is sent."""
+        planned = {Outcome.INVITED: _("To be invited"), Outcome.ADDED: _("To be added")}
+        return str(planned.get(self, self.label))
+
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
